@@ -35,7 +35,7 @@ def _gpu_name(gpu: "str | Path | GPU") -> str:
         from kernrec.errors import UsageError
 
         raise UsageError(
-            "gpu is missing; expected: a GPU by name (`kernrec gpus` lists them), or the Path of its .toml"
+            "gpu is missing; expected: a GPU by name (`kernrec list gpus` lists them), or the Path of its .toml"
         )
     if isinstance(gpu, str):
         return gpu
@@ -291,7 +291,7 @@ def analyze(
         gpu: the GPU, as people call it.
         arguments: by parameter, for a source in the order of its parameters: numbers, and tensors or whatever else has
             `dtype` and `shape`. The values of integer arrays are taken along for Triton, for addresses may depend on
-            them. For a source also texts as `kernrec emulate` takes them: `["x=f32[4096]", "i32:4096"]`.
+            them. For a source also texts as `kernrec check` takes them: `["x=f32[4096]", "i32:4096"]`.
         grid: extents; for Triton also a function of all arguments and constants by name, as its launch takes it.
         configs: for Triton, tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
         objective: `pareto`, `latency`, `energy` or `edp`.

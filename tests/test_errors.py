@@ -37,7 +37,7 @@ def test_few_known_names_are_listed_when_none_is_near() -> None:
 
 
 def test_the_command_that_lists_them_is_named() -> None:
-    assert "`kernrec gpus`" in str(unknown("GPU", "rtx4091", ["rtx4090"], see="kernrec gpus"))
+    assert "`kernrec list gpus`" in str(unknown("GPU", "rtx4091", ["rtx4090"], see="kernrec list gpus"))
 
 
 def test_what_a_message_quotes_cannot_act_on_a_terminal() -> None:

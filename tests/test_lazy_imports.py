@@ -29,9 +29,9 @@ COMMANDS = {
     "recommend --op matmul --gpu a100 --dtype f16 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "explain --op matmul --gpu h200 --shape m=512,n=512,k=512": TYPER | {"numpy"},
     "recommend --op matmull --gpu h200": TYPER | {"numpy"},
-    "gpus": TYPER | {"numpy"},
-    "ops": TYPER | {"numpy"},
-    "kernels": TYPER | {"numpy"},
+    "list gpus": TYPER | {"numpy"},
+    "list ops": TYPER | {"numpy"},
+    "list kernels": TYPER | {"numpy"},
 }
 """Command lines, and what each may import outside the standard library and kernrec."""
 

@@ -37,11 +37,11 @@ PLATFORMS = {
 RESOLVED = (
     ("linux-aarch64", "3.11", "[cuda12,cuda13,measure,train]"),
     ("macos-arm64", "3.14", "[cuda12,cuda13,measure,train]"),
-    ("windows-x86_64", "3.14", "[cuda12,measure,plot,train]"),
+    ("windows-x86_64", "3.14", "[cuda12,measure,train]"),
     ("windows-x86_64", "3.14", "[cuda13,train]"),
 )
 """Platform, Python and extras: every platform but Linux x86-64, where these tests are installed, mostly for the Python
-that gets its wheels last; Matplotlib, with half of the packages, on one of them. The last runs with every change."""
+that gets its wheels last. The last runs with every change."""
 
 PIP_AS_ON = """
 import json, os, sys
@@ -198,4 +198,3 @@ def test_every_platform_and_python_has_wheels(wheel: Path, platform: str, python
     assert names.isdisjoint({"cupy-cuda12x", "cupy-cuda13x"}) == on_mac
     assert ("nvidia-ml-py" in names) == ("measure" in extras)
     assert "scipy" in names
-    assert ("matplotlib" in names) == ("plot" in extras)

@@ -55,11 +55,11 @@ COPY_PTX = """
         "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512",
         "explain --op matmul --gpu h200 --shape m=512,n=512,k=512",
         "analyze copy.ptx x=f32[4096] y=f32[4096] --grid 32 --block 128 --gpu rtx4090 --db new.duckdb",
-        "emulate copy.ptx x=f32[256] y=f32[256] --grid 2 --block 128",
+        "check copy.ptx x=f32[256] y=f32[256] --grid 2 --block 128",
         "db info --db own.duckdb",
-        "gpus",
-        "ops",
-        "kernels",
+        "list gpus",
+        "list ops",
+        "list kernels",
     ],
 )
 def test_what_needs_no_cuda_compiler_works_without_posix(line: str, tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def catalog() -> str:
     ]  # fmt: skip
     return "\n\n".join([
         "# GPUs, operators and kernels",
-        "`kernrec gpus`, `kernrec ops` and `kernrec kernels` print these lists with more columns.",
+        "`kernrec list gpus`, `kernrec list ops` and `kernrec list kernels` print these lists with more columns.",
         f"## GPUs ({len(gpus)})",
         markdown_table(("name", "title", "architecture", "SMs", "memory", "TDP", "aliases"), gpus),
         f"## Operators ({len(ops)})",

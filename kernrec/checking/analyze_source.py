@@ -42,7 +42,7 @@ class SourceAnalysis:
     shape: str | None = None
     """With a spec: dimensions in place of its defaults."""
     arguments: Sequence[str] = ()
-    """Without a spec, as `kernrec emulate` takes them: `a=f32[4096]`, `i32:4096`."""
+    """Without a spec, as `kernrec check` takes them: `a=f32[4096]`, `i32:4096`."""
     grid: Sequence[int] = (1,)
     block: Sequence[int] = (128,)
     query: Query = Query()
@@ -166,7 +166,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """An argument as `kernrec emulate` takes it; the values of arrays do not count."""
+    """An argument as `kernrec check` takes it; the values of arrays do not count."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"

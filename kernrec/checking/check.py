@@ -58,7 +58,7 @@ class CheckResult:
     """The fault in one line; empty for `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """Counts of the emulator, as `kernrec emulate` prints them; empty where the kernel did not run to its end."""
+    """Counts of the emulator, as `kernrec check` prints them; empty where the kernel did not run to its end."""
     registers: int | None
     """Of a thread; None for PTX."""
     spill_bytes: int | None

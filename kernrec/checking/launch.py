@@ -99,7 +99,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Arguments by name from descriptions as `kernrec emulate` takes them; a number is called by its place.
+    """Arguments by name from descriptions as `kernrec check` takes them; a number is called by its place.
 
     Raises:
         UsageError: a description that cannot be read, names a file, is a texture or a tensor map, or is too
@@ -108,6 +108,6 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
     check_descriptions(descriptions, limits)
     read = read_arguments(descriptions)
     if read.images or any(isinstance(argument, TensorMap) for argument in read.order):
-        raise UsageError("textures and tensor maps are not checked here; `kernrec emulate` runs them")
+        raise UsageError("textures and tensor maps are not checked here; `kernrec check` runs them")
     named = {a if isinstance(a, str) else f"argument{n}": a for n, a in enumerate(read.order)}
     return {name: read.buffers[name] if isinstance(value, str) else value for name, value in named.items()}

@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 
-_QUERIES = frozenset({"recommend", "explain", "compare", "gpus", "ops", "kernels", "--version"})
+_QUERIES = frozenset({"recommend", "explain", "list", "--version"})
 """Commands that answer and end; others may run for hours."""
 _OBJECTS = 100_000
 """New objects between two searches for reference cycles in a query, which makes few more in its fifth of a second;

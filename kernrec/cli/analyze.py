@@ -15,11 +15,11 @@ import typer
 from kernrec.cli import options
 from kernrec.cli.choices import print_choices
 from kernrec.cli.format import print_notes
-from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument
+from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
 from kernrec.cli.output import print_json
 from kernrec.cli.signals import ended_by_signals, exit_status
 from kernrec.cli.steps import Steps
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.util.human import counted
 
 if TYPE_CHECKING:
@@ -39,12 +39,15 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
     Calls that `kernrec capture` wrote are analyzed one after the other: calls/*.toml.
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
-    PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs those are profiled
-    that may be among the best, and a first answer is printed on standard error after 1 % of them. Of a CUDA source
-    --grid, --block, --arg and --tune say what is launched and tried, or a --spec, which `kernrec spec` begins.
+    PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs only those that
+    may be among the best are profiled (--effort exhaustive profiles all), and a first answer is printed on standard
+    error after 1 % of them. --init begins a spec. Afterwards `kernrec recommend --kernel` answers at once.
     """
+    if wanted.init:
+        write_draft(wanted)
+        return
     if not wanted.gpu:
-        raise UsageError("--gpu is missing (`kernrec gpus` lists what is known)")
+        raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
     if wanted.source.suffix == ".toml" and wanted.arguments:
         _analyze_calls(wanted)
     else:
@@ -52,7 +55,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyzes several calls; one that cannot be is said, and the others go on. JSON has a list."""
+    """Analyze several calls, and go on after one that fails. JSON has a list."""
     calls = [wanted.source, *map(Path, wanted.arguments or ())]
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
         raise UsageError(f"{odd}: with a call of a captured program only further .toml files are accepted")
@@ -60,41 +63,40 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
     for path in calls:
         single = copy(wanted)
         single.source, single.arguments = path, None
-        if not wanted.printed.as_json:
+        if not wanted.as_json:
             print(f"{path}:")
         try:
-            answers.append({"call": str(path), **_analyze(single, silent=wanted.printed.as_json).as_dict()})
+            answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
         except KernrecError as error:
             failed += 1
             answers.append({"call": str(path), "error": str(error)})
             print(f"kernrec: {path}: {error}", file=sys.stderr)
         sys.stdout.flush()
-    if wanted.printed.as_json:
+    if wanted.as_json:
         print_json(answers)
     if failed:
         raise KernrecError(f"{counted(failed, 'call')} of {len(calls)} could not be analyzed; the reasons are above")
 
 
 def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
-    """One analysis, printed unless it is `silent`; what only could be measured ends the command."""
+    """Print one analysis unless `silent`. Exit if a kernel could only be measured."""
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
+    from kernrec.measure.campaign.results import EFFORTS
 
-    form = wanted.printed.form
     gpu = find_gpu(wanted.gpu)
     kernel, left_out, folder = kernel_argument(wanted)
-    called = wanted.call is not None or wanted.source.suffix == ".toml"
+    called = kernel.triton is not None
     problem = wanted.request(None if called else wanted.shape, kernel=kernel.name).problem_of(kernel)
-    if wanted.cluster and wanted.processes is not None:
-        raise UsageError("--processes is for this machine; --cluster takes all cores of its nodes")
-    if wanted.effort and not wanted.measure:
-        raise UsageError("--effort says how much is measured; it goes with --measure")
-    if wanted.measure and wanted.inputs != "random":
-        raise UsageError(f"--inputs {wanted.inputs} is for predictions; --measure runs kernels on random numbers")
-    database, effort = wanted.db or paths.user_database(), wanted.effort or "normal"
-    if wanted.recorded is not None and (wanted.measure or wanted.every):
-        raise UsageError("--recorded profiles the configs of recorded rows; it goes without --measure and --all")
+    effort = wanted.effort or "normal"
+    if effort not in EFFORTS:
+        raise unknown("effort", effort, EFFORTS)
+    if wanted.effort and wanted.effort != "exhaustive" and not wanted.measure:
+        raise UsageError(f"--effort {effort} says how much is measured; it goes with --measure")
+    database = wanted.db or paths.user_database()
+    if wanted.recorded is not None and (wanted.measure or wanted.effort):
+        raise UsageError("--recorded profiles the configs of recorded rows; it goes without --measure and --effort")
     measurement = measured = None
     if wanted.measure:
         from kernrec.measure.measure_kernel import KernelMeasurement
@@ -110,23 +112,23 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
         print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
-        drafted = wanted.source.suffix == ".cu" and wanted.spec is None
+        drafted = wanted.file.suffix == ".cu" and wanted.spec is None
         if measured is None and left_out and drafted and not isinstance(error, CompileError):
-            raise type(error)(f"{error} ({left_out[0]}; --arg states it)") from None
+            raise type(error)(f"{error} ({left_out[0]}; an argument states it)") from None
         if measured is None or isinstance(error, UsageError | CompileError):
             raise
         progress.end()
-        measured.alone(error, wanted.printed.as_json)
+        measured.alone(error, wanted.as_json)
         raise typer.Exit(0) from None
     finally:
         progress.end()
     if measurement is not None and measured is not None:
         measured.run()
         analysis = replace(analysis, recommendation=measurement.recommendation(wanted.query))
-    if wanted.printed.as_json and not silent:
+    if wanted.as_json and not silent:
         print_json(analysis.as_dict())
     elif not silent:
-        print_choices(analysis.recommendation, form)
+        print_choices(analysis.recommendation)
         _print_counts(analysis)
     from kernrec.store.database import LONGEST_SOURCE
 
@@ -147,7 +149,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """The analysis, reporting its progress; files: the database, and the folder of the kernel's files."""
+    """Return the analysis and report its progress. `files`: the database and the folder of the kernel's files."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -159,21 +161,21 @@ def _analysis(
         progress.remove_line()
         with contextlib.redirect_stdout(sys.stderr):
             print_notes([f"a first answer, from {profiled} configs:"])
-            print_choices(answer, wanted.printed.form)
+            print_choices(answer)
 
     database, folder = files
     only = None
     if wanted.recorded is not None:
-        from kernrec.recommender.recorded_configs import recorded_configs
+        from kernrec.recommender.analyze.recorded_configs import recorded_configs
 
         only = recorded_configs(wanted.recorded, kernel, problem)
     with _profiles(wanted.cluster) as profiles:
         profiling = ProfilingOptions(
             folder=folder,
-            processes=(os.cpu_count() or 1) if wanted.processes is None else wanted.processes,
+            processes=_usable_cpus(),
             budget=wanted.budget,
             only=only,
-            whole=wanted.every,
+            whole=wanted.effort == "exhaustive",
             progress=report,
             profiles=profiles,
             first_front=first_front,
@@ -181,9 +183,13 @@ def _analysis(
         return run(kernel, problem, gpu, database, wanted.query, profiling)
 
 
+def _usable_cpus() -> int:
+    """Return the number of CPUs that this process may use, as `taskset` sets it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextlib.contextmanager
 def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
-    """Compiles and emulates configs on a cluster; None: this machine does."""
     if cluster is None:
         yield None
         return
@@ -195,7 +201,7 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
 
 
 class _Measuring:
-    """Measures, and shows what happens and what failed on standard error."""
+    """Measures a kernel, and prints progress and failures on standard error."""
 
     def __init__(self, measurement: "KernelMeasurement") -> None:
         self._measurement = measurement
@@ -251,7 +257,7 @@ def _print_counts(analysis: "Analysis") -> None:
         from kernrec.model.search.partial_space import MARGIN, SEARCHES, WRONG
 
         notes.append(
-            f"{analysis.left_out} configs were left out (--all profiles them): none is expected to take"
+            f"{analysis.left_out} configs were left out (--effort exhaustive profiles them): none is expected to take"
             f" {100 * MARGIN:.0f} % less time or energy than the best, which was right in {SEARCHES - WRONG} of"
             f" {SEARCHES} searches of recorded spaces"
         )

@@ -11,8 +11,12 @@ import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
+from kernrec.cli.options import option
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.human import counted
+
+_CALLS = 50
+"""Most calls of one function that are written."""
 
 
 class CaptureOptions(options.Options):
@@ -21,15 +25,8 @@ class CaptureOptions(options.Options):
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The program: python serve.py --model ...")
     ] = None
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the calls; those that are there stay.")] = (
-        Path("calls")
-    )
-    gpu: Annotated[
-        str, typer.Option("--gpu", help="GPU that the program is told of where there is none; grids may depend on it.")
-    ] = "a100"
-    per_function: Annotated[
-        int, typer.Option("--per-function", min=1, help="Different calls of one function that are written.")
-    ] = 50
+    output: Annotated[Path, option("Folder for the calls; earlier ones stay.", "--output", "-o")] = Path("calls")
+    gpu: Annotated[str, option("GPU that the program sees where there is none.", "--gpu")] = "a100"
 
 
 @options.takes(CaptureOptions)
@@ -52,7 +49,7 @@ def capture(wanted: CaptureOptions) -> None:
     before = set(folder.glob("*.toml"))
     environment = dict(os.environ)
     environment[FOLDER_VARIABLE], environment[GPU_VARIABLE] = str(folder), find_gpu(wanted.gpu).name
-    environment[COUNT_VARIABLE] = str(wanted.per_function)
+    environment[COUNT_VARIABLE] = str(_CALLS)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), environment.get("PYTHONPATH")]))
     if not has_driver():
         # vLLM turns Triton off where it finds no driver; with no visible device it takes that for normal.

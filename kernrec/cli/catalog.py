@@ -1,14 +1,15 @@
-"""`kernrec gpus`, `ops` and `kernels`: lists of the GPUs, operators and kernels that kernrec knows."""
+"""`kernrec list`: the GPUs, operators and kernels that kernrec knows."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from kernrec.cli.answer_table import Column, markdown_lines
+from kernrec.cli import options
 from kernrec.cli.format import print_notes
-from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of, print_csv, print_json
-from kernrec.cli.table import in_terminal, print_table
+from kernrec.cli.output import Form, print_csv, print_json
+from kernrec.cli.table import Column, in_terminal, markdown_lines, print_table
+from kernrec.errors import UsageError, unknown
 from kernrec.util.human import human
 
 _UNITS = {
@@ -21,27 +22,40 @@ _UNITS = {
 """Headings of figures whose unit stands in the cells."""
 
 
-def gpus(
-    show: Annotated[
-        str | None, typer.Option(help="Print one GPU as a .toml file that --gpu takes, to describe another card.")
-    ] = None,
-    wide: AsWide = False,
-    as_csv: AsCsv = False,
-    as_json: AsJson = False,
-    markdown: AsMarkdown = False,
-) -> None:
-    """List the GPUs of the catalog with their main figures and aliases.
+class ListOptions(options.Options):
+    """The options of `kernrec list`."""
 
-    A card with "lines" under "predicted" is too old for the compiler (before sm_75): what a stack takes on it is
-    predicted, a kernel is not.
+    kind: Annotated[str, typer.Argument(help="gpus, ops or kernels.", metavar="gpus|ops|kernels")]
+    gpu: Annotated[str, typer.Argument(help="A GPU to print as a .toml, to describe another one.", metavar="[GPU]")] = (
+        ""
+    )
+    printed: options.Printed
+
+
+@options.takes(ListOptions)
+def list_known(wanted: ListOptions) -> None:
+    """List the GPUs, operators or kernels that kernrec knows.
+
+    GPUs: "lines" under "predicted" marks a GPU before sm_75, for which only baselines are predicted. Ops: "codes"
+    explains dimensions whose values stand for choices, such as an activation; "lines" are data types that only
+    baselines have.
     """
-    from kernrec.gpu import all_gpus, find_gpu
-
-    if show is not None:
+    if wanted.kind not in _KINDS:
+        raise unknown("list", wanted.kind, _KINDS)
+    if wanted.gpu:
+        from kernrec.gpu import find_gpu
         from kernrec.gpu.card_file import card_text
 
-        print(card_text(find_gpu(show), "my-card"), end="")
+        if wanted.kind != "gpus":
+            raise UsageError(f"unexpected argument {wanted.gpu!r:.60}; a name goes with `kernrec list gpus`")
+        print(card_text(find_gpu(wanted.gpu), "my-card"), end="")
         return
+    _KINDS[wanted.kind](wanted.printed.form)
+
+
+def _list_gpus(form: Form) -> None:
+    from kernrec.gpu import all_gpus
+
     figures = ("name", "title", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "l2_bytes", "tdp_w")
     _list(
         [
@@ -59,23 +73,17 @@ def gpus(
             "predicted": lambda v: "all" if "," in v else v,
         },
         ("name", "sm", "sms", "boost_clock_hz", "memory_bytes", "memory_bandwidth", "tdp_w", "predicted"),
-        form_of(wide, as_csv, as_json, markdown),
+        form,
     )
 
 
-def ops(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
-    """List the operators with their dimensions, data types and layouts.
-
-    The column "codes" explains dimensions whose values stand for choices, such as an activation. Of "dtypes" at least
-    one kernel supports each (`kernrec kernels` lists the layouts); "lines" are those in which stacks were recorded.
-    """
+def _list_ops(form: Form) -> None:
     from kernrec.kernel import kernels_for
     from kernrec.op import all_ops
     from kernrec.recommender.estimate.model_store import ModelStore
     from kernrec.recommender.lines import recorded_dtypes
 
     models = ModelStore.beside([])
-
     _list(
         [
             {
@@ -93,12 +101,11 @@ def ops(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, ma
         ],
         {"codes": lambda v: "; ".join(f"{name} {meaning}" for name, meaning in v.items())},
         ("name", "dimensions", "dtypes", "lines", "layouts"),
-        form_of(wide, as_csv, as_json, markdown),
+        form,
     )
 
 
-def kernels(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False, markdown: AsMarkdown = False) -> None:
-    """List the kernels with the operators, data types and layouts they implement and their tunables."""
+def _list_kernels(form: Form) -> None:
     from kernrec.kernel import all_kernels
     from kernrec.kernel.library import triton_kernels
 
@@ -122,14 +129,14 @@ def kernels(wide: AsWide = False, as_csv: AsCsv = False, as_json: AsJson = False
             "tunables": lambda v: " ".join(f"{name}={','.join(map(str, values))}" for name, values in v.items()),
         },
         ("name", "dtypes", "layouts", "min_sm"),
-        form_of(wide, as_csv, as_json, markdown),
+        form,
     )
 
 
 def _list(
     rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], shown: tuple[str, ...], form: Form
 ) -> None:
-    """Prints rows; a table has the columns `shown`, other forms all."""
+    """Print rows; a table has the columns `shown`, other forms all."""
     if form is Form.JSON:
         print_json(rows)
         return
@@ -148,8 +155,11 @@ def _list(
     print_table(None, list(zip(headings, aligned, strict=True)), cells, form is Form.WIDE)
     others = [_UNITS.get(name, name).replace("_", " ") for name in rows[0] if name not in names]
     if in_terminal() and others:
-        print_notes([f"--wide also prints {', '.join(others[:-1])} and {others[-1]}"])
+        print_notes([f"--format wide also prints {', '.join(others[:-1])} and {others[-1]}"])
 
 
 def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+_KINDS: dict[str, Callable[[Form], None]] = {"gpus": _list_gpus, "ops": _list_ops, "kernels": _list_kernels}

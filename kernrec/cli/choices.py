@@ -1,21 +1,56 @@
-"""The tables of choices that `recommend` and `analyze` print."""
+"""The tables of one problem that `recommend` and `analyze` print: choices, and the baselines of backends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.answer_table import ALWAYS, SELDOM, USUALLY, WIDE, Column, quantities
 from kernrec.cli.format import measurement_text, print_line, print_notes, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
-from kernrec.cli.stack_lines import StackRow, line_columns, line_texts
+from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, quantities
 from kernrec.util.config_short import short_config
 from kernrec.util.human import config_text, human
+from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from kernrec.gpu import GPU
     from kernrec.recommender import Choice, Recommendation
+    from kernrec.recommender.estimate.operating_point import OperatingPoint
+    from kernrec.recommender.lines import Line
     from kernrec.recommender.result import Foreign, Saving
 
+
+@dataclass(frozen=True)
+class StackRow:
+    """A baseline as a row among the choices, with the names of a choice."""
+
+    line: "Line"
+    gpu: "GPU"
+
+    @property
+    def kernel(self) -> str:
+        """The backend."""
+        return self.line.name
+
+    @property
+    def point(self) -> "OperatingPoint":
+        """The power limit and clock of the baseline."""
+        from kernrec.recommender.estimate.operating_point import OperatingPoint
+
+        return OperatingPoint(self.line.power_limit_w, self.line.locked_clock_hz)
+
+    @property
+    def source(self) -> str:
+        """`recorded`, `learned` or `transferred`."""
+        return self.line.source
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("latency_s", "energy_j", "power_w"):
+            return getattr(self.line, name)
+        raise AttributeError(name)
+
+
+if TYPE_CHECKING:
     Row = Choice | Foreign | StackRow
 
 
@@ -61,8 +96,35 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE, noted: set[
     print_notes(answer.notes, noted)
 
 
+def print_gpus(answers: "Sequence[Recommendation]", form: Form = Form.TABLE, noted: set[str] | None = None) -> None:
+    """Print one problem on several GPUs side by side: on each the best config and the best baseline.
+
+    Args:
+        answers: One for each GPU.
+        form: A table, wide or in Markdown.
+        noted: Notes that were printed before, as in `print_notes`.
+    """
+    first = answers[0]
+    cards: list[str] = []
+    shown: list[Row] = []
+    for answer in answers:
+        rows: list[Row] = [StackRow(answer.ranked_lines[0], answer.gpu)] if answer.lines else []
+        rows[0 if answer.leading_line is None else len(rows) :] = [] if answer.no_kernel else [answer.best]
+        shown += rows
+        cards += [answer.gpu.name] * len(rows)
+    title = f"{first.problem.title}, objective {first.objective}: the best config and the best baseline of each GPU"
+    columns = choice_columns(shown, form)
+    print_table_as(form, title, [Column("GPU", "left", cards), *columns])
+    fastest = min(range(len(shown)), key=lambda number: shown[number].latency_s.value)
+    name = shown[fastest].kernel
+    runs = name if isinstance(name, str) else name.name
+    print_line(f"The fastest is expected to be {cards[fastest]} with {runs}.")
+    print_notes([note for answer in answers for note in answer.notes], noted)
+    lacking = [f"{answer.gpu.name}: {answer.no_kernel}" for answer in answers if answer.no_kernel]
+    print_notes(lacking)
+
+
 def _print_lines(answer: "Recommendation", reason: str, form: Form, noted: set[str] | None) -> None:
-    """The answer where no kernel runs the problem: why, and what stacks take."""
     limit = human(answer.power_limit_w, "W")
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
     title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: what stacks take, fastest first"
@@ -72,7 +134,7 @@ def _print_lines(answer: "Recommendation", reason: str, form: Form, noted: set[s
 
 
 def _operating_point(answer: "Recommendation") -> str:
-    """The power limit and clock that the rows stand on, in words; never one that a row has not."""
+    """Return the power limit and clock of the rows in words."""
     limits = {choice.power_limit_w for choice in (*answer.choices, *answer.beside)}
     clocks = {choice.point.clock_hz for choice in (*answer.choices, *answer.beside)}
     text = "each row at its own power limit"
@@ -86,7 +148,7 @@ def _operating_point(answer: "Recommendation") -> str:
 
 
 def _with_line(answer: "Recommendation", shown: "list[Choice | Foreign]") -> "list[Row]":
-    """The rows with the best backend among them: before the first choice, or where the objective puts it."""
+    """Insert the best baseline: before the first choice, or at its place by the objective."""
     if not answer.lines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_line
@@ -100,7 +162,6 @@ def _with_line(answer: "Recommendation", shown: "list[Choice | Foreign]") -> "li
 
 
 def _may_be_faster(answer: "Recommendation") -> "Choice | None":
-    """A choice that nobody ran and that is expected to be faster than the row that comes first."""
     first_s = answer.best.latency_s.value if answer.leading_line is None else answer.leading_line.latency_s
     rows = [row for row in (*answer.choices, *answer.beside) if row.unsure > 1.0 and row.latency_s.value < first_s]
     leads = [row for row in rows if row.may_be_faster or answer.leading_line is not None]
@@ -108,7 +169,7 @@ def _may_be_faster(answer: "Recommendation") -> "Choice | None":
 
 
 def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
-    """That a choice may be faster than the first row, and the command that finds out."""
+    """Return that a choice may be faster than the first row, and the command that measures it."""
     problem, line = answer.problem, answer.leading_line
     name, first_s = (line.stack, line.latency_s) if line else (answer.best.kernel.name, answer.best.latency_s.value)
     dims = ",".join(f"{name}={value}" for name, value in problem.dims)
@@ -120,7 +181,7 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
 
 
 def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
-    """Choices, and what was measured of other kernels, by what the objective counts; of a front the fastest first."""
+    """Sort choices and measurements of other kernels by the objective; a front by latency."""
     rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -203,15 +264,78 @@ def _source_text(row: "Row") -> str:
 
 
 def _at_default(row: "Row") -> bool:
-    """Whether a row holds at the card's default power limit with the clock not locked."""
     default_w = row.gpu.tdp_w if hasattr(row, "gpu") else row.point.power_limit_w
     return row.point.clock_hz is None and row.point.power_limit_w in (None, default_w)
 
 
 def _saving_text(saving: "Saving", compared: str) -> str:
-    """The saving of the first choice's config at a lower limit, as a sentence."""
     clock = saving.point.clock_hz
     point = f"locked to {human(clock, 'Hz')}" if clock else f"at a power limit of {human(saving.power_limit_w, 'W')}"
     slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
     saved = f"{saving.energy_saved * 100:.0f} % less energy"
     return f"{point[0].upper()}{point[1:]}, the first config takes {slower} and {saved} than at {compared}."
+
+
+def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
+    """The fastest stack, the others against it, and whether to call it instead of the first choice."""
+    if not lines:
+        return []
+    first, *others = lines
+    text = f"{first.dated_name}: {_interval(first.latency_s, first.latency_interval_s, 's')}"
+    if first.energy_j is not None and first.power_w is not None:
+        of_others = first.power_transferred and first.source == "learned"
+        basis = " predicted" if first.power_predicted else " transferred" * of_others
+        power = f"{human(first.power_w, 'W')}{basis}"
+        text += f", {human(first.energy_j, 'J')} ({power})"
+    text += f"{_point(first, gpu)}, {first.basis}"
+    against = ", ".join(f"{each.dated_name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
+    texts = [f"{text}; {against}" if against else text]
+    if first.slowdown is not None:
+        from kernrec.recommender.lines import NEARLY
+
+        saved = "" if first.energy_saved is None else f" and {percent(-first.energy_saved)} energy"
+        advice = f": {first.stack} may be faster" if first.faster else ""
+        advice = f": call {first.stack}" if first.advised else advice
+        if first.slowdown > NEARLY and not first.beaten:
+            advice = ": within the estimates' error"
+        if advice and first.source == "transferred" and not first.advised:
+            advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
+        texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
+    return texts
+
+
+def _point(line: "Line", gpu: "GPU") -> str:
+    limit = "" if line.power_limit_w == gpu.tdp_w else f" at {human(line.power_limit_w, 'W')}"
+    clock = "" if line.locked_clock_hz is None else f" at {human(line.locked_clock_hz, 'Hz')}"
+    return limit + clock
+
+
+def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
+    low, high = (human(end, unit) for end in interval)
+    if low.split(" ")[1] == high.split(" ")[1]:
+        low = low.split(" ")[0]
+    return f"{human(value, unit)} ({low} to {high})"
+
+
+def line_columns(lines: "Sequence[Line]") -> list[Column]:
+    """The columns of an answer by lines alone, a row for each stack."""
+    latencies = [line.latency_interval_s for line in lines]
+    energies = [(line.energy_j, line.energy_interval_j) for line in lines]
+    versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
+    return [
+        Column("stack", "left", [line.dated_name for line in lines]),
+        quantities("latency", "s", [line.latency_s for line in lines], latencies),
+        Column("vs first", "right", versus),
+        quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
+        quantities("power", "W", [line.power_w for line in lines], importance=USUALLY),
+        Column("source", "left", [line.source for line in lines], styles=[_STYLES[line.source] for line in lines]),
+        Column(
+            "recorded on",
+            "left",
+            [line.basis.removeprefix(f"{line.source} ").removeprefix("on ").removeprefix("from ") for line in lines],
+            SELDOM,
+        ),
+    ]
+
+
+_STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior"}

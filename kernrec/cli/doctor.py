@@ -1,13 +1,13 @@
 """`kernrec doctor`: what this machine can measure and what it cannot."""
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from kernrec import paths
+from kernrec.cli import options
 from kernrec.cli.format import print_line
+from kernrec.cli.output import AsJson, print_json
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from kernrec.measure.doctor import CardDiagnosis
 
 
-def doctor(
-    db: Annotated[Path | None, typer.Option(help="Database to check. Default: your own.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Ask each node of a Ray cluster: auto, or host:port of its head node.", metavar="ADDRESS"),
-    ] = None,
-) -> None:
+class DoctorOptions(options.Options):
+    """The options of `kernrec doctor`."""
+
+    cluster: options.Cluster = None
+    as_json: AsJson = False
+
+
+@options.takes(DoctorOptions)
+def doctor(wanted: DoctorOptions) -> None:
     """Show what this machine can measure: compiler, GPUs, their sensors (each is probed for ten seconds), database.
 
     With --cluster, what each node of a Ray cluster can. The exit status is 1 if nothing can be measured.
     """
-    if cluster is not None:
+    if wanted.cluster is not None:
         from kernrec.cluster.doctor import diagnose_cluster
 
-        nodes = diagnose_cluster(cluster)
-        if as_json:
-            print(json.dumps([node.as_dict() for node in nodes], indent=2))
+        nodes = diagnose_cluster(wanted.cluster)
+        if wanted.as_json:
+            print_json([node.as_dict() for node in nodes])
         else:
             for node in nodes:
                 _print_node(node)
@@ -41,9 +42,9 @@ def doctor(
         return
     from kernrec.measure.doctor import diagnose
 
-    diagnosis = diagnose(db or paths.user_database())
-    if as_json:
-        print(json.dumps(diagnosis.as_dict(), indent=2))
+    diagnosis = diagnose(paths.user_database())
+    if wanted.as_json:
+        print_json(diagnosis.as_dict())
     else:
         print_line(f"compiler  {diagnosis.compiler or 'none'}")
         print_line(f"database  {diagnosis.database}")

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernrec.cli.format import print_notes, source_text
-from kernrec.emit.formats import FORMATS, Format, emit, format_named
+from kernrec.cli.options import PRINTED, option
+from kernrec.emit.formats import Format, emit, format_named
 from kernrec.errors import UsageError
 from kernrec.util.human import config_text, counted, human
 
@@ -19,44 +18,31 @@ if TYPE_CHECKING:
 
 EmitFormat = Annotated[
     str | None,
-    typer.Option(
-        "--emit",
-        help="Write the best config instead, as "
-        + ", ".join(f"{form.name} ({form.content})" for form in FORMATS.values())
-        + ".",
-    ),
+    option("Write the best config instead: cuda, triton, ptx, ...", "--emit", panel=PRINTED, metavar="FORMAT"),
 ]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="File, or new folder, that --emit writes to. Default: printed.")
-]
-
-
-PtxIsa = Annotated[
-    str | None,
-    typer.Option(
-        "--ptx-isa",
-        help="With --emit ptx: an older version of the PTX ISA, such as 8.0 (CUDA 12.0). Default: the compiler's.",
-    ),
-]
+Output = Annotated[Path | None, option("File or new folder for --emit.", "--output", "-o", panel=PRINTED)]
 UntrustedSource = Annotated[
-    bool, typer.Option("--untrusted-source", help="With --emit: also code that came with somebody else's database.")
+    bool, option("Emit code of somebody else's database, too.", "--untrusted-source", panel=PRINTED)
 ]
-CudaOnly = Annotated[bool, typer.Option("--cuda-only", help="Only kernels in CUDA C++, none in Triton.")]
 
 
-def emitted_format(name: str | None, output: Path | None, ptx_isa: str | None = None) -> Format | None:
-    """The format that is asked for, or None; raises `UsageError` before any work is done for nothing."""
-    if ptx_isa is not None and name != "ptx":
-        raise UsageError("--ptx-isa goes with --emit ptx, whose version it is")
+def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None, str | None]:
+    """Return the format of --emit (None without it), and the version of PTX in `ptx:8.0` (None for the compiler's).
+
+    Raises:
+        UsageError: The format is unknown, or --output has no --emit.
+    """
     if name is None:
         if output is not None:
             raise UsageError("--output goes with --emit, which says what is written")
-        return None
-    return format_named(name)
+        return None, None
+    if name.startswith("ptx:"):
+        return format_named("ptx"), name.removeprefix("ptx:")
+    return format_named(name), None
 
 
 def _kernels_written(answers: "Sequence[Recommendation]") -> str:
-    """The kernel and config of one answer; of several, how many there are of each kernel."""
+    """Return the kernel and config of one answer, or the number of problems of each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
@@ -66,7 +52,6 @@ def _kernels_written(answers: "Sequence[Recommendation]") -> str:
 
 
 def _owner(kernel: "Kernel") -> str:
-    """Whose source a kernel has, in words."""
     from kernrec.kernel import find_kernel, kernel_names
 
     if kernel.owner is not None:
@@ -87,7 +72,7 @@ def write_emitted(
     if ptx_isa is not None:
         from kernrec.compile.ptx_isa import read_isa
 
-        isa = read_isa("--ptx-isa", ptx_isa)
+        isa = read_isa("--emit ptx", ptx_isa)
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
         raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
     name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)

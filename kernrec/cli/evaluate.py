@@ -1,34 +1,31 @@
 """`kernrec evaluate`: how good recommendations are on measured problems, compared with simpler ways to choose."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from kernrec.cli import options
 from kernrec.cli.format import print_notes
+from kernrec.cli.options import option
+from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.table import print_table
-from kernrec.cli.train import AsJson, Databases, GpuName, KernelName, OpName, Threads, measurement_request
+from kernrec.cli.train import MeasuredOptions
 
 if TYPE_CHECKING:
     from kernrec.training.evaluate_models import MethodScore, RegimeCoverage
 
 
-def evaluate(
-    op: OpName = None,
-    gpu: GpuName = None,
-    kernel: KernelName = None,
-    db: Databases = None,
-    split: Annotated[str, typer.Option(help="What is held out as a whole: problem, gpu or kernel.")] = "problem",
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw a figure into this .svg or .png file (needs the extra `plot`).")
-    ] = None,
-    threads: Threads = 2,
-    as_json: AsJson = False,
-) -> None:
+class EvaluateOptions(options.Options):
+    """The options of `kernrec evaluate`."""
+
+    measured: MeasuredOptions
+    split: Annotated[str, option("What is held out as a whole: problem, gpu or kernel.")] = "problem"
+    as_json: AsJson = False
+
+
+@options.takes(EvaluateOptions)
+def evaluate(wanted: EvaluateOptions) -> None:
     """Compare learned recommendations with simpler ways to choose, on the measured problems of a database.
 
     Problems, GPUs or kernels are held out as a whole: what is scored was never trained on. Stored calibrations are not
@@ -38,18 +35,14 @@ def evaluate(
     from kernrec.training.evaluate_models import PUBLISHED
     from kernrec.training.evaluate_models import evaluate as run_evaluation
 
-    if plot is not None:
-        from kernrec.cli.figure import check_figure_path
-
-        check_figure_path(plot)
-    request, settings = measurement_request(db, op, gpu, kernel), TrainingSettings(threads=threads)
-    evaluation = run_evaluation(request, split, settings, progress=lambda text: print_notes([text]))
-    if as_json:
+    request, split = wanted.measured.measurements, wanted.split
+    evaluation = run_evaluation(request, split, TrainingSettings(), progress=lambda text: print_notes([text]))
+    if wanted.as_json:
         rows = [asdict(score) for score in evaluation.scores]
         regimes = [asdict(row) for row in evaluation.regimes]
         head = {"split": split, "parts": evaluation.parts}
         plain = {**head, "scores": rows, "prior_intervals": regimes, "published": PUBLISHED}
-        print(json.dumps(_nan_as_null(plain), indent=2))
+        print_json(_nan_as_null(plain))
     else:
         _print_scores(evaluation.scores, f"held out by {split}: {evaluation.parts}")
         _print_regimes(evaluation.regimes)
@@ -57,11 +50,6 @@ def evaluate(
             listed = ", ".join(f"{name} {value:g}" for name, value in figures.items())
             print_notes([f"published by others, for other kernels on other GPUs: {listed} ({source})"])
     print_notes(evaluation.notes)
-    if plot is not None and evaluation.problems:
-        from kernrec.cli.plot_evaluation import draw
-
-        draw(evaluation.problems, plot)
-        print_notes([f"figure written to {plot}"])
 
 
 def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
@@ -78,7 +66,7 @@ def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
 
 
 def _print_regimes(regimes: "Sequence[RegimeCoverage]") -> None:
-    """The prior's intervals, nothing of which was fitted to these rows."""
+    """Print the coverage of the analytical model without any fit to these rows."""
     columns = [("bound by", "left"), *((name, "right") for name in _REGIME_COLUMNS)]
     rows = [
         [
@@ -108,7 +96,6 @@ _COLUMNS = (
 
 
 def _nan_as_null(value: object) -> object:
-    """The value with NaN as None, which JSON writes as null."""
     if isinstance(value, dict):
         return {str(key): _nan_as_null(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

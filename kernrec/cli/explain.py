@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
+from kernrec.cli.options import CHOICE, option
 from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import print_table
@@ -30,22 +28,18 @@ class ExplainOptions(options.Options):
     """The options of `kernrec explain`."""
 
     gpu: options.Gpu
-    op: Annotated[str, typer.Option("--op", help="Operator; its best kernel is explained.")] = ""
+    op: options.Op = ""
     kernel: options.Kernel = None
-    shape: Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")] = None
-    config: Annotated[
-        str | None, typer.Option(help="Tunables, such as block_m=128,stages=3: explain the best config that has them.")
-    ] = None
-    against: Annotated[str | None, typer.Option(help="Another config to compare with.")] = None
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors.")] = None
+    shape: options.Shape = None
+    dtype: options.Dtype = None
     layout: options.Layout = None
-    objective: Annotated[str, typer.Option(help="Objective: latency, energy or edp.")] = "latency"
-    power_limit: Annotated[str | None, typer.Option(help="Power limit that the GPU runs under, such as 300W.")] = None
-    clock: Annotated[str | None, typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz.")] = None
     inputs: options.Inputs = "random"
-    changes: Annotated[int, typer.Option("--top", help="Number of changes to print at most.")] = 5
+    config: Annotated[str | None, option("Tunables of the config: block_m=128,stages=3.", panel=CHOICE)] = None
+    against: Annotated[str | None, option("Another config to compare with.", panel=CHOICE)] = None
+    objective: Annotated[str, option("latency, energy or edp.", panel=CHOICE)] = "latency"
+    power_limit: options.PowerLimit = None
+    clock: options.Clock = None
     as_json: AsJson = False
-    plot: Annotated[Path | None, typer.Option(help="Also draw a picture into this .svg or .png file.")] = None
     db: options.Databases = None
 
 
@@ -54,23 +48,16 @@ def explain(wanted: ExplainOptions) -> None:
     """Show the bottleneck of a config, where its time and energy go, and which change should gain most.
 
     Without --config it is the config recommended for the objective. --against compares it with another config.
+    `kernrec explore` draws the roofline, all candidates and the energy by component.
     """
-    from kernrec.cli.figure import check_figure_path
-    from kernrec.cli.plot import draw
     from kernrec.recommender.context import Context
     from kernrec.recommender.explain.report import report
 
     if bool(wanted.op) == bool(wanted.kernel):
         raise UsageError("give an --op or a --kernel, one of them")
-    if wanted.plot is not None:
-        check_figure_path(wanted.plot)
-    if wanted.changes < 1:
-        raise UsageError(f"--top {wanted.changes}: at least 1 is accepted")
     request, tunables = wanted.request(wanted.shape), _pairs("--config", wanted.config)
     other = None if wanted.against is None else _pairs("--against", wanted.against)
-    answer = report(request, Context(wanted.db), tunables, other, wanted.changes)
-    if wanted.plot is not None:
-        draw(wanted.plot, answer)
+    answer = report(request, Context(wanted.db), tunables, other)
     if wanted.as_json:
         print_json(answer.as_dict())
         return

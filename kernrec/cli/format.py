@@ -71,7 +71,7 @@ def measurement_text(choice: "Choice | Foreign") -> str:
 
 
 def _people_text(measurement: "MeasuredOn") -> str:
-    """How far the people are apart whose rows an answer is the median of."""
+    """Return the range of the rows of several people, whose median is the answer."""
     assert measurement.spread_s is not None
     low, high = (human(value, "s") for value in measurement.spread_s)
     low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low

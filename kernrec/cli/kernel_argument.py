@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernrec.cli import options
-from kernrec.cli.emulate import extents
+from kernrec.cli.check import extents, with_entry
+from kernrec.cli.options import option
+from kernrec.cli.output import AsJson
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,45 +17,7 @@ if TYPE_CHECKING:
     from kernrec.interop.spec_text import LaunchWords
     from kernrec.kernel import Kernel
 
-
-class LaunchOptions(options.Options):
-    """How a kernel is launched, where no spec says it."""
-
-    entry: Annotated[str | None, typer.Option(help="The kernel, if the file has several.")] = None
-    grid: Annotated[
-        str | None,
-        typer.Option(help='Blocks of the grid: "ceil(n/block_x)", an expression for each axis; of PTX 16 or 16,2,1.'),
-    ] = None
-    block: Annotated[
-        str | None,
-        typer.Option(
-            help="Blocks to try, 64,128,256 or 16x16,32x8; or an expression for each axis, bx,by. Of PTX one: 16x16."
-        ),
-    ] = None
-    arg: Annotated[
-        list[str] | None,
-        typer.Option("--arg", help="A parameter: n=4096, x=f32[n], x=zeros:f32[n] or x=@values.npy; may be repeated."),
-    ] = None
-    tune: Annotated[
-        list[str] | None,
-        typer.Option("--tune", help="A macro of the source and its values: TILE=1,2,4; may be repeated."),
-    ] = None
-    shared: Annotated[str | None, typer.Option(help="Dynamic shared memory in bytes.")] = None
-    include: Annotated[
-        list[Path] | None, typer.Option("--include", "-I", help="Folder with headers of the source; may be repeated.")
-    ] = None
-
-    @property
-    def words(self) -> "LaunchWords":
-        """The same for the draft of a spec."""
-        from kernrec.interop.spec_text import LaunchWords
-
-        include = [str(folder.absolute()) for folder in self.include or ()]
-        return LaunchWords(self.entry, self.grid, self.block, self.arg or (), self.tune or (), self.shared, include)
-
-    def used_names(self) -> list[str]:
-        """The options that were used."""
-        return [f"--{name}" for name in type(self).__annotations__ if getattr(self, name)]
+_LAUNCH = "Launch, if no spec describes it"
 
 
 class AnalyzeOptions(options.Options):
@@ -62,86 +26,79 @@ class AnalyzeOptions(options.Options):
     source: Annotated[
         Path,
         typer.Argument(
-            help="The kernel: a .cu or .ptx file, a Triton function as kernels.py:matmul or package.kernels:matmul, or"
-            " a .toml of `kernrec capture`."
+            help="The kernel: a .cu or .ptx file (one of several: blur.cu:blur), a Triton function as kernels.py:matmul"
+            " or package.kernels:matmul, or a .toml of `kernrec capture`."
         ),
     ]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="For PTX, in parameter order: a=f32[4096], a=@values.npy, i32:4096. Or further calls."),
-    ] = None
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="Spec with the tunables: a kernel.toml (`kernrec spec` begins one) or a T1 .json."),
-    ] = None
-    call: Annotated[
-        Path | None, typer.Option(help="For Triton: a .toml with the arguments, the grid and perhaps the configs.")
-    ] = None
-    gpu: options.Gpu = ""
-    shape: Annotated[
-        str | None, typer.Option(help="Dimensions, such as width=4096,height=64; default: the spec's or call's.")
-    ] = None
-    dtype: Annotated[str | None, typer.Option(help="Data type, if the spec has several.")] = None
-    layout: Annotated[str | None, typer.Option(help="Tensor layout, if the spec has several.")] = None
-    objective: options.Objective = "pareto"
-    clocks: options.Clocks = False
-    inputs: options.Inputs = "random"
-    top: options.Top = 5
-    launch: LaunchOptions
-    save_spec: Annotated[
-        Path | None, typer.Option(help="Write the spec that --grid, --block, --arg and --tune make; a new .toml file.")
-    ] = None
-    budget: Annotated[int, typer.Option(help="Instructions that a block may execute before it is given up.")] = (
-        2_000_000
-    )
-    every: Annotated[
-        bool, typer.Option("--all", help="Profile every config, also where a space has more than 10,000.")
-    ] = False
-    recorded: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DATABASE",
-            help="Profile the configs that this database has rows of, and no others: what `kernrec train` needs.",
+        typer.Argument(
+            help="Of CUDA by name: n=4096, x=f32[n], x=@values.npy. Of PTX in order: a=f32[4096], i32:4096. Of a .toml"
+            " further calls."
         ),
     ] = None
-    processes: Annotated[int | None, typer.Option(help="Number of processes; default: one per CPU.")] = None
-    measure: Annotated[bool, typer.Option("--measure", help="Also measure the configs on this machine's GPU.")] = False
-    effort: Annotated[str | None, typer.Option(help="With --measure: quick, normal or exhaustive; default normal.")] = (
-        None
-    )
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Compile and emulate on all cores of a Ray cluster: auto or host:port."),
+    gpu: options.Gpu = ""
+    shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None
+    dtype: options.Dtype = None
+    layout: options.Layout = None
+    objective: options.Objective = "pareto"
+    top: options.Top = None
+    spec: Annotated[Path | None, option("kernel.toml or T1 .json; of Triton the call's .toml.", panel=_LAUNCH)] = None
+    grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None
+    block: Annotated[str | None, option("Blocks to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
+    tune: Annotated[list[str] | None, option("A macro and its values: TILE=1,2,4.", panel=_LAUNCH)] = None
+    shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
+    include: Annotated[
+        list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I", panel=_LAUNCH)
     ] = None
-    printed: options.Printed
-    db: Annotated[Path | None, typer.Option(help="Database that keeps the profiles; default: your own.")] = None
+    init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
+    effort: Annotated[str | None, option("quick, normal or exhaustive: how many configs.")] = None
+    budget: Annotated[int, option("Most instructions of a block.")] = 2_000_000
+    recorded: Annotated[Path | None, option("Only configs that this database has rows of.", metavar="DATABASE")] = None
+    measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
+    cluster: options.Cluster = None
+    as_json: AsJson = False
+    db: Annotated[Path | None, option("Database that keeps the profiles.", panel=options.PRINTED)] = None
+
+    @property
+    def file(self) -> Path:
+        """The source without the name of the kernel."""
+        return with_entry(self.source)[0]
+
+    @property
+    def words(self) -> "LaunchWords":
+        """The words on the launch of a CUDA kernel, for the draft of its spec."""
+        from kernrec.interop.spec_text import LaunchWords
+
+        entry = with_entry(self.source)[1]
+        include = [str(folder.absolute()) for folder in self.include or ()]
+        return LaunchWords(entry, self.grid, self.block, self.arguments or (), self.tune or (), self.shared, include)
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """(the kernel, notes on it, the folder where its files are); `UsageError` for options that do not go together."""
-    source, spec, call, shape = wanted.source, wanted.spec, wanted.call, wanted.shape
+    """Return the kernel, notes on it, and the folder of its files.
+
+    Raises:
+        UsageError: Options do not go together.
+    """
+    source, spec = wanted.file, wanted.spec
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
     if source.suffix == ".toml":
-        if call is not None:
-            raise UsageError(f"{source} is a call already, and --call names another; give one")
-        call, triton = source, True
-    if triton and call is None:
-        raise UsageError(f"{source} needs a --call, which gives the arguments, the grid and perhaps the configs")
-    if call is not None and not triton:
-        raise UsageError(f"--call is for a Triton function, given as kernels.py:matmul, not for {source}")
-    if (spec or shape) and ptx:
+        if spec is not None:
+            raise UsageError(f"{source} is a call already, and --spec names another; give one")
+        spec, triton = source, True
+    if triton and spec is None:
+        raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
+    if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
-    if wanted.arguments and not ptx:
-        text = wanted.arguments[0]
-        raise UsageError(f"argument {text!r:.60}: arguments are for PTX; of source write --arg {text!r:.60}")
-    if (described := spec or call) and (used := wanted.launch.used_names()):
-        raise UsageError(f"{used[0]} and {described.name} were both given; the file says how the kernel is launched")
-    if wanted.save_spec and (ptx or triton or spec):
-        raise UsageError("--save-spec writes the spec of a CUDA source that is analyzed without one")
+    names = [name for name in ("grid", "block", "tune", "shared", "include") if getattr(wanted, name)]
+    used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
+    if spec and used:
+        raise UsageError(f"{used[0]} and {spec.name} were both given; the file says how the kernel is launched")
     if ptx:
         return _ptx_kernel(wanted)
-    if call is not None:
-        return _triton_kernel(call, wanted)
+    if triton and spec is not None:
+        return _triton_kernel(spec, wanted)
     if spec is None:
         return _drafted_kernel(wanted)
     from kernrec.interop.load_spec import load_spec
@@ -152,39 +109,42 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.profile.ptx_kernel import kernel_of_ptx
 
-    launch, source = wanted.launch, wanted.source
-    if launch.arg or launch.tune:
-        raise UsageError("--arg and --tune are for source; the arguments of PTX follow the file, in parameter order")
-    grid, block = extents("--grid", launch.grid or "1"), extents("--block", launch.block or "128")
-    shared = (launch.shared or "0").strip()
+    if wanted.tune:
+        raise UsageError("--tune is for source: what PTX was compiled with is fixed")
+    source, entry = with_entry(wanted.source)
+    grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
+    shared = (wanted.shared or "0").strip()
     if not shared.lstrip("-").isdecimal():
         raise UsageError(f"--shared {shared!r:.40}: expected a number of bytes")
-    return *kernel_of_ptx(source, launch.entry, grid, block, wanted.arguments or [], int(shared)), source.parent
+    return *kernel_of_ptx(source, entry, grid, block, wanted.arguments or [], int(shared)), source.parent
 
 
 def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """The kernel of a CUDA source by the options of its launch."""
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_draft import draft_spec
 
-    draft = draft_spec(wanted.source, wanted.launch.words, find_gpu(wanted.gpu).sm)
+    draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm)
     kernel = draft.kernel()
-    if wanted.save_spec is not None:
-        save_draft(draft, wanted.save_spec, force=False)
-    return kernel, [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else [], wanted.source.parent
+    return kernel, [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else [], wanted.file.parent
 
 
-def save_draft(draft: "Draft", path: Path, force: bool) -> None:
-    """Writes a spec; `UsageError` for a file that is there, unless forced, or one that is not beside its source."""
+def write_draft(wanted: AnalyzeOptions) -> None:
+    """Write the spec of a CUDA source beside it, and list the places to fill in."""
+    from kernrec.cli.format import print_notes
     from kernrec.emit.files import write_file
+    from kernrec.interop.spec_draft import draft_spec
 
-    if path.suffix != ".toml":
-        raise UsageError(f"{path}: a spec is a .toml file")
-    if path.absolute().parent.resolve() != draft.source.absolute().parent.resolve():
-        raise UsageError(f"{path}: a spec is in the folder of its source, {draft.source.parent}")
-    if path.exists() and not force:
-        raise UsageError(f"{path} is there already; give another name")
+    source = wanted.file
+    if source.suffix != ".cu" or wanted.spec is not None:
+        raise UsageError("--init writes the spec of a .cu file; PTX is analyzed without a spec, Triton with a call")
+    path = source.with_suffix(".toml")
+    if path.exists():
+        raise UsageError(f"{path} is there already; move it away")
+    draft: Draft = draft_spec(source, wanted.words, suggest=True)
     write_file(path, draft.text.encode())
+    print(path)
+    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
+    print_notes([*notes, *([f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else [])])
 
 
 def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -192,8 +152,6 @@ def _triton_kernel(path: Path, wanted: AnalyzeOptions) -> tuple["Kernel", list[s
     from kernrec.profile.triton_call import kernel_of_triton
     from kernrec.profile.triton_call_file import read_call
 
-    if wanted.spec is not None:
-        raise UsageError("--spec and --call were both given; a Triton function has a call")
     target = None if path == wanted.source else str(wanted.source)
     call = read_call(path, target, parse_shape(wanted.shape) if wanted.shape else {})
     if call.configs_file is not None:

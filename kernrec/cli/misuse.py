@@ -8,20 +8,85 @@ from typer.exceptions import TyperException
 
 from kernrec.errors import UsageError, unknown
 
-_RENAMED = {"--stack": "--backend", "--time": "--map"}
-_REMOVED = {
+REMOVED = {
+    "gpus": "`kernrec list gpus`",
+    "ops": "`kernrec list ops`",
+    "kernels": "`kernrec list kernels`",
+    "compare": "`kernrec recommend --gpu a,b`",
+    "report": "`kernrec explore --output FILE`",
+    "spec": "`kernrec analyze SOURCE --init`",
+    "emulate": "`kernrec check`",
+    "refine": "`kernrec collect --strategy refine`",
+    "search": "`kernrec collect --strategy guide` (or genetic)",
     "db remote": "`kernrec db push PLACE` and `kernrec db pull PLACE`, which name the place itself",
     "db sync": "`kernrec db pull PLACE`, then `kernrec db push PLACE`",
     "db log": "`kernrec db info`, which lists what was pulled by signer",
     "db index": "`kernrec db verify PLACE`",
     "db coverage": "`kernrec db info --coverage`",
     "db key": "`kernrec db trust --own`",
-    "db sign": "`kernrec db export --bundle FILE --key own`, which signs the bundle",
+    "db sign": "`kernrec db export --bundle FILE --key KEY`, which signs the bundle",
     "db retract": "`kernrec db withdraw`",
+    "db export --format": "no option: T4 is the only format",
+    "--stack": "--backend",
+    "--time": "--map",
+    "--wide": "--format wide",
+    "--csv": "--format csv",
+    "--markdown": "--format markdown",
+    "--fix": "--shape, which gives the open dimensions of an .onnx workload",
+    "--phase": "--workload config.json:prefill",
+    "--ignore-memory": "--tp or a smaller --batch, or `kernrec.recommend_network(ignore_memory=True)` in Python",
+    "--layers": "--top, or --format wide for all layers",
+    "--clocks": "--clock any",
+    "--gpus": "--bill gpus=200",
+    "--hours": "--bill gpus=200,hours=8760",
+    "--utilization": "--bill gpus=200,utilization=60%",
+    "--calls": "--bill calls=1e9",
+    "--energy-price": "--bill gpus=200,energy=0.25EUR/kWh",
+    "--carbon": "--bill gpus=200,carbon=380g/kWh",
+    "--price": "--bill h200=30000EUR,l40s=8000EUR",
+    "--tokens": "--workload, whose tokens are counted",
+    "--images": "--batch, the images of a pass",
+    "--no-calibration": "`kernrec.recommender.Recommender(calibrated=False)` in Python",
+    "--ptx-isa": "--emit ptx:8.0",
+    "--cuda-only": "--emit cuda, which chooses among kernels in CUDA C++",
+    "--query-log": "the environment variable KERNREC_QUERY_LOG",
+    "--plot": "`kernrec explore`, which draws answers; --json has the figures",
+    "--html": "--output FILE.html",
+    "--browser": "a terminal: the page opens by itself only there",
+    "--no-browser": "a pipe: the page opens by itself only in a terminal",
+    "--entry": "the source's name with that of the kernel, kernel.cu:name",
+    "--arg": "arguments behind the source: kernel.cu n=4096 x=f32[n]",
+    "--call": "--spec call.toml",
+    "--save-spec": "--init, which writes a spec beside the source",
+    "--force": "another name: an existing file is never overwritten",
+    "--all": "--effort exhaustive",
+    "--processes": "`taskset -c 0-3 kernrec ...`",
+    "--races": "no option: races are always looked for",
+    "--sm": "--gpu, such as a100 for sm_80",
+    "--threads": "no option: two threads are used",
+    "--show": "`kernrec list gpus NAME`",
+    "mcp --memory": "no option: 4 GiB are the limit",
+    "explore --layout": "the choice on the page",
+    "explore --backend": "`kernrec recommend --backend`",
+    "--per-function": "no option: 50 calls of each function are written",
+    "analyze --clocks": "`kernrec recommend --kernel NAME --clock any` afterwards",
+    "analyze --inputs": "`kernrec recommend --kernel NAME --inputs zeros` afterwards",
+    "analyze --wide": "--json, or `kernrec recommend --kernel NAME --format wide` afterwards",
+    "analyze --csv": "--json, or `kernrec recommend --kernel NAME --format csv` afterwards",
+    "analyze --markdown": "`kernrec recommend --kernel NAME --format markdown` afterwards",
+    "explain --top": "--json for all figures; five changes are printed",
+    "explore --clocks": "the check box of the page",
+    "explore --inputs": "the choice on the page",
+    "serve-audit --engine-release": "--engine vllm==0.8.5",
+    "serve-audit --triton": "--engine sglang==0.5.3,triton==3.4.0",
+    "serve-audit --download": "hf:ORG/NAME as the model",
+    "serve-audit --device-name": "`kernrec.serve_audit(device=...)` in Python",
+    "serve-audit --lora-rank": "`kernrec.serve_audit(lora_rank=...)` in Python",
+    "serve-audit --tokens": "`kernrec.serve_audit(tokens=...)` in Python",
+    "serve-audit --all": "`kernrec.serve_audit(everything=True)` in Python",
+    "doctor --db": "the environment variable KERNREC_DB",
 }
-"""By name of a removed command, what to use instead."""
-_REMOVED_OPTIONS = {"db export --format": "T4 is the only format: leave it out"}
-"""By name of a removed option, what to do instead."""
+"""What to use instead of removed commands, of options, and of options of one command."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
@@ -37,16 +102,15 @@ def sentence(error: TyperException) -> str:
     lists = f"{context.command_path} --help"
     path = context.command_path.partition(" ")[2]
     if option and "No such option" in text:
-        if instead := _REMOVED_OPTIONS.get(f"{path} {option}"):
-            return f"{option} was removed; {instead}"
-        if _RENAMED.get(option) in _options(context):
-            return f"unknown option {option!r}; it is called {_RENAMED[option]}"
+        command = context.command_path.partition(" ")[2]
+        if instead := REMOVED.get(f"{command} {option}") or REMOVED.get(option):
+            return f"{option} was removed; use {instead}"
         if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
-        if instead := _REMOVED.get(f"{path} {match[1]}".strip()):
-            return f"`kernrec {path} {match[1]}` was removed; use {instead}"
+        if instead := REMOVED.get(" ".join([*context.command_path.split()[1:], match[1]])):
+            return f"`{context.command_path} {match[1]}` was removed; use {instead}"
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         argument = match[1].split()[0]
@@ -94,7 +158,7 @@ def _options(context: Any) -> list[str]:
 
 
 def _name(parameter: Any) -> str:
-    """A parameter as it is written: an option by its long name, an argument in capitals."""
+    """Return the long name of an option, or an argument in capitals."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.name).upper()
 
@@ -105,5 +169,4 @@ def _help(parameter: Any) -> str:
 
 
 def _help_of(context: Any, option: str) -> str:
-    """The help sentence of an option."""
     return next((_help(parameter) for parameter in context.command.params if option in parameter.opts), "a value")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.answer_table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
 from kernrec.cli.format import print_line, print_notes
 from kernrec.cli.next_steps import print_next, problem_command
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
+from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
 from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import config_text, human
 
@@ -90,7 +90,6 @@ def _title(answer: "NetworkAnswer") -> str:
 
 
 def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
-    """The totals of the whole network, the best by the objective first."""
     count = sum(layer.count for layer in answer.layers)
     which = f"all {count} layers together"
     if answer.left_out:
@@ -103,7 +102,7 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Each layer with its program: all in the order of the network, or those that take most of the time."""
+    """Print all layers in the order of the network, or those that take most of the time."""
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
@@ -146,18 +145,16 @@ _LONGEST_NAME = 34
 
 
 def _shortened(name: str) -> str:
-    """A layer's name as it fits beside its numbers; `--wide` has all of it."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3].rstrip(' ,')}..."
 
 
 def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, importance: int = ALWAYS) -> Column:
-    """A column of costs, with intervals where there is room; totals always have theirs."""
+    """Return a column of costs, with intervals if there is room."""
     intervals = None if form is Form.TABLE else [(each.low, each.high) for each in estimates]
     return quantities(name, unit, [each.value for each in estimates], intervals, importance)
 
 
 def _runs(layer: "LayerAnswer") -> str:
-    """The program whose costs a row has: the backend, or a kernel."""
     return layer.line.stack if layer.line is not None and layer.runs_backend else layer.program[0]
 
 
@@ -166,11 +163,11 @@ def _saved(layer: "LayerAnswer") -> str:
 
 
 def _next_steps(answer: "NetworkAnswer", layers: int | None) -> list[tuple[str, str]]:
-    """The next commands, each with what it does."""
     longest = answer.longest(1)[0]
     steps = [(problem_command(longest.answer.problem, answer.gpu.name), "the longest layer: its choices, and why")]
     if layers is None and len(answer.layers_that_matter) < len(answer.layers):
-        steps.append(("--layers all", f"added to this command: all {len(answer.layers)} distinct layers"))
+        count = len(answer.layers)
+        steps.append((f"--top {count}", f"added to this command: all {count} distinct layers"))
     else:
         steps.append(("--power-limit sweep", "added to this command: the power limit worth setting"))
     return steps
@@ -188,7 +185,6 @@ def _cost_columns(totals: "Sequence[Total]") -> list[Column]:
 
 
 def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
-    """Time and energy of totals against the first one."""
     versus = [total.versus(totals[0]) for total in totals[1:]]
     return [
         Column(f"time vs {name}", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
@@ -232,7 +228,7 @@ _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
 
 
 def _more(bill: "Bill") -> str:
-    """`19.7 kWh more` or `4.2 kWh less`."""
+    """Return `19.7 kWh more` or `4.2 kWh less`."""
     return f"{human(abs(bill.more_kwh) * 1e3, 'Wh')} {'more' if bill.more_kwh >= 0 else 'less'}"
 
 
@@ -307,7 +303,7 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """The columns of GPUs and batches; `dtypes`, `batches` and `backends` say whether the rows differ in these."""
+    """Return the columns of GPUs and batches. The flags say whether rows differ in dtype, batch and backend."""
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
@@ -367,13 +363,12 @@ def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
 
 
 def _dominant(row: "ComparedGpu", backends: bool) -> str:
-    """The layers that take most of the time, with their shares; `backends` says whether the backend is named."""
+    """Return the layers that take most of the time, with their shares, and the backend if rows differ in it."""
     layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
     return f"{row.total.name}: {layers}" if backends else layers
 
 
 def _per_money(rows: "Sequence[ComparedGpu | None]", unit: str) -> list[Column]:
-    """The work that money buys at the user's prices."""
     currency = next((row.price.currency for row in rows if row is not None and row.price is not None), "")
     columns = []
     for name, values in (

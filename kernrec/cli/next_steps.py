@@ -32,7 +32,6 @@ def _lines(command: str, width: int) -> list[str]:
 
 
 def _beside(command: str, purpose: str, width: int) -> str:
-    """The purpose as a comment of the shell: on the last line, or below."""
     last = _lines(command, width)[-1]
     return f"  # {purpose}" if len(last) + 4 + len(purpose) <= width else f"\n{_INDENT}# {purpose}"
 

@@ -1,7 +1,16 @@
-"""Options that several commands share, each with its help text, and the request that they make together.
+"""The one style of options: a class for each command, and the options that several commands share.
 
-The options of a command are the annotated fields of a subclass of `Options`, in the order of its --help; `takes` makes
-the command. The command is called with one object, whose properties build the recommender's `Query` and requests.
+    class DoctorOptions(options.Options):
+        cluster: options.Cluster = None
+        as_json: AsJson = False
+
+    @options.takes(DoctorOptions)
+    def doctor(wanted: DoctorOptions) -> None: ...
+
+The annotated fields of the class are the options, in the order of --help. `takes` gives Typer the signature that it
+reads, and calls the function with one object. A field whose annotation is another such class stands for all options of
+that class. `Options` has the default of each shared option, so that its properties (`query`, `request`, `network`) work
+for a command that lacks some of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,17 +22,24 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kernrec.cli import quantity
-from kernrec.cli.output import AsCsv, AsJson, AsMarkdown, AsWide, Form, form_of
-from kernrec.errors import UsageError
+from kernrec.cli.output import AsJson, Form
+from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from kernrec.recommender import Query, Request
-    from kernrec.recommender.networks.bill import Tariff
     from kernrec.recommender.networks.network import NetworkRequest
+
+PROBLEM, NETWORK, CHOICE, PRINTED = "Problem", "Network", "What to choose", "Output"
+"""Panels of --help."""
+
+
+def option(text: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return the description of an option for Typer: its help text, its names if not the field's, and its panel."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
 def card(text: str) -> str:
-    """The value of --gpu, with the name of a card in place of its file."""
+    """Return the value of --gpu with the name of a GPU in place of its file."""
     if ".toml" not in text.lower():
         return text
     from kernrec.gpu.card_file import card_names
@@ -31,76 +47,45 @@ def card(text: str) -> str:
     return card_names(text)
 
 
-Gpu = Annotated[
-    str, typer.Option("--gpu", callback=card, help="GPU name or alias (`kernrec gpus` lists them), or a card's .toml.")
+Gpu = Annotated[str, option("GPU by name (`kernrec list gpus`) or a .toml.", "--gpu", panel=PROBLEM, callback=card)]
+Gpus = Annotated[
+    str, option("GPUs by name (`kernrec list gpus`) or .toml: a,b.", "--gpu", panel=PROBLEM, callback=card)
 ]
-Op = Annotated[str, typer.Option("--op", help="Operator name or alias (`kernrec ops` lists them).")]
-Kernel = Annotated[str | None, typer.Option(help="One kernel instead of an op: yours or the library's.")]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option("--shape", help="Dimensions, such as m=4096,n=4096,k=4096; may be given several times."),
-]
+Op = Annotated[str, option("Operator (`kernrec list ops`).", "--op", panel=PROBLEM)]
+Kernel = Annotated[str | None, option("One kernel instead of an op.", panel=PROBLEM)]
+Shape = Annotated[str | None, option("Dimensions: m=4096,n=4096,k=4096.", panel=PROBLEM)]
+Shapes = Annotated[list[str] | None, option("Dimensions: m=64,n=64,k=64; may be repeated.", "--shape", panel=PROBLEM)]
+Dtype = Annotated[str | None, option("Data type, such as f16.", panel=PROBLEM)]
+Layout = Annotated[str | None, option("Tensor layout, such as nhwc.", panel=PROBLEM)]
+Inputs = Annotated[str, option("Values computed on: random or zeros.", panel=PROBLEM)]
 WorkloadName = Annotated[
     str | None,
-    typer.Option(
-        help="A network that ships (bert-base, gpt2, llama-3-8b-decode, llama-3-8b-prefill, llama-3-70b-decode,"
-        " llama-3-70b-prefill, mixtures-of-experts, mobilenetv2, qwen3-30b-a3b-decode, qwen3-30b-a3b-prefill, resnet50,"
-        " stable-diffusion-unet, vgg16, vit-l-16), a .toml, .csv, .jsonl or .onnx file, or a model's config.json."
-    ),
+    option("Network: name, config.json[:prefill], .onnx, ...", "--workload", panel=NETWORK),
 ]
-Fix = Annotated[
-    str | None, typer.Option(help="Values of dimensions that an .onnx workload leaves open, such as batch=1,seq=128.")
-]
-Batch = Annotated[
-    str | None,
-    typer.Option(help="Items, such as images or sequences, in one pass through a network; several: 1,8,32."),
-]
-OneBatch = Annotated[int | None, typer.Option("--batch", help="Items in one pass through a network.")]
-Context = Annotated[
-    int | None, typer.Option(help="Tokens that a generated token attends to, or those of the prompt. Default: 2048.")
-]
-Phase = Annotated[
-    str | None, typer.Option(help="Of a config.json: decode (a token; the default) or prefill (a prompt).")
-]
-IgnoreMemory = Annotated[
-    bool, typer.Option("--ignore-memory", help="Answer for a network that does not fit the GPU's memory, too.")
-]
-TensorParallel = Annotated[
-    int, typer.Option("--tp", help="GPUs that share each layer of a network (tensor parallel); the answer is for one.")
-]
-Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the network's, or the op's first.")]
-Layout = Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")]
-Objective = Annotated[str, typer.Option(help="What to optimize: pareto, latency, energy or edp.")]
-Clocks = Annotated[bool, typer.Option("--clocks", help="Also try locked core clocks.")]
-Inputs = Annotated[
-    str,
-    typer.Option(help="What the kernel computes on: random (numbers), or zeros, which draw less power."),
-]
-MaxSlowdown = Annotated[str | None, typer.Option(help="Most slowdown against the fastest config, such as 3%.")]
-MaxPower = Annotated[str | None, typer.Option(help="Highest mean power of a config, such as 250W.")]
-Source = Annotated[
-    str | None,
-    typer.Option("--source", help="Only what is prior, learned, measured or recorded. Default: the best of all."),
-]
+Batch = Annotated[str | None, option("Items of one pass; several: 1,8,32.", panel=NETWORK)]
+Context = Annotated[int | None, option("Tokens attended to, or of the prompt.", panel=NETWORK)]
+TensorParallel = Annotated[int, option("GPUs that share each layer.", "--tp", panel=NETWORK)]
+Objective = Annotated[str, option("pareto, latency, energy or edp.", panel=CHOICE)]
+MaxSlowdown = Annotated[str | None, option("Most slowdown against the fastest: 3%.", panel=CHOICE)]
+MaxPower = Annotated[str | None, option("Highest mean power: 250W.", panel=CHOICE)]
+PowerLimit = Annotated[str | None, option("Power limit of the GPU: 300W.", panel=CHOICE)]
+Clock = Annotated[str | None, option("Locked core clock: 1410MHz.", panel=CHOICE)]
+Source = Annotated[str | None, option("Only prior, learned, measured or recorded.", "--source", panel=CHOICE)]
 Backends = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--backend",
-        help="Only baselines of this backend, such as vllm or cublas; several: a,b. Default: all. Of a network also"
-        " mixed (the fastest of each layer) or kernrec.",
-    ),
+    list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=CHOICE)
 ]
-Top = Annotated[int, typer.Option(help="Number of configs to print at most.")]
-Databases = Annotated[list[Path] | None, typer.Option(help="Database to read first; may be given several times.")]
+Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=CHOICE)]
+Databases = Annotated[list[Path] | None, option("Database to read first; may be repeated.", "--db", panel=PRINTED)]
+Cluster = Annotated[str | None, option("Ray cluster: auto, or host:port of its head.", metavar="ADDRESS")]
 
-SWEEP = "sweep"
-"""The value of `--power-limit` and `--clock` that asks for all of them."""
+ANY, SWEEP = "any", "sweep"
+"""Values of `--clock`: each config at its best clock, and a table at several; `--power-limit` takes `sweep`, too."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """The options of a command; the fields annotated here have these values in a command that lacks the option."""
+    """The options of a command, with the value of each shared option that the command lacks."""
 
     sweeps = False
     """Whether the power limit and the clock may be `sweep`."""
@@ -108,12 +93,9 @@ class Options:
     op: str = ""
     kernel: str | None = None
     workload: str | None = None
-    fix: str | None = None
     batch: str | None = None
     tp: int = 1
     context: int | None = None
-    phase: str | None = None
-    ignore_memory: bool = False
     dtype: str | None = None
     layout: str | None = None
     objective: str = "pareto"
@@ -121,9 +103,8 @@ class Options:
     max_power: str | None = None
     power_limit: str | None = None
     clock: str | None = None
-    clocks: bool = False
     inputs: str = "random"
-    top: int = 5
+    top: int | None = None
     backend: list[str] | None = None
     estimated_by: str | None = None
     printed: "Printed | None" = None
@@ -137,18 +118,19 @@ class Options:
         """The objective, its bounds, and how the GPU is run."""
         from kernrec.recommender.request import Query, objective_named
 
+        form = self.printed.form if self.printed else Form.JSON if getattr(self, "as_json", False) else Form.TABLE
         return Query(
             objective=objective_named(self.objective),
             max_slowdown=self._quantity("max_slowdown", quantity.fraction),
             max_power_w=self._quantity("max_power", quantity.watts),
             power_limit_w=self._quantity("power_limit", quantity.watts),
             clock_hz=self._quantity("clock", quantity.hertz),
-            top=self.top,
-            clocks=self.clocks,
+            top=5 if self.top is None else self.top,
+            clocks=self.sweeps and self.clock == ANY,
             inputs=self.inputs,
             stacks=self._backends[0],
             source=self.estimated_by or "",
-            each_config=self.printed is not None and self.printed.form is Form.CSV,  # a program reads every row
+            each_config=form in (Form.CSV, Form.JSON),  # a program reads every row
         )
 
     @cached_property
@@ -164,9 +146,9 @@ class Options:
 
     @property
     def batches(self) -> list[int]:
-        """The batches that were asked for; empty for the workload's own."""
+        """The values of --batch; empty for the workload's own."""
         sizes = []
-        for part in self.batch.split(",") if self.batch is not None else ():
+        for part in str(self.batch).split(",") if self.batch is not None else ():
             text = part.strip()
             if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
                 raise UsageError(f"--batch {self.batch!r:.60}: {text!r:.20} is no whole number from 1")
@@ -175,107 +157,55 @@ class Options:
 
     def _quantity(self, name: str, read: Callable[[str, str], float]) -> float | None:
         text = getattr(self, name)
-        if text is None or (self.sweeps and text == SWEEP):
+        if text is None or (self.sweeps and (text == SWEEP or (text == ANY and name == "clock"))):
             return None
         return read(f"--{name.replace('_', '-')}", text)
 
     def request(self, shape: str | None, gpu: str | None = None, kernel: str | None = None) -> "Request":
-        """The question about one shape, on the GPU and about the kernel of the options unless others are named."""
+        """Return the question about one shape, on another GPU or kernel than the options name if these are given."""
         from kernrec.recommender.request import Request
 
         kernel = kernel or self.kernel
         return Request(gpu or self.gpu, self.op or None, kernel, shape or {}, self.dtype, self.layout, self.query)
 
     def network(self, shapes: Sequence[str]) -> "NetworkRequest":
-        """The layers of the workload or the op; with shapes, a layer for each of them."""
+        """Return the layers of the workload or the op; without a workload, a layer for each shape.
+
+        The shape of an .onnx workload gives the dimensions that the file leaves open.
+        """
         from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
 
-        if shapes:
+        if shapes and not self.workload:
             network = shapes_as_network(self.op, shapes, self.dtype, self.layout)
-            return NetworkRequest(network, None, self.dtype, backend=self.whose, ignore_memory=self.ignore_memory)
-        op, batches = self.op or None, self.batches
+            return NetworkRequest(network, None, self.dtype, backend=self.whose)
+        name, _, phase = (self.workload or "").rpartition(":")
+        if phase not in ("decode", "prefill"):
+            name, phase = self.workload or "", ""
         return NetworkRequest(
-            self.workload, op, self.dtype, self.layout, fixed(self.fix), batches[0] if batches else None, self.tp,
-            self.context, self.phase, self.whose, self.ignore_memory,
+            name or None, self.op or None, self.dtype, self.layout, open_dimensions(shapes),
+            next(iter(self.batches), None), self.tp, self.context, phase or None, self.whose,
         )  # fmt: skip
 
 
 class Printed(Options):
     """The options for the form in which an answer is printed."""
 
-    wide: AsWide = False
-    as_csv: AsCsv = False
+    form_name: Annotated[str | None, option("table, wide, csv, markdown or json.", "--format", panel=PRINTED)] = None
     as_json: AsJson = False
-    markdown: AsMarkdown = False
 
-    @property
+    @cached_property
     def form(self) -> Form:
-        """The form; `UsageError` for two of them."""
-        return form_of(self.wide, self.as_csv, self.as_json, self.markdown)
-
-
-class Billed(Options):
-    """The options for the bill of a year."""
-
-    gpus: Annotated[int | None, typer.Option(help="GPUs that run the network for a year: prints the bill.")] = None
-    hours: Annotated[float | None, typer.Option(help="Hours of the year with --gpus. Default: 8760.")] = None
-    utilization: Annotated[
-        str | None, typer.Option(help="Share of the hours in which --gpus work, such as 60%. Default: 100%.")
-    ] = None
-    calls: Annotated[
-        str | None,
-        typer.Option(help="Instead of --gpus: passes through the network in a year, such as 1e9 or 2e6/day."),
-    ] = None
-    energy_price: Annotated[
-        str | None, typer.Option(help="What energy costs, such as 0.25EUR/kWh; needs --gpus or --calls.")
-    ] = None
-    carbon: Annotated[
-        str | None, typer.Option(help="Carbon dioxide of the energy, such as 380g/kWh; needs --gpus or --calls.")
-    ] = None
-
-    @property
-    def tariff(self) -> "Tariff | None":
-        """The work of a year and its prices; None without any of the options.
-
-        Raises:
-            UsageError: a value is impossible, or an option lacks the one that it belongs to.
-        """
-        price, carbon = self.energy_price, self.carbon
-        if self.calls is not None and self.gpus is not None:
-            raise UsageError("--calls and --gpus were both given; either says how much runs in a year")
-        if self.gpus is None:
-            for flag, value in (("--hours", self.hours), ("--utilization", self.utilization)):
-                if value is not None:
-                    raise UsageError(f"{flag} needs --gpus, how many GPUs run the network, such as 200")
-        if self.calls is None and self.gpus is None:
-            for flag, value in (("--energy-price", price), ("--carbon", carbon)):
-                if value is not None:
-                    raise UsageError(f"{flag} needs --gpus, such as 200, or --calls a year, such as 1e9")
-            return None
-        from kernrec.recommender.networks.bill import Tariff
-
-        return Tariff(
-            None if self.calls is None else quantity.calls("--calls", self.calls),
-            None if price is None else quantity.energy_price("--energy-price", price),
-            None if carbon is None else quantity.carbon("--carbon", carbon),
-            self._gpu_seconds(),
-        )
-
-    def _gpu_seconds(self) -> float:
-        hours = 8760.0 if self.hours is None else self.hours
-        share = 1.0 if self.utilization is None else quantity.fraction("--utilization", self.utilization)
-        for flag, value, most, expected in (
-            ("--gpus", 1 if self.gpus is None else self.gpus, 10**9, "a whole number from 1"),
-            ("--hours", hours, 8784.0, "more than 0 and at most 8784, the hours of a year"),
-            ("--utilization", share, 1.0, "more than 0 % and at most 100 %"),
-        ):
-            if not 0 < value <= most:
-                raise UsageError(f"{flag} {value:g}: {expected} is expected")
-        return (self.gpus or 0) * hours * 3600.0 * share
+        """The form of --format or --json."""
+        name = self.form_name
+        if name is not None and name not in list(Form):
+            raise unknown("format", name, list(Form))
+        if self.as_json and name not in (None, Form.JSON):
+            raise UsageError(f"--json and --format {name} were both given; an answer is printed in one form")
+        return Form.JSON if self.as_json else Form(name or Form.TABLE)
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Makes a command for Typer of a function of its options."""
+    """Turn a function of one object of this class into a command for Typer."""
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)
@@ -289,7 +219,6 @@ def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[...
 
 
 def _parameters(kind: type[Options]) -> Iterator[Parameter]:
-    """The options of a class in order; a field that is itself a group of options stands for all of them."""
     for name, annotation in kind.__annotations__.items():
         if _is_group(annotation):
             yield from _parameters(annotation)
@@ -302,12 +231,12 @@ def _is_group(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Options)
 
 
-def fixed(text: str | None) -> dict[str, int]:
-    """`batch=1,seq=128` by name."""
+def open_dimensions(shapes: Sequence[str]) -> dict[str, int]:
+    """Return the dimensions of `batch=1,seq=128` by name."""
     values: dict[str, int] = {}
-    for part in text.split(",") if text else ():
+    for part in (part for text in shapes for part in text.split(",")):
         name, equals, value = part.rpartition("=")
         if not (name.strip() and equals and value.strip().isascii() and value.strip().isdigit() and int(value) > 0):
-            raise UsageError(f"--fix {part!r:.60}: expected the name of a dimension and its value, such as batch=1")
+            raise UsageError(f"--shape {part!r:.60}: expected the name of a dimension and its value, such as batch=1")
         values[name.strip()] = int(value)
     return values

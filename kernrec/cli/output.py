@@ -7,15 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kernrec.cli.answer_table import Column, markdown_lines, print_answer_table
-from kernrec.errors import UsageError
+from kernrec.cli.table import Column, markdown_lines, print_columns
 from kernrec.util.flat_rows import flat_rows
 from kernrec.util.indented_json import json_pieces
 
-AsWide = Annotated[bool, typer.Option("--wide", help="Print every column, and configs with names and values.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, with the names and units of --json.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 
 
 class Form(StrEnum):
@@ -28,21 +24,12 @@ class Form(StrEnum):
     MARKDOWN = "markdown"
 
 
-def form_of(wide: bool, as_csv: bool, as_json: bool, markdown: bool) -> Form:
-    """The form of the flags; `UsageError` for two of them."""
-    flags = {Form.WIDE: wide, Form.CSV: as_csv, Form.JSON: as_json, Form.MARKDOWN: markdown}
-    forms = [form for form, flag in flags.items() if flag]
-    if len(forms) > 1:
-        raise UsageError(f"--{forms[0]} and --{forms[1]} were both given; an answer is printed in one form")
-    return forms[0] if forms else Form.TABLE
-
-
 def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
     """Prints a table as text or in Markdown."""
     if form is Form.MARKDOWN:
         print("\n".join([title, "", *markdown_lines(columns), ""]))
     else:
-        print_answer_table(title, columns, form is Form.WIDE)
+        print_columns(title, columns, form is Form.WIDE)
 
 
 def print_json(answer: Any) -> None:

@@ -14,8 +14,14 @@ _HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 def _parse(flag: str, text: str, units: dict[str, float], example: str) -> float:
     match = _NUMBER.fullmatch(text)
     if not match or match[2].lower() not in units:
-        raise UsageError(f"{flag} {text!r}: expected a quantity with its unit, such as {example}")
+        kind = "a number" if "" in units else "a quantity with its unit"
+        raise UsageError(f"{flag} {text!r}: expected {kind}, such as {example}")
     return float(match[1]) * units[match[2].lower()]
+
+
+def number(flag: str, text: str) -> float:
+    """`8760` -> 8760.0; a number without a unit."""
+    return _parse(flag, text, {"": 1.0}, "8760")
 
 
 def watts(flag: str, text: str) -> float:

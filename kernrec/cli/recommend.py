@@ -1,25 +1,14 @@
 """`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.emitted import (
-    CudaOnly,
-    EmitFormat,
-    Output,
-    PtxIsa,
-    UntrustedSource,
-    emitted_format,
-    write_emitted,
-)
-from kernrec.cli.options import SWEEP
+from kernrec.cli.bill import Billed
+from kernrec.cli.emitted import EmitFormat, Output, UntrustedSource, emitted_format, write_emitted
+from kernrec.cli.options import ANY, CHOICE, SWEEP, option
 from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
 
@@ -32,72 +21,36 @@ class RecommendOptions(options.Options):
     """The options of `kernrec recommend`."""
 
     sweeps = True
-    gpu: Annotated[
-        str,
-        typer.Option(
-            "--gpu", callback=options.card, help="GPU by name (`kernrec gpus`), a card's .toml, or several: a,b."
-        ),
-    ]
+    gpu: options.Gpus
     op: options.Op = ""
     kernel: options.Kernel = None
     shape: options.Shapes = None
-    workload: options.WorkloadName = None
-    fix: options.Fix = None
-    batch: options.Batch = None
-    tp: options.TensorParallel = 1
-    context: options.Context = None
-    phase: options.Phase = None
-    ignore_memory: options.IgnoreMemory = False
-    layers: Annotated[
-        str | None, typer.Option(help="Layers of a network to print: `all`, or how many. Default: those that matter.")
-    ] = None
     dtype: options.Dtype = None
     layout: options.Layout = None
+    inputs: options.Inputs = "random"
+    workload: options.WorkloadName = None
+    batch: options.Batch = None
+    context: options.Context = None
+    tp: options.TensorParallel = 1
+    billed: Billed
     objective: options.Objective = "pareto"
     max_slowdown: options.MaxSlowdown = None
     max_power: options.MaxPower = None
-    power_limit: Annotated[
-        str | None,
-        typer.Option(
-            help="Power limit that the GPU runs under, such as 300W; `sweep` for a network at all of them."
-            " Default: for latency and for networks the GPU's own, else several."
-        ),
-    ] = None
-    clock: Annotated[
-        str | None,
-        typer.Option(help="Core clock that the GPU is locked to, such as 1410MHz; `sweep` for a network at several."),
-    ] = None
-    clocks: options.Clocks = False
-    inputs: options.Inputs = "random"
-    top: options.Top = 5
+    power_limit: Annotated[str | None, option("300W, or `sweep`: a network at all limits.", panel=CHOICE)] = None
+    clock: Annotated[str | None, option("1410MHz, `any` (the best), or `sweep`.", panel=CHOICE)] = None
     backend: options.Backends = None
     estimated_by: options.Source = None
-    billed: options.Billed
+    top: Annotated[int | None, option("Rows of a problem; layers of a network.", panel=CHOICE)] = None
     printed: options.Printed
-    uncalibrated: Annotated[
-        bool, typer.Option("--no-calibration", help="Leave out what `kernrec train --calibrate` fitted.")
-    ] = False
     emit: EmitFormat = None
     output: Output = None
-    ptx_isa: PtxIsa = None
     untrusted_source: UntrustedSource = False
-    cuda_only: CudaOnly = False
     db: options.Databases = None
-    query_log: Annotated[
-        Path | None,
-        typer.Option(help="JSON lines file to add the query to, for `refine --workload`. Default: KERNREC_QUERY_LOG."),
-    ] = None
 
     @property
-    def most_layers(self) -> int | None:
-        """The number of layers to print; None for those that matter."""
-        if self.layers is None:
-            return None
-        if self.layers == "all":
-            return sys.maxsize
-        if not (self.layers.isascii() and self.layers.isdigit() and int(self.layers) > 0):
-            raise UsageError(f"--layers {self.layers!r:.20}: `all` or a number from 1 is accepted")
-        return int(self.layers)
+    def of_shapes(self) -> bool:
+        """Whether the question is about shapes or one kernel, not about a network or the workload of an op."""
+        return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
@@ -111,60 +64,58 @@ class RecommendOptions(options.Options):
 def recommend(wanted: RecommendOptions) -> None:
     """Recommend kernel configs and power limits for an op or a network on a GPU, without that GPU.
 
-    The default is the Pareto front of latency and energy.
+    The default is the Pareto front of latency and energy. Without --shape and --workload the layers of the op's own
+    workload are answered. Several GPUs or batches make one table.
 
-    Where energy counts, a choice is a config and a power limit. With --workload every layer of a network is answered
-    at one power limit for all, with totals; without --shape and --workload the layers of the op's own workload.
-    Several GPUs or batches make one table. `--power-limit sweep` shows which power limit to set, --gpus and --calls
-    what a year costs in kWh, money and CO2.
+    Examples of every option: docs/guides/recommend.md, networks.md and run.md.
     """
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
 
-    emitted = emitted_format(wanted.emit, wanted.output, wanted.ptx_isa)
+    emitted, isa = emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
-    _, _ = wanted.query, wanted.most_layers  # misuse is reported before a database is opened
-    recommender = Recommender(wanted.db, not wanted.uncalibrated, keep_open=True, triton=not wanted.cuda_only)
-    names = [card.name for card in find_gpus(wanted.gpu)]
-    if (wanted.kernel or wanted.shape) and not wanted.swept and wanted.billed.tariff is None:
-        _answer_shapes(recommender, names, wanted, emitted)
+    gpus = find_gpus(wanted.gpu)
+    _, _ = wanted.query, wanted.billed.prices(gpus)  # misuse is reported before a database is opened
+    triton = emitted is None or emitted.language != "cuda"
+    recommender = Recommender(databases=wanted.db, keep_open=True, triton=triton)
+    names = [card.name for card in gpus]
+    if wanted.of_shapes and not wanted.swept and not wanted.billed.bill:
+        _answer_shapes(recommender, names, wanted, emitted, isa)
     else:
-        _answer_networks(recommender, names, wanted, emitted)
+        _answer_networks(recommender, names, wanted, emitted, isa)
 
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
-    shape, form, swept = wanted.shape, wanted.printed.form, wanted.swept
+    shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
+    billed = wanted.billed.tariff is not None or bool(wanted.billed.bill)
+    locked = wanted.clock not in (None, ANY)
     refused = {
-        "--op is missing (`kernrec ops` lists what is known); or give a --kernel or a --workload": not (
-            wanted.op or wanted.kernel or wanted.workload
+        "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
+            wanted.op or kernel or wanted.workload
         ),
-        "--batch, --tp, --context and --phase are for networks; a --shape states its own sizes": (
-            wanted.batch is not None or wanted.tp != 1 or wanted.context is not None or wanted.phase is not None
-        )
-        and (shape or wanted.kernel),
-        "--context and --phase are for a --workload": (wanted.context is not None or wanted.phase is not None)
-        and not wanted.workload,
+        "--batch, --tp and --context are for networks; a --shape states its own sizes": wanted.of_shapes
+        and (wanted.batch is not None or wanted.tp != 1 or wanted.context is not None),
+        "--context is for a --workload": wanted.context is not None and not wanted.workload,
         f"--backend {wanted.whose} is for networks; a --shape shows kernrec's kernels beside all backends": wanted.whose
-        and (shape or wanted.kernel),
-        "--layers is for networks": wanted.layers is not None and (shape or wanted.kernel),
-        "--fix is for the open dimensions of an .onnx --workload": wanted.fix and not wanted.workload,
-        "--shape and --workload were both given; a shape is one problem, a workload many": shape and wanted.workload,
+        and wanted.of_shapes,
+        "--shape with --workload gives the open dimensions of an .onnx file; a shape of an --op is one problem": shape
+        and wanted.workload
+        and not wanted.workload.lower().endswith(".onnx"),
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and --{form} were both given; what is emitted is written as it is": emitted and form is not Form.TABLE,
+        f"--emit and --format {form} were both given; what is emitted is written as it is": emitted
+        and form is not Form.TABLE,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
-        and not (emitted.many or emitted.writes_folder(wanted.output) or shape or wanted.kernel),
-        "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clocks and --top": wanted.kernel
-        and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or wanted.clock),
-        "--clock and --clocks were both given; a locked clock is one clock, --clocks tries several": wanted.clocks
-        and wanted.clock is not None,
-        "--clocks needs a --shape; --clock sweep tries several for a network": wanted.clocks
-        and not (shape or wanted.kernel),
+        and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
+        "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
+        and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or locked),
+        "--clock any needs a --shape; --clock sweep tries several for a network": wanted.clock == ANY
+        and not wanted.of_shapes,
         "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
-        and (wanted.kernel or emitted),
-        "--emit and a bill were both asked for; a bill is printed, a config is written": wanted.billed.tariff
-        and emitted,
+        and (kernel or emitted),
+        "--emit and --bill were both given; a bill is printed, a config is written": billed and emitted,
+        "--kernel goes without --bill; a bill is of an --op or a --workload": billed and kernel,
     }
     for message, applies in refused.items():
         if applies:
@@ -172,9 +123,13 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
 
 
 def _answer_shapes(
-    recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions, emitted: "Format | None"
+    recommender: "Recommender",
+    gpus: Sequence[str],
+    wanted: RecommendOptions,
+    emitted: "Format | None",
+    isa: str | None,
 ) -> None:
-    """Prints or emits the choices for each shape on each GPU, of one kernel or of all kernels of the op."""
+    """Print or emit the choices for each shape on each GPU, of one kernel or of all kernels of the op."""
     shapes, kernel = wanted.shape or [""], wanted.kernel
     one_config = emitted and not (emitted.many or emitted.writes_folder(wanted.output))
     if emitted and (len(gpus) > 1 or (len(shapes) > 1 and one_config)):
@@ -188,18 +143,18 @@ def _answer_shapes(
     answers: list[Recommendation] = []
     for request in requests:
         answers += recommender.answer_calls(request) if every_call else [recommender.answer(request)]
-    if (log := wanted.query_log or paths.query_log()) is not None:
+    if (log := paths.query_log()) is not None:
         from kernrec.interop.query_log import append_query
 
         for answer in answers:
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output, wanted.ptx_isa, untrusted=wanted.untrusted_source)
+        write_emitted(answers, emitted, wanted.output, isa, untrusted=wanted.untrusted_source)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
-        from kernrec.cli.choices import print_choices
+        from kernrec.cli.choices import print_choices, print_gpus
 
         if form is Form.CSV:
             from kernrec.recommender.tabular import plain_rows
@@ -207,6 +162,12 @@ def _answer_shapes(
             print_csv([row for answer in answers for row in plain_rows(answer)])
             return
         noted: set[str] = set()
+        if len(gpus) > 1 and wanted.top is None:
+            for number in range(len(shapes)):
+                if number:
+                    print()
+                print_gpus(answers[number :: len(shapes)], form, noted)
+            return
         for number, answer in enumerate(answers):
             if number:
                 print()
@@ -214,25 +175,28 @@ def _answer_shapes(
 
 
 def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[str, Any]:
-    """An answer for JSON, with the expected regret of each objective; contenders are at the first operating point."""
     regrets = {str(regret.objective): regret.as_dict() for regret in recommender.regrets(answer)}
     return answer.as_dict() | {"regret": regrets}
 
 
 def _print_objects(objects: Sequence[dict[str, Any]]) -> None:
-    """Prints one answer as a JSON object, several as a list."""
     print_json(objects[0] if len(objects) == 1 else objects)
 
 
 def _answer_networks(
-    recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions, emitted: "Format | None"
+    recommender: "Recommender",
+    gpus: Sequence[str],
+    wanted: RecommendOptions,
+    emitted: "Format | None",
+    isa: str | None,
 ) -> None:
-    """Prints or emits the choices for the layers of each network on each GPU, or of all shapes together."""
+    """Print or emit the choices for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.format import print_notes
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
+    from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.bill import bills
-    from kernrec.recommender.networks.memory import DoesNotFitError
     from kernrec.recommender.networks.network import answer_network
+    from kernrec.recommender.networks.memory import DoesNotFitError
 
     shapes, query = wanted.shape or [], wanted.query
     networks = [wanted.network(shapes)]
@@ -245,11 +209,14 @@ def _answer_networks(
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
         layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        write_emitted(layers, emitted, wanted.output, wanted.ptx_isa, untrusted=wanted.untrusted_source)
+        write_emitted(layers, emitted, wanted.output, isa, untrusted=wanted.untrusted_source)
         return
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1
-    if several and wanted.workload and not swept and wanted.layers is None:
+    prices = wanted.billed.prices([find_gpu(gpu) for gpu in gpus])
+    # JSON and CSV of an op's workload have an answer for each GPU, with all its layers.
+    compared = wanted.workload or prices or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
+    if (several or prices) and compared and not swept and wanted.top is None:
         _compare(recommender, gpus, wanted)
         return
     objects: list[dict[str, object]] = []
@@ -286,7 +253,7 @@ def _answer_networks(
         if sweep:
             print_sweep(sweep, form, year, noted)
         else:
-            print_network(answer, form, year, wanted.most_layers, noted)
+            print_network(answer, form, year, wanted.top, noted)
     if len(unfit) == len(gpus) * len(requests):
         raise unfit[0]
     if form is Form.JSON:
@@ -297,15 +264,14 @@ def _answer_networks(
 
 
 def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions) -> None:
-    """Prints a row for each GPU and batch."""
     from kernrec.cli.network_tables import print_comparison
     from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.compare import compare_gpus
 
-    query = wanted.query
+    query, cards = wanted.query, [find_gpu(gpu) for gpu in gpus]
     limits = query.power_limit_w is None and query.clock_hz is None
     rows, missing = compare_gpus(
-        recommender, [find_gpu(gpu) for gpu in gpus], wanted.network([]), query, None, None, wanted.batches or [None],
-        limits,
+        recommender, cards, wanted.network(wanted.shape or []), query, None, wanted.billed.prices(cards),
+        wanted.batches or [None], limits,
     )  # fmt: skip
     print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli import options
 from kernrec.cli.format import print_line, print_notes
+from kernrec.cli.options import NETWORK, option
 from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
@@ -18,73 +20,52 @@ if TYPE_CHECKING:
     from kernrec.recommender.serving.engine_defaults import Tiles
 
 
-def serve_audit(
-    model: Annotated[str, typer.Argument(help="Folder with a config.json, or such a file; a name with --download.")],
-    gpu: Annotated[str, typer.Option("--gpu", help="The card that the engine runs on (`kernrec gpus`).")],
-    engine: Annotated[str, typer.Option("--engine", help="vllm or sglang.")],
-    tp: Annotated[int, typer.Option("--tp", help="Tensor parallel size.")] = 1,
-    ep: Annotated[
-        int, typer.Option("--ep", help="Expert parallel size: GPUs among which experts are distributed.")
-    ] = 1,
-    triton: Annotated[
-        str | None,
-        typer.Option("--triton", help="Triton's release: SGLang has files for each. Default: the installed."),
-    ] = None,
-    engine_release: Annotated[
-        str | None,
-        typer.Option("--engine-release", help="The engine's release. Default: the installed, else the newest known."),
-    ] = None,
-    device_name: Annotated[
-        str, typer.Option("--device-name", help="Name that the driver gives the card, if not the catalog's.")
-    ] = "",
-    lora_rank: Annotated[int | None, typer.Option("--lora-rank", help="List files of LoRA of this rank, too.")] = None,
-    tokens: Annotated[
-        str | None, typer.Option("--tokens", help="Numbers of tokens that are compared: 1,16,128,1024,4096.")
-    ] = None,
-    names: Annotated[
-        bool, typer.Option("--names", help="List the files only; nothing is compiled or predicted.")
-    ] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Compare files, too, that the engine has or reads with a flag alone.")
-    ] = False,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the files that are worth it to this folder.")
-    ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="On this machine's GPU, measure the best three and the engine's own.")
-    ] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Take the config.json from the Hugging Face Hub.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+class AuditOptions(options.Options):
+    """The options of `kernrec serve-audit`."""
+
+    model: Annotated[str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded.")]
+    gpu: options.Gpu
+    engine: Annotated[str, option("vllm or sglang; releases: sglang==0.5.3,triton==3.4.0.")]
+    tp: options.TensorParallel = 1
+    ep: Annotated[int, option("GPUs among which experts are distributed.", panel=NETWORK)] = 1
+    names: Annotated[bool, option("List the files only, without predictions.", "--names")] = False
+    write: Annotated[Path | None, option("Folder for the files that are worth it.")] = None
+    measure: Annotated[bool, option("Measure the best three and the default here.", "--measure")] = False
+    as_json: AsJson = False
+
+
+@options.takes(AuditOptions)
+def serve_audit(wanted: AuditOptions) -> None:
     """The tuned files that vLLM or SGLang looks for to serve a model, which are missing, and what each is worth.
 
-    The engine's own config without a file is compared with the best of some twenty candidates, for some numbers of
-    tokens, as predicted: code is compiled and emulated, which takes minutes, and no GPU. Often nothing is gained, and
-    then it is said. It needs the extra triton; with --names it does not.
+    The engine's config without a file is compared with the best of about twenty candidates, as predicted. No GPU is
+    needed, but compiling and emulating take minutes. Often tuning gains nothing, and the report says so. This needs the
+    extra triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
     """
-    from kernrec.recommender.serving.audit import TOKENS, AuditRequest
+    from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
     from kernrec.recommender.serving.folder import setting, write_folder
 
+    names, write, measure = wanted.names, wanted.write, wanted.measure
+    engine, release, triton = _releases(wanted.engine)
+    model = wanted.model.removeprefix("hf:")
     if names and (write is not None or measure):
         other = "--measure" if measure else "--write"
         raise UsageError(f"--names predicts nothing; leave out one of --names and {other}")
     request = AuditRequest(
-        model, gpu, engine, tp, ep, triton, engine_release, device_name, lora_rank,
-        TOKENS if tokens is None else _numbers(tokens), not names, everything, download,
+        model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
+        download=model != wanted.model,
     )  # fmt: skip
-    report = None if as_json else lambda step: print(step, file=sys.stderr)
+    report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     audit = run(request, report)
     if measure:
         from kernrec.triton.machine import this_machine
         from kernrec.triton.measure_audit import measure_audit
 
-        if measure_audit(audit, this_machine(gpu, present=True), report):
+        if measure_audit(audit, this_machine(wanted.gpu, present=True), report):
             audit = run(request, report)
     written = write_folder(audit, write) if write is not None else []
-    if as_json:
+    if wanted.as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
         return
     short = _ShortNames(audit)
@@ -104,15 +85,16 @@ def serve_audit(
             print_notes(["SGLang then reads none of its own files: copy those that it has to the folder, too"])
 
 
-def _numbers(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() and len(part) < 9 for part in parts):
-        raise UsageError(f"--tokens is {text!r:.60}; whole numbers such as 1,16,1024 are expected")
-    return [int(part) for part in parts]
+def _releases(text: str) -> tuple[str, str | None, str | None]:
+    """Return the engine, its release and Triton's of `sglang==0.5.3,triton==3.4.0`; None for the installed ones."""
+    pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
+    engine = next((name for name in pins if name != "triton"), "")
+    if len(pins.keys() - {"triton"}) != 1:
+        raise UsageError(f"--engine {text!r:.60}: expected one engine, such as vllm or sglang==0.5.3,triton==3.4.0")
+    return engine, pins[engine] or None, pins.get("triton") or None
 
 
 def _print_files(audit: "ServingAudit", short: "_ShortNames") -> None:
-    """Print the files, with stars for what many names have."""
     served = audit.served
     split = f"tensor parallel {served.tp}" + (f", expert parallel {served.ep}" if served.ep > 1 else "")
     triton = f", Triton {served.triton}" if served.triton else ""
@@ -159,7 +141,7 @@ class _ShortNames:
 
 
 def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
-    """Remarks on single files; those with the same remark are one line."""
+    """Return remarks on single files, one line for files with the same remark."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
@@ -209,7 +191,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """A config in short: tile, group, warps and stages; of state-space layers rows and warps."""
+    """Return tile, group, warps and stages of a config, or rows and warps of a state-space layer."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

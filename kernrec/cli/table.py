@@ -1,28 +1,100 @@
-"""Tables as wide as the terminal, 100 characters in a pipe: long cells go on below within their column.
+"""Tables as wide as the terminal, or as 100 characters in a pipe. No cell is cut.
 
-Where even that is too wide, a row continues on the lines below it, as its heading does. No cell is cut.
+A column states how important it is. If not all columns fit on a line, the least important ones are left out (`--format
+wide` prints all). If the others still do not fit, columns that are marked `below` go to a second line; without such a
+column, long text is wrapped within its column, or the last columns go to further lines. Numbers of one column share a
+unit, which is in the heading. A column that is empty in every row is left out.
 
-Rich's tables cut the cells of a recommendation to two letters in 80 columns, and take a fifth of a cold `kernrec gpus`
-to import.
+Rich would cut the cells of a recommendation to two letters in 80 columns, and takes a fifth of a cold `kernrec list` to
+import.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from itertools import zip_longest
+from math import floor, log10
 from textwrap import wrap
-from typing import TextIO
+from typing import Literal, TextIO
 
-GAP = "  "
-INDENT = "    "
+from kernrec.util.human import PREFIXES
+from kernrec.util.light_dataclass import dataclass
+
+ALWAYS, USUALLY, SELDOM, WIDE = 4, 3, 2, 1
+"""Importance of a column; one of `WIDE` is shown only in a wide table."""
+GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
 """Characters of a line in a pipe, which has no width."""
 _NARROWEST = 20
-"""Characters that a cell is wrapped to at least."""
+"""Least number of characters that a cell is wrapped to."""
+_NOTHING = ("", "-", "0.0 %")
+_STYLES = {"measured": "32", "learned": "36", "prior": "33", "unsure": "2", "marked": "1"}
+"""Codes of ANSI terminals: measured green, learned cyan, predicted yellow, ties dim."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column with all its cells."""
+
+    name: str
+    alignment: Literal["left", "right"]
+    cells: Sequence[str]
+    importance: int = ALWAYS
+    below: bool = False
+    """Whether it goes to the second line if a row takes two."""
+    styles: Sequence[str] = field(default_factory=tuple)
+    """A key of `_STYLES` for each cell, or empty; none for a column without any."""
+
+    @property
+    def width(self) -> int:
+        """Characters of the longest cell or the name."""
+        return max(map(len, (self.name, *self.cells)))
+
+    def says_nothing(self) -> bool:
+        """Whether no cell has content."""
+        return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
+
+
+Band = list[tuple[Column, int]]
+"""The columns of one line of a row, each with its width."""
+
+
+def quantities(
+    name: str,
+    unit: str,
+    values: Sequence[float | None],
+    intervals: Sequence[tuple[float, float] | None] | None = None,
+    importance: int = ALWAYS,
+) -> Column:
+    """Return a column of numbers in one unit with three significant digits, and with 90 % intervals if given.
+
+    None is an empty cell, or a number without an interval.
+    """
+    sizes = sorted(abs(value) for value in values if value)
+    middle = sizes[len(sizes) // 2] if sizes else 1.0
+    scale, prefix = next((pair for pair in PREFIXES if middle >= pair[0] * 0.9995), PREFIXES[-1])
+    cells = ["" if value is None else digits(value / scale) for value in values]
+    if intervals is not None:
+        cells = [
+            cell if interval is None else f"{cell} ({digits(interval[0] / scale)} to {digits(interval[1] / scale)})"
+            for cell, interval in zip(cells, intervals, strict=True)
+        ]
+    head = (f"{name} [{prefix}{unit}]" if prefix + unit else name) + (" (90 %)" if intervals is not None else "")
+    return Column(head, "right", cells, importance)
+
+
+def digits(value: float) -> str:
+    """Return three significant digits without an exponent."""
+    if abs(value) >= 999.5:
+        places = len(f"{abs(value):.0f}") - 3
+        return f"{round(value, -places):.0f}"
+    shown = f"{float(f'{value:.3g}'):g}"
+    return shown if "e" not in shown else f"{value:.{2 - floor(log10(abs(value)))}f}".rstrip("0")
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Characters that fit a line of a stream (default: standard output): `COLUMNS`, the terminal's, or 100."""
+    """Return the characters of a line of a stream (default: standard output): `COLUMNS`, the terminal's, or 100."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
@@ -34,98 +106,154 @@ def text_width(stream: TextIO | None = None) -> int:
 
 
 def in_terminal() -> bool:
-    """Whether standard output is a terminal; it may be closed."""
+    """Return whether standard output is a terminal; it may be closed."""
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def wide_width() -> int | None:
-    """Characters of a line where everything was asked for: in a pipe as many as it takes, so that a row is a line."""
-    return text_width() if in_terminal() else None
 
 
 def print_table(
     title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], wide: bool = False
 ) -> None:
-    """Prints rows of plain text under (name, `left` or `right`) columns; nothing is cut."""
-    print("\n".join(table_lines(title, columns, rows, wide_width() if wide else text_width())))
+    """Print rows of plain text under (name, `left` or `right`) columns."""
+    print("\n".join(table_lines(title, columns, rows, _width(wide))))
+
+
+def print_columns(title: str | None, columns: Sequence[Column], wide: bool = False) -> None:
+    """Print columns with all their cells."""
+    colored = in_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    print("\n".join(column_lines(title, columns, _width(wide), wide, colored)))
+
+
+def _width(wide: bool) -> int | None:
+    """Return the characters of a line; None if a row of a wide table is a line of a pipe."""
+    return None if wide and not in_terminal() else text_width()
 
 
 def table_lines(
     title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
 ) -> list[str]:
-    """The lines of `print_table`, none longer than `width` (None: as long as the rows need).
-
-    Text in left-aligned columns is wrapped within the column, the widest first. Columns that do not fit even then go to
-    a line of their own, indented; only a cell that is wider than that whole line is wrapped there.
-    """
+    """Return the lines of `print_table`, none longer than `width` (None: as long as the rows need)."""
     cells = [tuple(row) for row in rows]
-    names = tuple(name for name, _ in columns)
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    narrowed = _narrowed(widths, names, cells, columns, width)
-    bands = [list(range(len(widths)))] if narrowed else _bands(widths, width)
-    widths = narrowed or widths
-    lines = [] if title is None else wrapped(title, width)
+    made = [
+        Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
+        for number, (name, alignment) in enumerate(columns)
+    ]
+    return column_lines(title, made, width)
 
-    def in_columns(row: Sequence[str]) -> Iterator[str]:
-        for parts in zip_longest(*map(wrapped, row, widths), fillvalue=""):
-            yield GAP.join(_aligned(parts[i], widths[i], columns[i][1]) for i in range(len(parts))).rstrip()
 
-    def banded(row: Sequence[str]) -> Iterator[str]:
+def column_lines(
+    title: str | None, columns: Sequence[Column], width: int | None, wide: bool = False, colored: bool = False
+) -> list[str]:
+    """Return the lines of `print_columns`.
+
+    Args:
+        title: The subject of the table; wrapped if it is too long.
+        columns: Columns in the order of the table.
+        width: Characters of a line; None for no limit.
+        wide: Whether every column is shown, on as many lines as that takes.
+        colored: Whether styles become codes of ANSI terminals.
+    """
+    shown = [column for column in columns if not column.says_nothing() and (wide or column.importance > WIDE)]
+    bands = _arranged(shown, width, wide)
+    heading = [line for number, band in enumerate(bands) for line in _lines(band, None, INDENT * (number > 0))]
+    body: list[list[str]] = []
+    longest = max(map(len, heading))
+    for row in range(len(columns[0].cells)):
+        lines: list[str] = []
         for number, band in enumerate(bands):
-            indent = INDENT if number else ""
-            if number and not any(row[i] for i in band):
-                continue
-            if width is not None and len(indent) + widths[band[0]] > width:
-                yield from (indent + line for line in wrapped(row[band[0]], width - len(indent)))
-            else:
-                padded = (_aligned(row[i], widths[i], columns[i][1]) for i in band)
-                yield (indent + GAP.join(padded)).rstrip()
-
-    laid_out = in_columns if narrowed else banded
-    heading = list(laid_out(names))
-    body = [list(laid_out(row)) for row in cells]
-    rule = rule_character() * max(map(len, heading + [line for row in body for line in row]))
-    lines += [*heading, rule]
-    apart = any(len(row) > 1 for row in body)
-    for number, row in enumerate(body):
-        if number and apart:
-            lines.append("")
-        lines += row
-    return lines
+            indent = INDENT * (number > 0)
+            plain = [line for line in _lines(band, row, indent) if line.strip() or not number]
+            longest = max([longest, *map(len, plain)])
+            lines += _lines(band, row, indent, colored) if colored and plain else plain
+        body.append(lines)
+    apart = len(bands) > 1 or any(len(lines) > 1 for lines in body)
+    result = [] if title is None else wrapped(title, width)
+    result += [*heading, rule_character() * longest]
+    for number, lines in enumerate(body):
+        result += ([""] if number and apart else []) + lines
+    return result
 
 
-def _aligned(text: str, width: int, alignment: str) -> str:
-    return text.rjust(width) if alignment == "right" else text.ljust(width)
+def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[Band]:
+    """Return the columns of each line of a row, each with its width."""
+    if width is None or _fits(columns, width):
+        return [[(column, column.width) for column in columns]]
+    if not wide and _fits([column for column in columns if column.importance == ALWAYS], width):
+        return _arranged(_without_least(columns, width), None, wide)
+    below = [] if wide else [column for column in columns if column.below]
+    if not below and (widths := _narrowed(columns, width)) is not None:
+        return [list(zip(columns, widths, strict=True))]
+    first = [column for column in columns if column not in below]
+    if below:
+        first = _without_least(first, width)
+        while len(first) > 1 and not _fits(first, width):  # what matters and still does not fit goes below
+            below.append(first.pop())
+        below = _without_least(below, width - len(INDENT))
+    bands: list[Band] = [[]]
+    for number, column in enumerate([*first, *below]):
+        room = width - len(INDENT) * (len(bands) > 1)
+        used = [each for each, _ in bands[-1]]
+        if used and (number == len(first) or not _fits([*used, column], room)):
+            bands.append([])
+            room = width - len(INDENT)
+        bands[-1].append((column, min(column.width, room)))
+    return bands
 
 
-def _narrowed(
-    widths: Sequence[int],
-    names: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    columns: Sequence[tuple[str, str]],
-    width: int | None,
-) -> list[int] | None:
-    """Widths with which a row fits a line, its left-aligned cells wrapped; None where there are none."""
-    if width is None:
-        return list(widths)
-    room = width - len(GAP) * (len(widths) - 1)
-    least = []
-    for number, (whole, (_, alignment)) in enumerate(zip(widths, columns, strict=True)):
-        longest_word = max((len(word) for row in (names, *cells) for word in row[number].split()), default=0)
-        least.append(whole if alignment == "right" else min(whole, max(_NARROWEST, longest_word)))
-    if sum(least) > room:
-        return None
-    fitting = list(widths)
-    while (excess := sum(fitting) - room) > 0:
-        number = max((i for i in range(len(fitting)) if fitting[i] > least[i]), key=lambda i: fitting[i])
-        widest = fitting[number]
-        others = [value for i, value in enumerate(fitting) if value < widest and fitting[i] > least[i]]
-        fitting[number] = max(least[number], widest - excess, min(widest - 1, max(others, default=0)))
+def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
+    """Return the columns that fit: the least important are left out, and of equals the last."""
+    fitting = list(columns)
+    while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
+        least = min(column.importance for column in optional)
+        fitting.remove([column for column in optional if column.importance == least][-1])
     return fitting
 
 
+def _fits(columns: Sequence[Column], width: int) -> bool:
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1) <= width
+
+
+def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
+    """Return widths with which a row fits a line if text is wrapped in the widest columns; None if there are none."""
+    room = width - len(GAP) * (len(columns) - 1)
+    widths, least = [column.width for column in columns], []
+    for column in columns:
+        longest_word = max((len(word) for cell in (column.name, *column.cells) for word in cell.split()), default=0)
+        least.append(column.width if column.alignment == "right" else min(column.width, max(_NARROWEST, longest_word)))
+    if sum(least) > room:
+        return None
+    while (excess := sum(widths) - room) > 0:
+        number = max((i for i in range(len(widths)) if widths[i] > least[i]), key=lambda i: widths[i])
+        widest = widths[number]
+        others = [value for i, value in enumerate(widths) if value < widest and widths[i] > least[i]]
+        widths[number] = max(least[number], widest - excess, min(widest - 1, max(others, default=0)))
+    return widths
+
+
+def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
+    """Yield the lines of a row, or of the heading (None), in the columns of one band."""
+    texts = [column.name if row is None else column.cells[row] for column, _ in band]
+    parts = [
+        wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
+    ]
+    for line in zip_longest(*parts, fillvalue=""):
+        cells = []
+        for text, (column, width) in zip(line, band, strict=True):
+            padded = text.rjust(width) if column.alignment == "right" else text.ljust(width)
+            code = _STYLES.get(column.styles[row], "") if colored and column.styles and row is not None else ""
+            cells.append(padded.replace(text, f"\x1b[{code}m{text}\x1b[0m", 1) if code and text else padded)
+        yield (indent + GAP.join(cells)).rstrip()
+
+
+def markdown_lines(columns: Sequence[Column]) -> list[str]:
+    """Return the table in Markdown, with every column that has content."""
+    shown = [column for column in columns if not column.says_nothing()]
+    rows = [[column.name for column in shown], ["---:" if c.alignment == "right" else "---" for c in shown]]
+    rows += [list(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
 def rule_character() -> str:
-    """A line that standard output can show: `-` where it has no Unicode, as in a pipe on Windows."""
+    """Return a line that standard output can show: `-` if it has no Unicode, as in a pipe on Windows."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -133,23 +261,14 @@ def rule_character() -> str:
     return "─"
 
 
-def _bands(widths: Sequence[int], width: int | None) -> list[list[int]]:
-    """The columns of each line of a row, by their numbers."""
-    bands = [[0]]
-    used = widths[0]
-    for number, column in enumerate(widths[1:], 1):
-        used += len(GAP) + column
-        if width is not None and used > width:
-            bands.append([])
-            used = len(INDENT) + column
-        bands[-1].append(number)
-    return bands
-
-
 def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
-    """The lines of a text; None: one. A problem that is wider than a line goes on behind a comma, not within a name.
+    """Return the lines of a text (None: one). A problem that is too wide breaks behind a comma, not within a name.
 
-    start, below: what the first line and the other ones begin with.
+    Args:
+        text: Any text without line breaks.
+        width: Characters of a line.
+        start: The beginning of the first line.
+        below: The beginning of the other lines.
     """
     if width is None:
         return [text]
@@ -159,9 +278,9 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
 
 
 def _pieces(word: str, width: int) -> str:
-    """A word with a space behind the last comma of each line."""
+    """Return a word with a space behind the last comma of each line."""
     pieces = []
-    while len(word) > width and (place := word.rfind(",", 0, width) + 1):
-        pieces.append(word[:place])
-        word = word[place:]
+    while len(word) > width and (end := word.rfind(",", 0, width) + 1):
+        pieces.append(word[:end])
+        word = word[end:]
     return " ".join([*pieces, word])

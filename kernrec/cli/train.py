@@ -1,74 +1,69 @@
 """`kernrec train`: train models, or calibrate the prior, from the measurements of a database."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from kernrec.cli import options
 from kernrec.cli.format import print_notes
+from kernrec.cli.options import option
+from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 
 if TYPE_CHECKING:
     from kernrec.training.load_measurements import MeasurementRequest
 
-Databases = Annotated[
-    list[Path] | None, typer.Option("--db", help="Database to read; may be repeated. Default: your own database.")
-]
-OpName = Annotated[str | None, typer.Option("--op", help="Only this op (`kernrec ops` lists them).")]
-KernelName = Annotated[str | None, typer.Option("--kernel", help="Only this kernel, such as one of your own.")]
-GpuName = Annotated[str | None, typer.Option("--gpu", help="Only this GPU (`kernrec gpus` lists them).")]
-Threads = Annotated[int, typer.Option(min=1, metavar="<int>", help="Number of threads used for training.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+class MeasuredOptions(options.Options):
+    """The options that choose measurements."""
+
+    op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
+    gpu: Annotated[str | None, option("Only this GPU (`kernrec list gpus`).", "--gpu")] = None  # type: ignore[assignment]
+    kernel: Annotated[str | None, option("Only this kernel, such as one of yours.")] = None
+    db: Annotated[list[Path] | None, option("Database to read; may be repeated. Default: your own.")] = None
+
+    @property
+    def measurements(self) -> "MeasurementRequest":
+        """The measurements that the options choose."""
+        from kernrec.training.load_measurements import MeasurementRequest
+
+        return MeasurementRequest(tuple(self.db or ()), self.op, self.gpu, self.kernel)
 
 
-def train(
-    op: OpName = None,
-    gpu: GpuName = None,
-    kernel: KernelName = None,
-    db: Databases = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to store models in. Default: `models` beside the database.")
-    ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Calibrate the coefficients of the analytic prior instead.")
-    ] = False,
-    threads: Threads = 2,
-    as_json: AsJson = False,
-) -> None:
+class TrainOptions(options.Options):
+    """The options of `kernrec train`."""
+
+    measured: MeasuredOptions
+    out: Annotated[Path | None, option("Folder for models. Default: `models` beside the database.")] = None
+    calibrate: Annotated[bool, option("Fit coefficients of the analytical model instead.", "--calibrate")] = False
+    as_json: AsJson = False
+
+
+@options.takes(TrainOptions)
+def train(wanted: TrainOptions) -> None:
     """Train a model for each measured op; `kernrec recommend` then uses it.
 
-    With --calibrate, fit the coefficients of the analytic prior to the measurements instead.
+    With --calibrate, fit the coefficients of the analytical model to the measurements instead.
     """
-    measurements = measurement_request(db, op, gpu, kernel)
-    results = _calibrate(measurements, out) if calibrate else _train(measurements, out, threads)
-    if as_json:
-        print(json.dumps(results, indent=2))
+    measurements = wanted.measured.measurements
+    results = _calibrate(measurements, wanted.out) if wanted.calibrate else _train(measurements, wanted.out)
+    if wanted.as_json:
+        print_json(results)
         return
     for result in results:
-        figures = result["calibration" if calibrate else "figures"]
+        figures = result["calibration" if wanted.calibrate else "figures"]
         if figures is None:
             continue
         rows = [(name, f"{v:.4g}" if isinstance(v, float) else str(v)) for name, v in figures.items()]
         print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
 
 
-def measurement_request(
-    db: list[Path] | None, op: str | None, gpu: str | None, kernel: str | None
-) -> "MeasurementRequest":
-    """The request for the measurements that the options --db, --op, --gpu and --kernel name."""
-    from kernrec.training.load_measurements import MeasurementRequest
-
-    return MeasurementRequest(tuple(db or ()), op, gpu, kernel)
-
-
-def _train(measurements: "MeasurementRequest", folder: Path | None, threads: int) -> list[dict[str, Any]]:
+def _train(measurements: "MeasurementRequest", folder: Path | None) -> list[dict[str, Any]]:
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.train_op_models import train_op_models
 
     with Steps("reading measurements") as steps:
-        models, notes = train_op_models(measurements, folder, TrainingSettings(threads=threads), steps.step)
+        models, notes = train_op_models(measurements, folder, TrainingSettings(), steps.step)
     print_notes(notes)
     return [{**vars(model), "path": str(model.path)} for model in models]
 

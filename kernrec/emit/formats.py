@@ -142,9 +142,9 @@ def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
         language = "cuda" if kernel.triton is None else "triton"
         best = f"the best config for {answer.problem.key} is of {kernel.name}"
         if language == "triton" and form.language != "triton":
-            cure = "--cuda-only chooses among kernels in CUDA C++"
+            cure = "--emit cuda chooses among kernels in CUDA C++"
             if form.language == "cuda":
-                raise UsageError(f"{best}, which is in Triton: --emit triton writes it, {cure}")
+                raise UsageError(f"{best}, which is in Triton: --emit triton writes it")
             if not has_triton():
                 raise UsageError(f"{best}, and Triton, which compiles it, is not installed: the extra `triton`; {cure}")
         elif form.language == "triton" and language == "cuda":

@@ -1,6 +1,6 @@
 """A card that the catalog does not have, described in a TOML file in the units of data sheets.
 
-`kernrec gpus --show rtx4090` prints an entry of the catalog as such a file to start from. Each figure is checked for
+`kernrec list gpus rtx4090` prints an entry of the catalog as such a file to start from. Each figure is checked
 its type and range, and the figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and
 pin rate. A file is a stranger's until then: it is small, and nothing in it is a path or code.
 """
@@ -171,7 +171,7 @@ def _check_names(table: str, data: Any, accepted: tuple[str, ...], optional: tup
         if name not in accepted:
             raise unknown(f"figure {inside}of a card", str(name)[:_LONGEST], accepted)
     if missing := [name for name in accepted if name not in data and name not in optional]:
-        raise UsageError(f"{inside}{', '.join(missing)} missing; `kernrec gpus --show rtx4090` prints a whole card")
+        raise UsageError(f"{inside}{', '.join(missing)} missing; `kernrec list gpus rtx4090` prints a whole card")
 
 
 def _table(table: str, data: Any, spans: Mapping[str, _Range]) -> dict[str, float]:

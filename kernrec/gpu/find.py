@@ -46,7 +46,10 @@ _UNSUPPORTED = (
         "the compiler does not know its compute capability, and no data sheet is public",
     ),
     (r"(p40|p6$|gtx10\d\d|10[5-8]0|titanx|gtx9\d\d|m40|m60|k40|k80)", _OLD),
-    (r"l20y", "no data sheet is public; describe it in a file (`kernrec gpus --show h800` prints one to start from)"),
+    (
+        r"l20y",
+        "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
+    ),
 )
 """Beginnings of folded names of GPUs that people have and kernrec does not, and why."""
 
@@ -74,8 +77,8 @@ def find_gpu(name: str) -> GPU:
         raise UnknownGPU(f"{name!r} is a file of a card, for predictions; here a GPU of the catalog is needed")
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
-        raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec gpus` lists what is known)")
-    raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec gpus")))
+        raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists what is known)")
+    raise UnknownGPU(str(unknown("GPU", name, _written_names(), see="kernrec list gpus")))
 
 
 def find_gpus(names: str) -> list[GPU]:
@@ -86,7 +89,7 @@ def find_gpus(names: str) -> list[GPU]:
     """
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
-        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec gpus` lists what is known)")
+        raise UsageError("--gpu is empty; expected names such as h200,l40s (`kernrec list gpus` lists what is known)")
     return list({gpu.name: gpu for gpu in gpus}.values())
 
 

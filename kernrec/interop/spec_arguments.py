@@ -74,12 +74,12 @@ class SpecArguments:
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if (text := self.stated.get(name)) is not None:
-                self._describe(tensor, f"--arg {tensor.parameter.name}={text}", text, expression)
+                self._describe(tensor, f"argument {tensor.parameter.name}={text}", text, expression)
                 continue
             tensor.dtype = tensor.parameter.dtype
             size = self._usual_size(tensor.parameter.lanes)
             if tensor.dtype is None or size is None:
-                self.missing.append(f"--arg {tensor.parameter.name}={tensor.dtype or 'TYPE'}[ELEMENTS]")
+                self.missing.append(f"{tensor.parameter.name}={tensor.dtype or 'TYPE'}[ELEMENTS]")
             if size is not None:
                 tensor.shape = (size,)
                 by_size.setdefault(size, []).append(tensor.parameter.name)
@@ -215,7 +215,7 @@ def read_arguments(
     parameters = {parameter.name for parameter in signature.parameters}
     for stated_name in (each for each in values if each not in parameters):
         if (name := identifier(stated_name)) in taken:
-            raise UsageError(f"--arg {stated_name}: the name {name} is taken by a parameter")
+            raise UsageError(f"argument {stated_name}: the name {name} is taken by a parameter")
         arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
         arguments.names |= {name: name, stated_name: name}
     return arguments
@@ -228,7 +228,7 @@ def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype:
         arguments.passed.append(f"{dtype} {value}")
         return
     if value is None:
-        arguments.missing.append(f"--arg {parameter.name}=NUMBER")
+        arguments.missing.append(f"{parameter.name}=NUMBER")
     arguments.dims[name] = value
     arguments.names |= {name: name, parameter.name: name}
     arguments.passed.append(f"{dtype} {name}")
@@ -240,11 +240,11 @@ def _by_name(signature: Signature, stated: Sequence[str], mentioned: Container[s
     for text in stated:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not value:
-            raise UsageError(f"--arg {text!r:.60}: expected a parameter and its value, such as n=4096 or x=f32[n]")
+            raise UsageError(f"argument {text!r:.60}: expected a parameter and its value, such as n=4096 or x=f32[n]")
         if name not in names and name not in mentioned:
             raise unknown(f"parameter of {signature.name}", name, names)
         if name in values:
-            raise UsageError(f"--arg {name} was given twice")
+            raise UsageError(f"argument {name} was given twice")
         values[name] = value
     return values
 
@@ -253,10 +253,12 @@ def _whole(name: str, text: str, dtype: str) -> int:
     try:
         value = {"true": 1, "false": 0}[text.lower()] if text.lower() in ("true", "false") else int(text, 0)
     except ValueError:
-        raise UsageError(f"--arg {name}={text[:40]}: expected a whole number, for {name} is of type {dtype}") from None
+        raise UsageError(
+            f"argument {name}={text[:40]}: expected a whole number, for {name} is of type {dtype}"
+        ) from None
     low, high = SCALAR_RANGES[dtype]
     if not low <= value <= high:
-        raise UsageError(f"--arg {name}={text[:40]}: {dtype} holds {low} to {high}")
+        raise UsageError(f"argument {name}={text[:40]}: {dtype} holds {low} to {high}")
     return value
 
 
@@ -266,5 +268,5 @@ def _fraction(name: str, text: str | None) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UsageError(f"--arg {name}={(text or '')[:40]}: expected a number")
+        raise UsageError(f"argument {name}={(text or '')[:40]}: expected a number")
     return value

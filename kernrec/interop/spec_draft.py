@@ -1,4 +1,4 @@
-"""A kernel.toml made from a CUDA source and a few words on its launch: for `kernrec spec`, and `analyze` without one.
+"""A kernel.toml made from a CUDA source and words on its launch, for `kernrec analyze` with --init or without a spec.
 
 The source is compiled: its code says which parameters there are, whether it reads the size of its block, and which
 block it was compiled for. Its text says what they are called. Places that neither says, nor the user, hold `MARK`.
@@ -56,14 +56,16 @@ class Draft:
     source: Path
     text: str
     missing: tuple[str, ...]
-    """Places that are to be filled in, as options of `kernrec analyze`."""
+    """Places that are to be filled in, as arguments of `kernrec analyze`."""
     assumed: tuple[str, ...]
     """Values that nobody stated."""
 
     def kernel(self) -> Kernel:
         """The kernel; `UsageError` where places are open."""
         if self.missing:
-            raise UsageError(f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec spec` begins one)")
+            raise UsageError(
+                f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` begins one)"
+            )
         return load_kernel(self.source, tomllib.loads(self.text))
 
 
@@ -412,14 +414,15 @@ def _signature(text: str, source: Path, entry: str | None) -> tuple[Signature, s
     name = None if entry is None else entry.partition("<")[0].strip()
     if name is None and len(kernels) > 1:
         raise UsageError(
-            f"{source} has {counted(len(kernels), 'kernel')} ({', '.join(kernels)}): name one with --entry"
+            f"{source} has {counted(len(kernels), 'kernel')} ({', '.join(kernels)}): name one as in"
+            f" {source.name}:{next(iter(kernels))}"
         )
     if name is not None and name not in kernels:
         raise unknown(f"kernel in {source.name}", name, kernels)
     signature = kernels[name] if name is not None else next(iter(kernels.values()))
     if not signature.template:
         if entry is not None and "<" in entry:
-            raise UsageError(f"--entry {entry}: {name} is not a template")
+            raise UsageError(f"{entry}: {name} is not a template")
         return signature, None
     instance = entry if entry is not None and "<" in entry else None
     if instance is None:
@@ -430,8 +433,8 @@ def _signature(text: str, source: Path, entry: str | None) -> tuple[Signature, s
             several = f": {', '.join(instances[:4])}" if instances else ""
             example = f"{signature.name}<{', '.join(signature.template)}>"
             raise UsageError(
-                f"{signature.name} is a template{several}; name an instance with --entry"
-                f" '{instances[0] if instances else example}'"
+                f"{signature.name} is a template{several}; name an instance as in"
+                f" '{source.name}:{instances[0] if instances else example}'"
             )
         instance = instances[0]
     return signature.instantiated(instance), instance

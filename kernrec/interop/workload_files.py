@@ -47,10 +47,10 @@ def find_workload(
     ending = path.suffix.lower()
     if ending == ".json" or path.is_dir():
         if fixed:
-            raise UsageError(f"--fix is for .onnx workloads, whose dimensions may be open; {path.name} is none")
+            raise UsageError(f"--shape with --workload gives the open dimensions of an .onnx file; {path.name} is none")
         return model_workload(name, context, phase or PHASES[0])
     if phase is not None:
-        raise UsageError(f"--phase is for the config.json of a model; {name!r:.60} is none")
+        raise UsageError(f"a phase is for the config.json of a model; {name!r:.60} is none")
     chosen = _find(name, path, ending, fixed)
     return chosen if context is None else with_context(chosen, context)
 
@@ -71,7 +71,7 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
     if ending == ".onnx":
         return _onnx(path, fixed or {})
     if fixed:
-        raise UsageError(f"--fix is for .onnx workloads, whose dimensions may be open; {path.name} is none")
+        raise UsageError(f"--shape with --workload gives the open dimensions of an .onnx file; {path.name} is none")
     return _READERS[ending](path)
 
 

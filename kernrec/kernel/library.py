@@ -57,7 +57,7 @@ def find_kernel(name: str) -> Kernel:
     """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError`, with the nearest names."""
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
-        raise unknown("kernel", name, kernel_names(), see="kernrec kernels")
+        raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
     return _load(by_spelling[fold(str(name))])
 
 

@@ -45,7 +45,7 @@ class Dim:
 
     name: str
     meaning: str
-    """A short description, shown in error messages and by `kernrec ops`."""
+    """A short description, shown in error messages and by `kernrec list ops`."""
     default: int | str | None = None
     """A number, the name of an earlier dimension whose value is used, or None if the dimension is required."""
     minimum: int = 1
@@ -91,7 +91,7 @@ class Op:
 
     name: str
     title: str
-    """One line for `kernrec ops`: what it computes, as a formula."""
+    """One line for `kernrec list ops`: what it computes, as a formula."""
     aliases: tuple[str, ...]
     dims: tuple[Dim, ...]
     dtypes: tuple[str, ...]

@@ -35,7 +35,7 @@ def find_op(name: str) -> Op:
             f"unknown op {str(name)!r}; an activation by itself is memory-bound, as op elementwise is (--shape n=...),"
             f" and op matmul applies this one to its result with activation={number}"
         )
-    raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec ops")
+    raise unknown("op", name, [n for op in _OPS for n in (op.name, *op.aliases)], see="kernrec list ops")
 
 
 def parse_shape(text: str) -> dict[str, int]:

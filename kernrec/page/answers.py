@@ -194,7 +194,7 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     config = config_text(choice.config)
     subject_options, at_clock = ["--op", problem.op], clock
     if subject.kernel is not None:  # one kernel is recommended over clocks, not at one
-        subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clocks"] * bool(clock)
+        subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {
         "recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock],
         "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit, *clock],

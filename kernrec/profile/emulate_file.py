@@ -1,7 +1,11 @@
 """Runs one kernel of a CUDA or PTX file on the CPU: counts and buffers back."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from kernrec.compile.compiled import CompileError, CompileJob
 from kernrec.compile.pool import compile_many
@@ -10,8 +14,10 @@ from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.source_files import read_text
 from kernrec.profile.launch_arguments import BUFFER_TYPES, SCALAR_TYPES, Arguments
 from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
+from kernrec.ptx.analysis.indexes import indexes_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
-from kernrec.ptx.ir.program import Variable
+from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import Function, Variable
 from kernrec.util.human import counted
 
 LARGEST_SOURCE = 16 << 20
@@ -71,6 +77,8 @@ def emulate_file(
         expected = _descriptions(name, parameters, text if path.suffix == ".cu" else "")
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
         raise UsageError(f"kernel {name!r} {takes}; expected, with your own sizes and values: {expected}")
+    if arguments.drawn:
+        _fill_indexes(inlined(module, name), dict(zip((p.name for p in parameters), passed, strict=True)), arguments)
     launch = KernelLaunch(
         name,
         tuple(grid),
@@ -82,6 +90,34 @@ def emulate_file(
         cluster=tuple(cluster),
     )
     return emulate(module, launch, check_races=check_races, budget=budget)
+
+
+def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
+    """Let random whole numbers that index other buffers range over all elements of these.
+
+    Args:
+        function: The kernel.
+        passed: Numbers, and names of buffers, by parameter.
+        arguments: The arguments; buffers of indexes are changed in place.
+    """
+    for parameter, index in indexes_of(function).items():
+        if (name := passed[parameter]) not in arguments.drawn:
+            continue
+        counts = []
+        for target, (step, factors) in index.targets.items():
+            buffer = arguments.buffers.get(passed[target]) if isinstance(passed[target], str) else None
+            bytes_of_each = step * prod(int(passed[factor]) for factor in factors)
+            counts.append(0 if buffer is None or bytes_of_each <= 0 else buffer.nbytes // bytes_of_each)
+        values = arguments.buffers[name]
+        end = min([*counts, int(np.iinfo(values.dtype).max)])
+        if end < 1:
+            continue
+        draw = np.random.default_rng(0)
+        if index.ascending:  # offsets of ranges: the last one is the end of the buffer
+            values[...] = np.sort(draw.integers(0, end + 1, values.size))
+            values.flat[0], values.flat[-1] = 0, end
+        else:
+            values[...] = draw.integers(0, end, values.size)
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
@@ -120,10 +156,12 @@ def select_entry(module: Module, entry: str | None, path: Path) -> str:
     """
     if entry is None:
         if not module.entries:
-            raise UsageError(f"{path} has no kernel; a file with one, or several and --entry, is expected")
+            raise UsageError(f"{path} has no kernel; a file with one is expected")
         if len(module.entries) > 1:
             names = ", ".join(module.entries)
-            raise UsageError(f"{path} has {len(module.entries)} kernels ({names}): name one with --entry")
+            raise UsageError(
+                f"{path} has {len(module.entries)} kernels ({names}): name one as in {path.name}:{module.entries[0]}"
+            )
         return module.entries[0]
     if entry not in module.entries:
         raise unknown(f"kernel in {path.name}", entry, module.entries)

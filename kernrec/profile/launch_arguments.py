@@ -177,6 +177,8 @@ class Arguments:
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
     """Textures and surfaces."""
+    drawn: set[str] = field(default_factory=set)
+    """Names of buffers of random whole numbers."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
@@ -199,6 +201,8 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
         content = described if isinstance(described, BufferDescription) else described.content
         array, shape, dtype = _filled(content, draw, text)
         arguments.buffers[content.name] = array
+        if content.path is None and content.fill is None and dtype[0] != "f":
+            arguments.drawn.add(content.name)
         if isinstance(described, MapDescription):
             arguments.order.append(_tensor_map(text, described, shape, dtype))
             continue

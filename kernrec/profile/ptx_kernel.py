@@ -44,7 +44,7 @@ def kernel_of_ptx(
     Args:
         entry: name of the kernel; None: the only one of the file.
         grid, block: one to three extents each.
-        arguments: as `kernrec emulate` takes them.
+        arguments: as `kernrec check` takes them.
         shared: dynamic shared memory per block, bytes.
 
     Raises:

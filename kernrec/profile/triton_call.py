@@ -1,4 +1,4 @@
-"""A call of a Triton function as a kernel: the subject of `kernrec analyze kernels.py:matmul --call call.toml`.
+"""A call of a Triton function as a kernel: the subject of `kernrec analyze kernels.py:matmul --spec call.toml`.
 
 The call (`kernrec.profile.triton_call_file`) fixes every argument, so the kernel has one problem, and the space of its
 configs is the list. Arguments are specialized as `triton.jit` does it: an integer that is 1 becomes a constant, and of

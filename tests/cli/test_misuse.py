@@ -5,8 +5,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from kernrec.cli import misuse
+from kernrec.cli.app import app
 from tests.helpers.command import run_here
+
+COMMANDS = typer.main.get_command(app).commands
+NAMES = [*COMMANDS, *(f"db {name}" for name in COMMANDS["db"].commands), "db export --format"]
+OPTIONS = {
+    name: [word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)]
+    for name, command in COMMANDS.items()
+}
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
 SPEC = """
@@ -34,21 +44,16 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
     ("command", "message"),
     [
         ((*ANALYZE, "--objective", "fast"), "unknown objective 'fast'"),
-        ((*ANALYZE, "--top", "0"), "top is 0"),
-        ((*ANALYZE, "--processes", "0"), "at least 1 is accepted"),
+        ((*ANALYZE, "--effort", "lots"), "unknown effort 'lots'"),
         ((*ANALYZE, "--budget", "0"), "at least 1 is accepted"),
         ((*ANALYZE, "--grid", "3"), "--grid and twice.toml were both given"),
-        ((*ANALYZE, "--shared", "0"), "--shared and twice.toml were both given"),
         ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot be created: "),
-        (("emulate", "twice.cu", "x=f32[32]", "--budget", "0"), "at least 1 is accepted"),
-        (("emulate", "twice.cu", "x=f32[32]", "--shared", "-4"), "0 or more are accepted"),
+        (("check", "twice.cu", "x=f32[32]", "--budget", "0"), "at least 1 is accepted"),
+        (("check", "twice.cu", "x=f32[32]", "--shared", "-4"), "0 or more are accepted"),
         (("recommend", "--kernel", "twice", "--gpu", "t4", "--max-power", "9W"), "--kernel goes with --shape"),
         (("recommend", "--op", "mm", "--gpu", "t4", "--output", "x"), "--output goes with --emit"),
-        (
-            ("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--ptx-isa", "8.0"),
-            "goes with --emit ptx",
-        ),
-        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "ptx", "--ptx-isa", "8.9"), "6.3, 6.4, 6.5, 7.0"),
+        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda:8.0"), "takes nothing after a colon"),
+        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "ptx:8.9"), "6.3, 6.4, 6.5, 7.0"),
         (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "triton", "--output", "k.cu"), "into a .py file"),
         (("recommend", "--op", "mm", "--gpu", "t4", "--emit", "cuda"), "--emit cuda needs a --shape"),
         (
@@ -56,10 +61,10 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
             "existing folder",
         ),
         (("recommend", "--op", "mm", "--gpu", "t4,l4", *MNK, "--emit", "cuda"), "give one GPU and one shape"),
-        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--calls", "9"), "a bill is printed"),
-        (("emulate", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),
-        (("emulate", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in an existing folder"),
-        (("emulate", "twice.toml", "x=f32[32]"), "a .cu or .ptx file is expected"),
+        (("recommend", "--op", "mm", "--gpu", "t4", *MNK, "--emit", "cuda", "--bill", "calls=9"), "a bill is printed"),
+        (("check", "twice.cu", "x=f32[32]", "--save", "x=folder"), "expected a .npy file"),
+        (("check", "twice.cu", "x=f32[32]", "--save", "x=none/x.npy"), "in an existing folder"),
+        (("check", "twice.toml", "x=f32[32]"), "a .cu or .ptx file is expected"),
         ((*REFINE, "--objective", "pareto"), "unknown objective 'pareto'"),
         ((*REFINE, "--until", "2"), "expected a quantity with its unit, such as 3%"),
         ((*REFINE, "--workload", "bert-base"), "--shape and --workload were both given"),
@@ -75,28 +80,25 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("search", "--op", "matmul"), "a search is of one problem: give a --shape with --op"),
         (("search", "--op", "conv", "--device", "replay"), "a search is of one problem: give a --shape with --op"),
         (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
-        ((*EXPLAIN, "--top", "0"), "at least 1 is accepted"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
-        ((*EXPLAIN, "--objective", "speed"), "unknown objective 'speed'; known: "),
         (("recomend", "--op", "mm"), "unknown command 'recomend'; did you mean recommend? (`kernrec --help`"),
-        (("frobnicate",), "unknown command 'frobnicate'; 23 are known (`kernrec --help` lists them)"),
+        (("frobnicate",), "unknown command 'frobnicate'; 18 are known (`kernrec --help` lists them)"),
         (("db", "inof"), "unknown command 'inof'; did you mean info? (`kernrec db --help` lists them)"),
         (
-            (*REFINE, "--gpus", "t4"),
-            "unknown option '--gpus'; did you mean --gpu? (`kernrec refine --help` lists them)",
+            (*REFINE, "--gpux", "t4"),
+            "unknown option '--gpux'; did you mean --gpu? (`kernrec refine --help` lists them)",
         ),
         (
             ("recommend", "--op", "mm", *MNK),
-            "--gpu is missing; expected: GPU by name (`kernrec gpus`), a card's .toml, or several: a,b",
+            "--gpu is missing; expected: GPUs by name (`kernrec list gpus`) or .toml: a,b",
         ),
         (("recommend", "--op", "mm", *MNK, "--gpu"), "--gpu has no value"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--top", "x"), "--top 'x': a whole number is expected"),
         (("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--emit", "rust"), "unknown format to emit 'rust'; known: "),
         (
             ("recommend", "--op", "mm", *MNK, "--gpu", "t4", "--gpu", "l4"),
-            "--gpu is given twice; once is expected: GPU by name (`kernrec gpus`), a card's .toml, or several: a,b",
+            "--gpu is given twice; once is expected: GPUs by name (`kernrec list gpus`) or .toml: a,b",
         ),
-        (("compare", "--gpu", "t4", "--op", "conv", "--gpu", "l4"), "--gpu is given twice; once is expected: GPUs or"),
         (("db", "export", "a.csv", "--db", "a", "--db", "b"), "--db is given twice; once is expected: database"),
         (
             ("recommend", "--op", "mm", "--gpu", "t4", "--M", "64"),
@@ -105,8 +107,9 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         (("recommend", "gemm", "--gpu", "t4", *MNK), "unexpected argument 'gemm'; an op is named with --op gemm"),
         ((*REFINE, "--seed", "-1"), "--seed is -1; at least 0 is accepted"),
         (("monitor", "--pid", "abc"), "--pid 'abc': a whole number is expected"),
-        (("gpus", "t4"), "unexpected argument 't4' (`kernrec gpus --help` shows what is accepted)"),
-        (("report", "--op", "mm", "--gpu", "t4"), "--html is missing; expected: file to write"),
+        (("list", "ops", "t4"), "unexpected argument 't4'; a name goes with `kernrec list gpus`"),
+        (("list", "gpu"), "unknown list 'gpu'; did you mean gpus"),
+        (("explore", "--op", "mm", "--output", "x.pdf"), "a name that ends in .html is expected"),
         (
             ("analyze", "none.cu", "--spec", "twice.toml", "--gpu", "t4"),
             "none.cu cannot be read: there is no such file",
@@ -116,12 +119,12 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
             "twice.toml describes twice.cu, not folder/twice.cu",
         ),
         (
-            ("emulate", "twice.cu", "x=f32[32]", "--block", "64,32"),
+            ("check", "twice.cu", "x=f32[32]", "--block", "64,32"),
             "--block '64,32': 2048 threads, where 1 to 1024 are",
         ),
         (
-            ("emulate", "functions.ptx"),
-            "functions.ptx has no kernel; a file with one, or several and --entry, is expected",
+            ("check", "functions.ptx"),
+            "functions.ptx has no kernel; a file with one is expected",
         ),
         (("recommend", "--workload", "noise.toml", "--gpu", "t4"), "noise.toml: not UTF-8 text"),
         (("db", "import", "noise.zip"), "noise.zip is not a bundle: it does not begin as a zip file does"),
@@ -146,6 +149,20 @@ def test_misuse_is_one_line_and_writes_nothing(command: tuple[str, ...], message
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", [name for name in misuse.REMOVED if name not in NAMES])
+def test_what_was_removed_names_its_replacement(name: str) -> None:
+    *command, last = name.split()
+    if not command and last.startswith("-"):  # an option of several commands: any that lacks it answers
+        lacking = (each for each in ("recommend", "analyze", "train") if last not in OPTIONS[each])
+        command = [next(lacking)]
+    done = run_here(*command, last)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kernrec: ")
+    assert "was removed; use " in done.stderr
+    assert misuse.REMOVED[name] in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("to", "status", "message"), [(">&-", 0, ""), (">/dev/full", 1, "cannot be written: No space")]
 )
@@ -153,7 +170,12 @@ def test_output_that_goes_nowhere_gets_no_traceback(to: str, status: int, messag
     if to == ">/dev/full" and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     done = subprocess.run(
-        f"{sys.executable} -m kernrec ops {to}", shell=True, capture_output=True, text=True, timeout=60, check=False
+        f"{sys.executable} -m kernrec list ops {to}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, message in done.stderr) == (status, True)
     assert done.stderr.count("\n") == bool(message)

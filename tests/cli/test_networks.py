@@ -1,4 +1,4 @@
-"""`recommend` and `compare` on whole networks, as a user types them: tables, forms, and one line for what is wrong."""
+"""`recommend` on whole networks, as a user types them: tables, forms, and one line for what is wrong."""
 
 import csv
 import io
@@ -11,6 +11,7 @@ import pytest
 from kernrec.cli.app import run
 
 DECODE = ("--workload", "llama-3-8b-decode")
+H200 = (*DECODE, "--gpu", "h200")
 
 
 @pytest.fixture(autouse=True)
@@ -48,29 +49,25 @@ def test_the_next_command_of_a_network_answers(capsys: pytest.CaptureFixture[str
     _, steps = capsys.readouterr().out.split("next:\n")
     words = shlex.split(steps.replace("\\\n", ""), comments=True)
     assert words[:2] == ["kernrec", "recommend"]
-    assert run([*words[1 : words.index("--layers")], "--json"]) == 0
+    assert run([*words[1 : words.index("--top")], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problem"].startswith("matvec[m=14336,k=4096")
 
 
 def test_the_rest_of_the_layers_is_there_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
-    for layers in ("2", "all"):
-        assert run(["recommend", *DECODE, "--gpu", "h200", "--layers", layers]) == 0
+    for layers in ("2", "9"):
+        assert run(["recommend", *DECODE, "--gpu", "h200", "--top", layers]) == 0
         shown[layers] = capsys.readouterr().out
     assert "the 2 of 9 distinct layers that take" in shown["2"]
-    assert "softmax of the logits" in shown["all"]
+    assert "softmax of the logits" in shown["9"]
     assert "softmax of the logits" not in shown["2"]
 
 
-def test_a_batch_changes_the_layers_and_images_are_one(capsys: pytest.CaptureFixture[str]) -> None:
-    joules = []
-    for images in ("1", "32"):
-        network = ("--workload", "resnet50", "--op", "conv", "--dtype", "f16")
-        assert run(["compare", *network, "--gpu", "l4", "--images", images, "--json"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)["gpus"]
-        joules.append(row["energy_per_unit_j"])
-        assert row["per"] == "image"
-    assert 0.3 * joules[0] < joules[1] < joules[0]  # an image of a batch is cheaper, and not 32 times
+def test_a_batch_changes_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    network = ("--workload", "resnet50", "--op", "conv", "--dtype", "f16")
+    assert run(["recommend", *network, "--gpu", "l4", "--batch", "1,32", "--json"]) == 0
+    single, many = (row["energy_per_unit_j"] / row["batch"] for row in json.loads(capsys.readouterr().out)["gpus"])
+    assert 0.3 * single < many < single  # an image of a batch is cheaper, and not 32 times
     assert run(["recommend", *DECODE, "--gpu", "h200", "--batch", "32", "--backend", "vllm", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["batch"], answer["stacks"]) == (32, ["vLLM"])
@@ -79,16 +76,16 @@ def test_a_batch_changes_the_layers_and_images_are_one(capsys: pytest.CaptureFix
 
 def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
     printed = {}
-    for form in ("--json", "--csv", "--markdown"):
-        assert run(["recommend", *DECODE, "--gpu", "l4", form]) == 0
+    for form in ("json", "csv", "markdown"):
+        assert run(["recommend", *DECODE, "--gpu", "l4", "--format", form]) == 0
         printed[form] = capsys.readouterr().out
-    layers = json.loads(printed["--json"])["layers"]
-    rows = list(csv.DictReader(io.StringIO(printed["--csv"])))
+    layers = json.loads(printed["json"])["layers"]
+    rows = list(csv.DictReader(io.StringIO(printed["csv"])))
     assert [row["layer"] for row in rows] == [layer["name"] for layer in layers]
     for row, layer in zip(rows, layers, strict=True):
         assert float(row["latency_s"]) == layer["choices"][0]["latency_s"]
         assert float(row["latency_low_s"]) == layer["choices"][0]["latency_interval_s"][0]
-        assert f"| {layer['name']} |" in printed["--markdown"]
+        assert f"| {layer['name']} |" in printed["markdown"]
         assert row["pays"] == ("" if layer["pays"] is None else str(layer["pays"]))
 
 
@@ -106,7 +103,7 @@ def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys: pytest.Capture
 
 
 def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixture[str]) -> None:
-    year = ("--calls", "2e6/day", "--energy-price", "250EUR/MWh", "--carbon", "0.38kg/kWh")
+    year = ("--bill", "calls=2e6/day,energy=250EUR/MWh,carbon=0.38kg/kWh")
     assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
     answer = json.loads(capsys.readouterr().out)
     bill = answer["bills"][0]
@@ -120,7 +117,7 @@ def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixt
 
 
 def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--calls", "1e9", "--json"]) == 0
+    assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--bill", "calls=1e9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     first, (knee,) = answer["rows"][0], [row for row in answer["rows"] if row["knee"]]
     year, default = answer["bills"]
@@ -130,26 +127,19 @@ def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys: pytest.CaptureFixture[s
 
 
 def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    prices = ("--tokens", "1", "--price", "h200=30000EUR,l40s=8000EUR")
-    assert run(["compare", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
+    prices = ("--bill", "h200=30000EUR,l40s=8000EUR")
+    assert run(["recommend", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
     out = capsys.readouterr().out
     assert "tokens/s per kEUR" in out
     assert "NVIDIA H200 is expected to be the fastest" in out
-    assert run(["compare", "--op", "mm", "--shape", "m=64,n=64,k=64", "--gpu", "t4,l4", "--csv"]) == 0
-    assert [row["gpu"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["t4", "l4"]
-
-
-def test_gpus_are_compared_on_the_inputs_that_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    problem = ("compare", "--op", "mm", "--shape", "m=4096,n=4096,k=4096", "--gpu", "rtx4090")
-    joules = []
-    for inputs in ("random", "zeros"):
-        assert run([*problem, "--inputs", inputs, "--json"]) == 0
-        (row,) = json.loads(capsys.readouterr().out)["gpus"]
-        assert row["inputs"] == inputs
-        joules.append(row["energy_j"])
-    assert joules[1] < 0.9 * joules[0]
-    assert run([*problem, "--inputs", "zeros"]) == 0
-    assert "inputs are taken to be zeros" in "".join(capsys.readouterr())
+    problem = ["recommend", "--op", "mm", "--dtype", "f16", "--shape", "m=4096,n=4096,k=4096", "--gpu", "h200,l40s"]
+    assert run(problem) == 0
+    out = capsys.readouterr().out
+    rows = [line.split()[0] for line in out.splitlines() if line.startswith(("h200-sxm ", "l40s "))]
+    assert rows == ["h200-sxm", "h200-sxm", "l40s", "l40s"]  # the best config and the best baseline of each
+    assert "The fastest is expected to be h200-sxm with" in out
+    assert run([*problem, "--bill", "h200=3EUR/h,l40s=1EUR/h", "--json"]) == 0
+    assert all(row["price_per_million"] > 0 for row in json.loads(capsys.readouterr().out)["gpus"])
 
 
 def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,58 +167,46 @@ def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsy
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("compare", *DECODE, "--gpu", "h200,l40z"), "did you mean l40"),
-        (("compare", *DECODE, "--gpu", ","), "--gpu is empty"),
-        (("compare", "--gpu", "h200"), "--workload is missing"),
-        (("compare", *DECODE, "--gpu", "h200", "--price", "h200=30000"), "'30000': expected a price with its unit"),
-        (("compare", *DECODE, "--gpu", "h200", "--price", "30000EUR"), "expected a GPU and its price"),
-        (("compare", *DECODE, "--gpu", "h200", "--price", "l4=2500EUR"), "l4 is not among the GPUs"),
-        (("compare", *DECODE, "--gpu", "h200,l4", "--price", "l4=2EUR/h,h200=9EUR"), "all cards bought or"),
-        (("compare", *DECODE, "--gpu", "h200,l4", "--price", "l4=2EUR,h200=9USD"), "one currency"),
-        (("compare", *DECODE, "--gpu", "h200", "--price", "h200=0EUR"), "more than 0"),
-        (("compare", *DECODE, "--gpu", "h200", "--tokens", "0"), "more than 0"),
-        (("compare", *DECODE, "--gpu", "h200", "--tokens", "1", "--images", "1"), "both given"),
-        (("compare", "--shape", "m=1", "--gpu", "h200"), "--shape needs --op"),
-        (("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25", "--calls", "1e9"), "0.25EUR/kWh"),
-        (
-            ("recommend", *DECODE, "--gpu", "h200", "--energy-price", "0.25EUR/kWh"),
-            "--energy-price needs --gpus, such as 200, or --calls",
-        ),
-        (("recommend", *DECODE, "--gpu", "h200", "--carbon", "380", "--calls", "1e9"), "380g/kWh"),
-        (("recommend", *DECODE, "--gpu", "h200", "--calls", "many"), "1e9 or 2e6/day"),
-        (("recommend", *DECODE, "--gpu", "h200", "--op", "conv"), "its ops are rmsnorm, matvec"),
-        (("recommend", *DECODE, "--gpu", "h200", "--layers", "some"), "`all` or a number from 1"),
-        (("recommend", *DECODE, "--gpu", "h200", "--tp", "3"), "tp 3 does not divide m = 4096"),
-        (("recommend", *DECODE, "--gpu", "h200", "--batch", "0"), "'0' is no whole number from 1"),
-        (("recommend", *DECODE, "--gpu", "h200", "--backend", "vlm"), "unknown backend 'vlm'; did you mean vLLM"),
-        (("recommend", *DECODE, "--gpu", "h200", "--stack", "vllm"), "'--stack'; it is called --backend"),
-        (("recommend", *DECODE, "--gpu", "h200", "--backend", "kernrec,vllm"), "kernrec goes without others"),
-        (("recommend", *DECODE, "--gpu", "h200", "--batch", "1,x"), "'x' is no whole number from 1"),
-        (("recommend", *DECODE, "--gpu", "h200", "--gpus", "4", "--calls", "1e9"), "--calls and --gpus"),
-        (("recommend", *DECODE, "--gpu", "h200", "--utilization", "60%"), "--utilization needs --gpus"),
-        (("recommend", *DECODE, "--gpu", "h200", "--gpus", "4", "--utilization", "160%"), "at most 100 %"),
-        (("recommend", *DECODE, "--gpu", "h200", "--phase", "prefill"), "--phase is for the config.json"),
-        (("recommend", *DECODE, "--gpu", "t4", "--dtype", "fp8"), "does not multiply in fp8; it does in i8, f16"),
-        (("recommend", "--op", "mm", "--gpu", "h200", "--shape", "m=1,n=1,k=1", "--tp", "2"), "are for networks"),
-        (("compare", *DECODE, "--gpu", "h200", "--images", "4", "--batch", "2"), "were both given"),
-        (("recommend", "--workload", "none.csv", "--gpu", "h200"), "there is no such file"),
-        (("recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--clock", "1GHz"), "goes without --clock"),
-        (("recommend", *DECODE, "--gpu", "h200", "--csv", "--json"), "--csv and --json were both given"),
-        (("recommend", *DECODE, "--gpu", "h200", "--fix", "batch=x"), "such as batch=1"),
-        (("recommend", "--op", "mm", "--gpu", "h200", "--fix", "batch=1"), "--fix is for"),
+        ((*DECODE, "--gpu", "h200,l40z"), "did you mean l40"),
+        ((*DECODE, "--gpu", ","), "--gpu is empty"),
+        ((*H200, "--bill", "h200=30000"), "'30000': expected a price with its unit"),
+        ((*H200, "--bill", "30000EUR"), "expected parts such as gpus=200"),
+        ((*H200, "--bill", "l4=2500EUR"), "l4 is not among the GPUs"),
+        ((*H200, "--bill", "gpu=4"), "unknown part of --bill 'gpu'; did you mean gpus"),
+        ((*H200, "--bill", "gpus=4,gpus=5"), "--bill has gpus twice"),
+        ((*DECODE, "--gpu", "h200,l4", "--bill", "l4=2EUR/h,h200=9EUR"), "all GPUs bought or"),
+        ((*DECODE, "--gpu", "h200,l4", "--bill", "l4=2EUR,h200=9USD"), "one currency"),
+        ((*H200, "--bill", "h200=0EUR"), "more than 0"),
+        ((*H200, "--bill", "calls=1e9,energy=0.25"), "0.25EUR/kWh"),
+        ((*H200, "--bill", "energy=0.25EUR/kWh"), "energy needs gpus, such as gpus=200, or calls"),
+        ((*H200, "--bill", "calls=1e9,carbon=380"), "380g/kWh"),
+        ((*H200, "--bill", "calls=many"), "1e9 or 2e6/day"),
+        ((*H200, "--bill", "gpus=4,calls=1e9"), "--bill has calls and gpus"),
+        ((*H200, "--bill", "gpus=1.5"), "a whole number from 1"),
+        ((*H200, "--bill", "utilization=60%"), "utilization needs gpus"),
+        ((*H200, "--bill", "gpus=4,utilization=160%"), "at most 100 %"),
+        ((*H200, "--bill", "gpus=4,hours=9000"), "at most 8784"),
+        ((*H200, "--op", "conv"), "its ops are rmsnorm, matvec"),
+        ((*H200, "--tp", "3"), "tp 3 does not divide m = 4096"),
+        ((*H200, "--batch", "0"), "'0' is no whole number from 1"),
+        ((*H200, "--batch", "1,x"), "'x' is no whole number from 1"),
+        ((*H200, "--backend", "vlm"), "unknown backend 'vlm'; did you mean vLLM"),
+        ((*H200, "--backend", "kernrec,vllm"), "kernrec goes without others"),
+        (("--workload", "llama-3-8b-decode:prefill", "--gpu", "h200"), "a phase is for the config.json"),
+        ((*DECODE, "--gpu", "t4", "--dtype", "fp8"), "does not multiply in fp8; it does in i8, f16"),
+        (("--op", "mm", "--gpu", "h200", "--shape", "m=1,n=1,k=1", "--tp", "2"), "are for networks"),
+        (("--workload", "none.csv", "--gpu", "h200"), "there is no such file"),
+        ((*H200, "--power-limit", "sweep", "--clock", "1GHz"), "goes without --clock"),
+        ((*H200, "--clock", "any"), "--clock any needs a --shape"),
+        ((*H200, "--format", "csv", "--json"), "--json and --format csv were both given"),
+        ((*H200, "--format", "cvs"), "unknown format 'cvs'; did you mean csv"),
+        (("--workload", "none.onnx", "--gpu", "h200", "--shape", "batch=x"), "such as batch=1"),
+        ((*H200, "--shape", "batch=1"), "open dimensions of an .onnx file"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(list(arguments)) == 2
+    assert run(["recommend", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert says in shown.err
     assert shown.err.count("\n") == 1
-
-
-def test_the_help_names_every_network_that_ships() -> None:
-    from kernrec.cli.options import WorkloadName
-    from kernrec.op.workload import workloads
-
-    (option,) = WorkloadName.__metadata__
-    assert [name for name in workloads() if name not in option.help] == []

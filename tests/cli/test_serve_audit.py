@@ -17,7 +17,7 @@ def audit(folder: Path, *arguments: object) -> tuple[int, str, str]:
 def test_files_are_listed_in_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     written(tmp_path / "qwen", QWEN_FP8)
-    options = ("--gpu", "rtx-pro-6000", "--tp", 2, "--engine", "vllm", "--engine-release", "0.33.0", "--names")
+    options = ("--gpu", "rtx-pro-6000", "--tp", 2, "--engine", "vllm==0.33.0", "--names")
     status, out, err = audit(tmp_path, "qwen", *options)
     assert status == 0, err
     assert max(map(len, out.splitlines())) <= 80
@@ -29,7 +29,7 @@ def test_files_are_listed_in_eighty_columns(tmp_path: Path, monkeypatch: pytest.
 
 def test_json_has_whole_names_and_says_which_are_shipped(tmp_path: Path) -> None:
     written(tmp_path / "mixtral", MIXTRAL)
-    options = ("--gpu", "h100", "--engine", "sglang", "--tp", 2, "--triton", "3.1", "--engine-release", "0.5.23")
+    options = ("--gpu", "h100", "--engine", "sglang==0.5.23,triton==3.1", "--tp", 2)
     status, out, _ = audit(tmp_path, "mixtral", *options, "--names", "--json")
     (file,) = json.loads(out)["files"]
     assert status == 0
@@ -44,15 +44,15 @@ def test_json_has_whole_names_and_says_which_are_shipped(tmp_path: Path) -> None
     [
         (("nowhere", "--engine", "vllm"), "nowhere: no folder with a config.json"),
         (("mixtral", "--engine", "tgi"), "unknown engine 'tgi'"),
-        (("mixtral", "--engine", "vllm", "--engine-release", "0.1.0"), "unknown release of vllm '0.1.0'"),
-        (("mixtral", "--engine", "sglang", "--triton", "1.0"), "unknown release of Triton '1.0'"),
+        (("mixtral", "--engine", "vllm==0.1.0"), "unknown release of vllm '0.1.0'"),
+        (("mixtral", "--engine", "sglang,triton==1.0"), "unknown release of Triton '1.0'"),
         (("empty", "--engine", "vllm"), "empty has no config.json; the folder of a model"),
         (
             ("mixtral", "--engine", "vllm", "--tp", "5"),
             "--tp is 5, and an expert of mixtral is 14336 wide, which it does not divide; 4 and 7 do",
         ),
         (("mixtral", "--engine", "vllm", "--ep", "9"), "has 8 experts, which it does not divide; 8 does"),
-        (("mixtral", "--engine", "vllm", "--tokens", "1;2"), "--tokens is '1;2'"),
+        (("mixtral", "--engine", "vllm,sglang"), "expected one engine, such as vllm"),
         (
             ("mixtral", "--engine", "vllm", "--names", "--write", "out"),
             "--names predicts nothing; leave out one of --names and --write",

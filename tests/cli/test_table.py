@@ -8,12 +8,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.cli.table import PIPE_WIDTH, table_lines, text_width
+from kernrec.cli.table import (
+    PIPE_WIDTH,
+    SELDOM,
+    USUALLY,
+    Column,
+    column_lines,
+    digits,
+    markdown_lines,
+    quantities,
+    table_lines,
+    text_width,
+)
+from kernrec.kernel import all_kernels
+from kernrec.kernel.library import triton_kernels
+from kernrec.util.config_short import LETTERS, SIZES, short_config
 from tests.helpers.command import run_here
 
 COLUMNS = [("rank", "right"), ("kernel", "left"), ("energy vs occupancy", "right"), ("config", "left")]
 CONFIG = " ".join(f"tunable_{number}={number}" for number in range(12))
 ROWS = [("~1", "matmul_simt", "-36 %", CONFIG), ("~2", "matmul_mma", "+1 %", CONFIG)]
+COUNT = 3
+ANSWERS = [
+    Column("rank", "right", ["~1", "~2", "~3"], styles=["unsure", "", ""]),
+    Column("kernel", "left", ["conv2d_implicit_gemm_mma"] * COUNT, below=True),
+    Column("config", "left", ["128x128x32 w64x32 s3 k4"] * COUNT, below=True),
+    quantities("latency", "s", [1.5e-5, 2e-5, 1e-3], [(1e-5, 2e-5), (1e-5, 3e-5), (9e-4, 2e-3)]),
+    quantities("energy", "J", [1e-3, 2e-3, None], [(5e-4, 2e-3), (1e-3, 4e-3), None]),
+    Column("source", "left", ["prior", "measured", "measured"], styles=["prior", "measured", "measured"]),
+    Column("bottleneck", "left", ["DRAM", "tensor", ""], USUALLY),
+    Column("time vs fastest", "right", ["0.0 %", "+33 %", "+500 %"], SELDOM),
+    Column("energy vs fastest", "right", ["0.0 %", "0.0 %", "-"], SELDOM),
+]
 
 
 def test_without_a_width_a_row_is_a_line() -> None:
@@ -77,14 +103,14 @@ def test_a_table_without_rows_has_its_heading() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "gpus",
-        "ops",
-        "kernels",
+        "list gpus",
+        "list ops",
+        "list kernels",
         "doctor",
         "recommend --op softmax --gpu a100 --shape rows=4096,columns=4096",
         "recommend --op softmax --gpu a100",
         "explain --op softmax --gpu a100 --shape rows=4096,columns=4096",
-        "compare --op softmax --gpu a100,h200,l40s --shape rows=4096,columns=4096",
+        "recommend --op softmax --gpu a100,h200,l40s --shape rows=4096,columns=4096",
     ],
 )
 def test_no_command_prints_wider_than_its_terminal_or_a_hundred_characters(
@@ -95,8 +121,91 @@ def test_no_command_prints_wider_than_its_terminal_or_a_hundred_characters(
     done = run_here(*command.split(), home=tmp_path, variables=variables, in_terminal=columns is not None)
     assert done.stdout
     assert max(map(len, done.stdout.splitlines())) <= int(columns or PIPE_WIDTH)
-    if command in ("gpus", "kernels"):  # a row is a line, each value under its heading
+    if command in ("list gpus", "list kernels"):  # a row is a line, each value under its heading
         heading, _, *rows = done.stdout.splitlines()
-        left = [place.start() for place in re.finditer(r"(?<= {2})[a-z]", heading)] if command == "kernels" else []
+        left = [place.start() for place in re.finditer(r"(?<= {2})[a-z]", heading)] if command == "list kernels" else []
         assert all(row[start - 1] == " " and row[start].strip() for row in rows for start in left[:-1])
         assert all(rows)
+
+
+@given(width=st.integers(76, 300))
+def test_no_line_is_wider_than_the_terminal_and_a_row_is_at_most_two(width: int) -> None:
+    lines = column_lines("title", ANSWERS, width)
+    assert max(map(len, lines)) <= width
+    body = [line for line in lines if line]
+    assert len(body) in (1 + 1 + 1 + COUNT, 1 + 2 + 1 + 2 * COUNT)
+    text = "\n".join(lines)
+    for needed in ("rank", "latency [us] (90 %)", "energy [mJ] (90 %)", "source", "128x128x32 w64x32 s3 k4"):
+        assert needed in text
+    assert "energy vs fastest" not in text  # it says nothing in any row
+
+
+def test_wider_terminals_show_more_the_most_important_first() -> None:
+    shown = [column_lines("t", ANSWERS, width)[1] for width in (80, 120, 200)]
+    assert ["bottleneck" in heading for heading in shown] == [False, True, True] or "bottleneck" in shown[0]
+    assert "time vs fastest" in shown[2]
+    assert len(column_lines("t", ANSWERS, 200)) == 3 + COUNT
+
+
+def test_wide_shows_every_column_that_says_something() -> None:
+    text = "\n".join(column_lines("t", ANSWERS, 80, wide=True))
+    assert all(column.name in text for column in ANSWERS[:-1])
+
+
+def test_colors_change_no_letter() -> None:
+    plain, colored = (column_lines("t", ANSWERS, 120, colored=colored) for colored in (False, True))
+    assert "\x1b[32mmeasured\x1b[0m" in "\n".join(colored)
+    assert [re.sub(r"\x1b\[\d*m", "", line) for line in colored] == plain
+
+
+def test_markdown_has_a_row_for_each_row_and_escapes_bars() -> None:
+    lines = markdown_lines([Column("a", "left", ["x|y", ""]), Column("b", "right", ["1", "2"])])
+    assert lines == ["| a | b |", "| --- | ---: |", "| x\\|y | 1 |", "|  | 2 |"]
+
+
+@given(value=st.floats(1e-6, 1e9))
+def test_numbers_have_three_significant_digits_and_no_exponent(value: float) -> None:
+    shown = digits(value)
+    assert "e" not in shown
+    assert float(shown) == pytest.approx(value, rel=0.0051)
+
+
+def test_one_unit_holds_for_a_column() -> None:
+    column = quantities("time", "s", [1e-6, 2e-5, 5e-4])
+    assert (column.name, list(column.cells)) == ("time [us]", ["1", "20", "500"])
+
+
+def test_a_config_in_short_form_is_told_from_every_other_of_its_kernel() -> None:
+    assert (
+        short_config(
+            {"block_m": 128, "block_n": 128, "block_k": 32, "warp_m": 64, "warp_n": 32, "stages": 3, "split_k": 4}
+        )
+        == "128x128x32 w64x32 s3 k4"
+    )
+    assert short_config({"stages": 1, "mine": 7, "split_k": 1}) == "mine=7"
+    for kernel in (*all_kernels(), *triton_kernels()):
+        base = {tunable.name: tunable.values[0] for tunable in kernel.tunables}
+        for tunable in kernel.tunables:
+            seen = [short_config(base | {tunable.name: value}) for value in tunable.values]
+            assert len(set(seen)) == len(seen), (kernel.name, tunable.name)
+            assert tunable.name in LETTERS or any(tunable.name in names for _, names in SIZES), tunable.name
+
+
+def test_letters_of_one_kernel_do_not_collide() -> None:
+    for kernel in (*all_kernels(), *triton_kernels()):
+        names = {tunable.name for tunable in kernel.tunables}
+        joined = {name for _, sizes in SIZES if names.issuperset(sizes) for name in sizes}
+        letters = [letter for letter, sizes in SIZES if letter and names.issuperset(sizes)]
+        letters += [LETTERS[name][0] for name in names - joined]
+        assert len(set(letters)) == len(letters), (kernel.name, sorted(letters))
+
+
+@given(width=st.integers(40, 120))
+def test_what_matters_and_does_not_fit_goes_below_under_its_heading(width: int) -> None:
+    source = Column("source", "left", ["learned, energy prior", "prior: may be faster", "recorded"])
+    columns = [*ANSWERS[:5], source]
+    lines = column_lines("t", columns, width)
+    assert max(map(len, lines)) <= width
+    (heading,) = [line for line in lines if "source" in line]
+    start = heading.index("source")
+    assert sum(line[start:].startswith(cell) for line in lines for cell in source.cells) == COUNT

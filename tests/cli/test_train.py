@@ -67,7 +67,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(measured: Path) -> Path:
-    assert run(["train", "--op", "mm", "--db", str(measured), "--threads", "1"]) == 0
+    assert run(["train", "--op", "mm", "--db", str(measured)]) == 0
     return measured
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_model_is_said_and_left_out(measured: Path, tmp_path: Path) ->
 def test_evaluate_scores_every_way_to_choose(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["evaluate", "--db", str(measured), "--threads", "1", "--json"]) == 0
+    assert run(["evaluate", "--db", str(measured), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out)
     by_method = {(s["method"], s["quantity"]): s for s in evaluation["scores"]}
     assert {method for method, _ in by_method} >= {"learned", "prior", "occupancy", "nearest", "random"}
@@ -176,16 +176,9 @@ def test_calibrating_beforehand_changes_no_score(
     """What is held out has been seen by coefficients that were fitted to all."""
     scores = []
     for database in (measured, calibrated):
-        assert run(["evaluate", "--db", str(database), "--threads", "1", "--json", "--split", "gpu"]) == 0
+        assert run(["evaluate", "--db", str(database), "--json", "--split", "gpu"]) == 0
         scores.append(json.loads(capsys.readouterr().out)["scores"])
     assert scores[0] == scores[1]
-
-
-def test_a_picture_is_drawn(measured: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "found.svg"
-    assert run(["evaluate", "--db", str(measured), "--split", "gpu", "--plot", str(picture)]) == 0
-    assert picture.read_text().startswith("<?xml")
 
 
 @pytest.fixture(scope="module")
@@ -235,28 +228,21 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
     )
 
 
-def test_no_calibration_shows_the_difference(calibrated: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["recommend", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated), "--json"]
-    assert run(args) == 0
-    ours = json.loads(capsys.readouterr().out)
-    assert run([*args, "--no-calibration"]) == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert ours["choices"][0]["latency_s"] > 1.1 * plain["choices"][0]["latency_s"]
-    assert (ours["calibration"] is None, plain["calibration"] is None) == (False, True)
-
-
-def test_explanations_and_single_kernels_are_calibrated_too(
+def test_a_calibration_holds_for_ops_kernels_and_explanations(
     calibrated: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    of_kernel = ["recommend", "--kernel", "matmul_simt", "--gpu", GPU, "--shape", "m=900,n=700,k=300"]
-    answers = []
-    for flags in ([], ["--no-calibration"]):
-        assert run([*of_kernel, "--db", str(calibrated), "--json", "--objective", "latency", *flags]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
-    assert answers[0]["choices"][0]["latency_s"] > 1.1 * answers[1]["choices"][0]["latency_s"]
-    assert run(["explain", "--op", "mm", "--gpu", GPU, "--shape", "m=900,n=700,k=300", "--db", str(calibrated)]) == 0
-    printed = capsys.readouterr()
-    assert answers[0]["calibration"]["hash"] in printed.err
+    shape = ("--gpu", GPU, "--shape", "m=900,n=700,k=300")
+    for subject in (("--op", "mm"), ("--kernel", "matmul_simt")):
+        question = ["recommend", *subject, *shape, "--json", "--objective", "latency"]
+        answers = []
+        for databases in (["--db", str(calibrated)], []):
+            assert run([*question, *databases]) == 0
+            answers.append(json.loads(capsys.readouterr().out))
+        ours, plain = answers
+        assert ours["choices"][0]["latency_s"] > 1.1 * plain["choices"][0]["latency_s"]
+        assert (ours["calibration"] is None, plain["calibration"] is None) == (False, True)
+    assert run(["explain", "--op", "mm", *shape, "--db", str(calibrated)]) == 0
+    assert ours["calibration"]["hash"] in capsys.readouterr().err
 
 
 def test_a_model_is_used_with_the_prior_that_it_corrects(
@@ -264,7 +250,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
 ) -> None:
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
-    assert run(["train", "--op", "mm", "--db", str(own), "--threads", "1"]) == 0  # a residual of the prior as it was
+    assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # a residual of the prior as it was
     query = Query(Objective.LATENCY, top=1)
     before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
@@ -274,7 +260,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
     assert note.startswith("model matmul corrects the prior with the data sheet's coefficients of sm_89, in use are")
     again = Recommender([own], calibrated=False).recommend("matmul", GPU, SHAPE, query=query)
     assert again.best.latency_s == before.best.latency_s
-    assert run(["train", "--op", "mm", "--db", str(own), "--threads", "1"]) == 0
+    assert run(["train", "--op", "mm", "--db", str(own)]) == 0
     capsys.readouterr()
     renewed = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
     assert renewed.best.latency_s.source == "learned"
@@ -350,8 +336,6 @@ def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypa
         (["train", "--gpu", "h200"], "no measurement on h200"),
         (["train", "--op", "matmull"], "unknown op"),
         (["evaluate", "--split", "row"], "unknown split 'row'"),
-        (["evaluate", "--plot", "x.pdf"], "ends in .svg or .png"),
-        (["evaluate", "--plot", "missing/x.svg"], "there is no folder"),
     ],
 )
 def test_misuse_is_one_line(
@@ -367,7 +351,7 @@ def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytes
     path = tmp_path / "few.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, list(simulated(4))))
-    assert run(["train", "--db", str(path), "--threads", "1", "--json"]) == 0
+    assert run(["train", "--db", str(path), "--json"]) == 0
     assert "5 more are needed" in capsys.readouterr().err
 
 
@@ -380,11 +364,11 @@ def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, caps
     assert not (tmp_path / "models").exists()
     with Database.open(path, read_only=False) as database:
         database.add_measurements(map(Measurement.from_columns, rows[5:13]))  # the last is of a second problem
-    assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
+    assert run(["evaluate", "--db", str(path), "--json"]) == 0
     printed = capsys.readouterr()
     assert "no learned estimate is scored: the other folds have 1 measured config to learn from" in printed.err
     assert {score["method"] for score in json.loads(printed.out)["scores"]} >= {"prior", "random"}
-    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+    assert run(["train", "--db", str(path)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -442,12 +426,12 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
-    assert run(["evaluate", "--db", str(path), "--threads", "1", "--json"]) == 0
+    assert run(["evaluate", "--db", str(path), "--json"]) == 0
     scores = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["learned"]["problems"] == 10
     assert scores["learned"]["accuracy"] > scores["random"]["accuracy"]
     assert not {"occupancy", "prior"} & scores.keys()  # nobody told us how many warps it keeps resident
-    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+    assert run(["train", "--db", str(path)]) == 0
     capsys.readouterr()
     assert run(["train", "--calibrate", "--db", str(path)]) == 1
     assert "3 problems, 20 configs are missing" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 def _lacks_extra(block: Block) -> bool:
     """Whether the block needs a package that is not installed: for macOS there is no CUDA compiler."""
-    needs = {".cu": "cupy", "kernrec train": "xgboost", "kernrec evaluate": "xgboost", "kernrec report": "bokeh"}
+    needs = {".cu": "cupy", "kernrec train": "xgboost", "kernrec evaluate": "xgboost", "kernrec explore": "bokeh"}
     return any(text in block.code and importlib.util.find_spec(name) is None for text, name in needs.items())
 
 

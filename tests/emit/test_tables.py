@@ -113,7 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("KERNREC_CACHE", str(folder / "cache"))
         patch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
         (folder / "call.toml").write_text(CALL)
-        run_here("analyze", f"{KERNELS}:product", "--call", f"{folder}/call.toml", "--gpu", "a100")
+        run_here("analyze", f"{KERNELS}:product", "--spec", f"{folder}/call.toml", "--gpu", "a100")
         yield folder
 
 
@@ -136,7 +136,7 @@ class TestAnalyzed:
         assert list(configs) == [1, 16]
         assert configs[1]["BLOCK_SIZE_K"] in (32, 64)
         assert os.listdir(folder / "moe") == [path.name]
-        run_here("analyze", f"{KERNELS}:product", "--call", f"{folder}/call.toml", "--gpu", "a100", "--shape", "k=64")
+        run_here("analyze", f"{KERNELS}:product", "--spec", f"{folder}/call.toml", "--gpu", "a100", "--shape", "k=64")
         every = self.emitted("--emit", "vllm:e=8,n=512,m=k,device=NVIDIA A100-SXM4-80GB")
         assert list(read_moe_configs(every.stdout, "output")[0]) == [64, 128]
         (folder / "moe" / "other.json").write_text("{}")

@@ -32,7 +32,7 @@ def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch: pytest.MonkeyP
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
     recommended = replace(own, choices=(*answer().choices, *own.choices))
     assert recommended.best.kernel.name == "matmul_triton"
-    with pytest.raises(UsageError, match="is in Triton: --emit triton writes it, --cuda-only chooses"):
+    with pytest.raises(UsageError, match="is in Triton: --emit triton writes it"):
         emit([recommended], "cuda")
     with pytest.raises(UsageError, match="is of matmul_mma, which is in CUDA C"):
         emit([own], "triton")

@@ -163,7 +163,7 @@ def test_the_command_line_takes_a_card_wherever_it_predicts(tmp_path: Path, caps
     for command in (
         ["recommend", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64", "--json"],
         ["explain", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64"],
-        ["compare", "--op", "softmax", "--gpu", f"{path},l4", "--shape", "rows=64,columns=64"],
+        ["recommend", "--op", "softmax", "--gpu", f"{path},l4", "--shape", "rows=64,columns=64"],
     ):
         assert run(command) == 0, command
         printed = capsys.readouterr().out
@@ -182,8 +182,8 @@ def test_what_looks_up_measurements_refuses_a_card_of_a_file() -> None:
 
 
 def test_gpus_shows_an_entry_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["gpus", "--show", "4090"]) == 0
+    assert run(["list", "gpus", "4090"]) == 0
     card = read_card(written(tmp_path, capsys.readouterr().out))
     assert card.sms == find_gpu("rtx4090").sms
-    assert run(["gpus", "--show", "rtx4900"]) == 2
+    assert run(["list", "gpus", "rtx4900"]) == 2
     assert "rtx4090" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_an_unknown_name_is_misuse_told_in_one_line(typed: str) -> None:
         find_gpu(typed)
     assert isinstance(error.value, UsageError)
     assert repr(typed) in str(error.value)
-    assert "kernrec gpus" in str(error.value)
+    assert "kernrec list gpus" in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -137,5 +137,5 @@ def test_context_and_phase_are_refused_where_they_mean_nothing() -> None:
     assert find_workload("llama-3-8b-decode", None, 8192).layers_of("attention")[0].problem.dim["keys"] == 8192
     with pytest.raises(UsageError, match=r"--context is for a config\.json and decode workloads"):
         find_workload("resnet50", None, 8192)
-    with pytest.raises(UsageError, match=r"--phase is for the config\.json of a model"):
+    with pytest.raises(UsageError, match=r"a phase is for the config\.json of a model"):
         find_workload("llama-3-8b-decode", None, None, "prefill")

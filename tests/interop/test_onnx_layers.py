@@ -121,7 +121,7 @@ def test_attention_in_parts_is_batched_products_and_a_transposition(save: Save) 
 
 def test_open_dimensions_have_to_be_fixed_and_the_message_says_which(save: Save) -> None:
     path = save([helper.make_node("Softmax", ["x"], ["y"])], {"x": ["batch", "tokens", 32]}, {})
-    with pytest.raises(UsageError, match=r"'batch' of input 'x', 'tokens' of input 'x'; .*--fix batch=1,tokens=1"):
+    with pytest.raises(UsageError, match=r"'batch' of input 'x', 'tokens' of input 'x'; .*--shape batch=1,tokens=1"):
         find_workload(str(path))
     with pytest.raises(UsageError, match="no such open dimension; its own are 'batch', 'tokens'"):
         read_onnx(path, {"sequence": 3})

@@ -102,7 +102,7 @@ def test_a_dimension_may_be_of_the_grid_alone(rows: Path) -> None:
     assert kernel.launches[0].grid[1].evaluate({"batch": 9}) == 9
     with pytest.raises(UsageError, match="unknown parameter of rows 'batch'"):
         draft_spec(rows, replace(launch, grid="8", arguments=("batch=7",)))
-    with pytest.raises(UsageError, match="--arg batch=x: expected a whole number"):
+    with pytest.raises(UsageError, match="argument batch=x: expected a whole number"):
         draft_spec(rows, replace(launch, arguments=("batch=x",)))
 
 
@@ -188,13 +188,13 @@ def test_what_nobody_states_is_listed_at_once_and_marked(rows: Path) -> None:
     assert draft.missing == (
         "--shared BYTES",
         '--grid, such as --grid "ceil(n/block_x)"',
-        "--arg N=NUMBER",
-        "--arg flip=NUMBER",
-        "--arg m=NUMBER",
-        "--arg step=NUMBER",
-        "--arg A=f32[ELEMENTS]",
-        "--arg index=i32[ELEMENTS]",
-        "--arg out=u8[ELEMENTS]",
+        "N=NUMBER",
+        "flip=NUMBER",
+        "m=NUMBER",
+        "step=NUMBER",
+        "A=f32[ELEMENTS]",
+        "index=i32[ELEMENTS]",
+        "out=u8[ELEMENTS]",
     )
     assert draft.text.count('"?"') == len(draft.missing) + 1  # and in the line that explains it
     assert "# Macros that the source fixes: WIDTH (8)." in draft.text
@@ -233,10 +233,10 @@ def test_scalars_vectors_files_and_shared_memory_of_a_launch(rows: Path, tmp_pat
         (LaunchWords("rwos"), "unknown kernel in rows.cu 'rwos'; did you mean rows"),
         (LaunchWords(arguments=("M=3",)), "unknown parameter of rows 'M'; did you mean m"),
         (LaunchWords(arguments=("m",)), "expected a parameter and its value, such as n=4096"),
-        (LaunchWords(arguments=("m=1", "m=2")), "--arg m was given twice"),
+        (LaunchWords(arguments=("m=1", "m=2")), "argument m was given twice"),
         (LaunchWords(arguments=("m=2.5",)), "expected a whole number, for m is of type i32"),
         (LaunchWords(arguments=("m=3000000000",)), "i32 holds -2147483648 to 2147483647"),
-        (LaunchWords(arguments=("scale=big",)), "--arg scale=big: expected a number"),
+        (LaunchWords(arguments=("scale=big",)), "argument scale=big: expected a number"),
         (LaunchWords(arguments=("out=f33[4]",)), "unknown element type 'f33'"),
         (LaunchWords(arguments=("out=4",)), "expected x=f32[n], x=zeros:f32[n] or x=@values.npy"),
         (LaunchWords(arguments=("out=f32[k]",)), "unknown name 'k'"),
@@ -261,7 +261,7 @@ def test_wrong_words_get_one_line(rows: Path, words: LaunchWords, says: str) -> 
     ("source", "says"),
     [
         ("void f() {}", "has no kernel"),
-        ("__global__ void a() {} __global__ void b() {}", "has 2 kernels (a, b): name one with --entry"),
+        ("__global__ void a() {} __global__ void b() {}", "has 2 kernels (a, b): name one as in"),
         ("template <int N> __global__ void a(int* x) { x[0] = N; }", "a is a template"),
         ("__global__ void a(int* x) { x[0] = lower_case; }", "lower_case"),
         ("__global__ void a(int* x) { x[threadIdx.x] = 1; }", "never reads blockDim"),

@@ -141,7 +141,7 @@ class Bench:
         """`analyze --measure` of the kernel."""
         return [
             "analyze", *self._command, "--gpu", self.gpu.name, "--objective", "latency", "--top", "20",
-            "--processes", "1", "--db", str(self.database), "--measure", "--effort", "quick",
+            "--db", str(self.database), "--measure", "--effort", "quick",
         ]  # fmt: skip
 
     def run(self, *command: str) -> tuple[int, str, str]:

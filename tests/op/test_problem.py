@@ -279,7 +279,7 @@ def test_an_activation_is_no_op_but_there_is_one_like_it(name: str, number: int)
 
 
 def test_an_unknown_op_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"unknown op 'matmull'; did you mean matmul.*kernrec ops"):
+    with pytest.raises(UsageError, match=r"unknown op 'matmull'; did you mean matmul.*kernrec list ops"):
         find_op("matmull")
 
 

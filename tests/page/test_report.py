@@ -88,12 +88,12 @@ def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path) -> None:
     import sys
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kernrec", "report", *arguments]
+        command = [sys.executable, "-m", "kernrec", "explore", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
 
     target = tmp_path / "out.html"
     shape = ["--op", "matmul", "--shape", "m=64,n=64,k=64"]
-    done = run("--gpu", "rtx4090", *shape, "--html", str(target))
+    done = run("--gpu", "rtx4090", *shape, "--output", str(target))
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\S+: \d\.\d MB, 1 problem on 1 GPU\n", done.stdout)
     assert data_of(target.read_text(encoding="utf-8"))["mode"] == "report"

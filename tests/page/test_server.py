@@ -117,7 +117,7 @@ def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFix
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert run(["explore", "--no-browser", "--port", str(taken.getsockname()[1])]) == 2
+        assert run(["explore", "--port", str(taken.getsockname()[1])]) == 2
     assert "is in use" in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFix
 def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_peace() -> None:
     import signal
 
-    command = [sys.executable, "-m", "kernrec", "explore", "--no-browser", "--port", "0", "--gpu", "t4"]
+    command = [sys.executable, "-m", "kernrec", "explore", "--port", "0", "--gpu", "t4"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     assert process.stdout is not None
     port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\n", process.stdout.readline())[1])  # type: ignore[index]

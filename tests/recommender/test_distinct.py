@@ -95,7 +95,8 @@ def test_what_is_not_faster_does_not_say_that_it_may_be(recommender: Recommender
 
 
 @pytest.mark.parametrize(
-    "options", [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"], ["--wide", "--max-power", "250W"]]
+    "options",
+    [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"], ["--format", "wide", "--max-power", "250W"]],
 )
 def test_every_row_shows_its_power_limit_and_the_title_names_no_other(
     capsys: pytest.CaptureFixture[str], options: list[str]

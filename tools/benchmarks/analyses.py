@@ -72,8 +72,8 @@ def _commands(folder: Path) -> dict[str, list[str]]:
         "matvec_shared": [textbook / "matvec_shared.cu", "--spec", textbook / "matvec_shared.toml"],
         "nbody": [textbook / "nbody.cu", "--spec", textbook / "nbody.toml"],
         "stencil2d": [_DATA / "stencil2d.cu", "--spec", folder / "stencil2d.json"],
-        "Triton layernorm": [f"{triton / 'rows.py'}:layernorm", "--call", folder / "rows.toml"],
-        "Triton matmul": [f"{triton / 'matmul.py'}:matmul", "--call", folder / "matmul.toml"],
+        "Triton layernorm": [f"{triton / 'rows.py'}:layernorm", "--spec", folder / "rows.toml"],
+        "Triton matmul": [f"{triton / 'matmul.py'}:matmul", "--spec", folder / "matmul.toml"],
     }
     gpus = {"T": "a100"}
     return {name: [*map(str, words), "--gpu", gpus.get(name[0], "rtx4090")] for name, words in commands.items()}
@@ -86,7 +86,7 @@ def _analyze(checkout: Path, words: list[str], folder: Path, answers: dict[str, 
         shutil.rmtree(folder / "cache" / results, ignore_errors=True)
     database = folder / "own.duckdb"
     database.unlink(missing_ok=True)
-    options = ("--processes", "1", "--json", "--db", database)
+    options = ("--json", "--db", database)
     answers[which] = json.loads(
         python(COMMAND, "analyze", *words, *options, environment=environment_in(folder, checkout))
     )

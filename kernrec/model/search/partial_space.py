@@ -59,7 +59,9 @@ class PartialSearch:
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
         """Lay out a space of tunables, (C, T); spreads: standard deviations by which a bound lies below the mean."""
         self._ensemble: Any = import_optional(
-            "sklearn.ensemble", "choosing which configs of a large space to profile (`--all` profiles all)", "train"
+            "sklearn.ensemble",
+            "choosing which configs of a large space to profile (`--effort exhaustive` profiles all)",
+            "train",
         )
         self._features = _features(tunables)
         self._seed, self._spreads = seed, spreads

@@ -257,7 +257,7 @@
     const input = byId("add-gpu"), name = input.value.trim();
     const known = data.options.gpus.find((gpu) => [gpu.name, gpu.title].some((text) => text.toLowerCase() === name.toLowerCase()));
     if (!name) return;
-    if (!known) { say(`${name} is no GPU of this list; kernrec gpus has them all`, true); return; }
+    if (!known) { say(`${name} is no GPU of this list; kernrec list gpus has them all`, true); return; }
     if (!state.gpus.includes(known.name)) state.gpus.push(known.name);
     input.value = "";
     fillGpus();

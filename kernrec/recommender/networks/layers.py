@@ -76,7 +76,7 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
     op = None if wanted.op is None or wanted.op == "all" else find_op(wanted.op)
     if wanted.workload is None:
         if op is None:
-            raise UsageError("a workload or an op is needed; `kernrec ops` lists the ops")
+            raise UsageError("a workload or an op is needed; `kernrec list ops` lists the ops")
         chosen = default_workload(op)
     else:
         named = wanted.workload

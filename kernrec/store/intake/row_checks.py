@@ -131,7 +131,7 @@ def faults(
             if name not in cards:
                 query = f"SELECT measurement_id FROM db.measurement WHERE gpu = $1 LIMIT {most}"
                 yield (
-                    f"are of an {unknown('GPU', name, cards, 'kernrec gpus')}",
+                    f"are of an {unknown('GPU', name, cards, 'kernrec list gpus')}",
                     [str(key) for (key,) in connection.execute(query, [name]).fetchall()],
                 )
             elif conditions := list(_conditions_of_card(find_gpu(name), kinds)):

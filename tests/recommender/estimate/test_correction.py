@@ -70,7 +70,7 @@ def simulated(gpu: str, problems: int, factor: Callable[[int], float], configs: 
 def trained_on(path: Path, rows: list[dict[str, Any]]) -> Path:
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
-    assert run(["train", "--db", str(path), "--threads", "1"]) == 0
+    assert run(["train", "--db", str(path)]) == 0
     return path
 
 

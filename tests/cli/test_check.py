@@ -1,4 +1,4 @@
-"""`kernrec emulate` as people run it, on PTX (no compiler needed) and on CUDA."""
+"""`kernrec check` as people run it, on PTX (no compiler needed) and on CUDA."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def scale(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return run_here("emulate", *arguments)
+    return run_here("check", *arguments)
 
 
 def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
 
 
 def test_the_table_says_that_it_was_no_gpu(scale: Path) -> None:
-    command = [sys.executable, "-m", "kernrec", "emulate", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2"]
+    command = [sys.executable, "-m", "kernrec", "check", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "global.x.read_requests   2" in done.stdout
     assert "not measured on a GPU" in done.stderr
@@ -82,7 +82,7 @@ def test_the_table_says_that_it_was_no_gpu(scale: Path) -> None:
         (["x=f32[64]", "f32:much", "u32:64"], "'much' is not a valid f32"),
         (["x=f32[64]", "f32:2", "u32:-1"], "'-1' is not a valid u32"),
         (["x", "f32:2", "u32:64"], "expected a=f32[4096]"),
-        (["x=f32[64]", "f32:2", "u32:64", "--entry", "scael"], "did you mean scale"),
+        (["x=f32[64]", "f32:2", "u32:64", "--gpu", "rtx4091"], "did you mean rtx4090"),
         (["x=f32[64]", "f32:2", "u32:64", "--grid", "1,2,3,4"], "--grid"),
         (["x=f32[64]", "f32:2", "u32:64", "--block", "0"], "--block"),
         (["x=f32[64]", "f32:2", "u32:64", "--save", "z=z.npy"], "--save"),
@@ -153,6 +153,26 @@ def test_macros_that_multiply_each_other_end_with_the_limit(tmp_path: Path, monk
     assert done.stderr == "kernrec: bomb.cu: compiling took longer than 1 s\n"
 
 
+GATHER = """
+extern "C" __global__ void gather(const int* index, const float* x, float* y) {
+    y[blockIdx.x * blockDim.x + threadIdx.x] = x[index[blockIdx.x * blockDim.x + threadIdx.x]];
+}
+"""
+
+
+@pytest.mark.parametrize(("elements", "sectors"), [(8, (32, 32)), (1 << 20, (900, 1024))])
+def test_random_indexes_cover_the_buffer_that_they_index(
+    tmp_path: Path, elements: int, sectors: tuple[int, int]
+) -> None:
+    pytest.importorskip("cupy", reason="compiling needs CuPy")
+    (path := tmp_path / "gather.cu").write_text(GATHER)
+    buffers = ("index=i32[1024]", f"x=f32[{elements}]", "y=f32[1024]")
+    done = run(f"{path}:gather", *buffers, "--grid", "4", "--block", "256", "--json")
+    assert done.returncode == 0, done.stderr
+    least, most = sectors
+    assert least <= json.loads(done.stdout)["global.x.read_sectors"] <= most
+
+
 REVERSE = """
 extern "C" __global__ void reverse(const float* x, float* y) {
     __shared__ float kept[128];
@@ -167,7 +187,7 @@ def test_a_missing_barrier_is_a_race(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = tmp_path / "reverse.cu"
     path.write_text(REVERSE)
-    launch = (path, "x=f32[128]", "y=zeros:f32[128]", "--block", "128", "--races")
+    launch = (path, "x=f32[128]", "y=zeros:f32[128]", "--block", "128")
     assert run(*launch, "-D", "BARRIER=__syncthreads()").returncode == 0
     done = run(*launch, "-D", "BARRIER= ")
     assert done.returncode == 1
@@ -179,7 +199,7 @@ def test_a_missing_barrier_is_a_race(tmp_path: Path) -> None:
 def test_the_example_of_the_guide_computes_what_it_says(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     guide = (ROOT / "docs" / "guides" / "emulate.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^\$ kernrec emulate docs/examples/(saxpy.*)$", guide, re.MULTILINE)
+    (line,) = re.findall(r"^\$ kernrec check docs/examples/(saxpy.*)$", guide, re.MULTILINE)
     path, saved = tmp_path / "saxpy.cu", tmp_path / "y.npy"
     path.write_text(
         'extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {\n'
@@ -286,7 +306,7 @@ def test_a_tensor_map_and_a_cluster_are_launched(tmp_path: Path) -> None:
     path.write_text(BOX)
     x = np.arange(12 * 16, dtype=np.int32).reshape(12, 16)
     np.save(matrix, x)
-    launch = ["y=zeros:i32[64]", "--grid", "2", "--cluster", "2", "--races", "--save", f"y={result}", "--json"]
+    launch = ["y=zeros:i32[64]", "--grid", "2", "--cluster", "2", "--gpu", "h200", "--save", f"y={result}", "--json"]
     done = run(path, f"x=map(box=4x8):@{matrix}", *launch)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(result).reshape(2, 4, 8), [x[:4, 4:12], x[1:5, 4:12]])

@@ -1,0 +1,112 @@
+"""`--bill`: a year's work of a network, and the prices of its energy and of GPUs."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
+
+from kernrec.cli import quantity
+from kernrec.cli.options import NETWORK, Options, option
+from kernrec.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from kernrec.gpu import GPU
+    from kernrec.recommender.networks.bill import Tariff
+    from kernrec.recommender.networks.compare import CardPrice
+
+PARTS = ("gpus", "hours", "utilization", "calls", "energy", "carbon")
+_EXAMPLE = "gpus=200,utilization=60%,energy=0.25EUR/kWh,carbon=380g/kWh"
+_HOURS = 8760.0
+_PER_GPU = {"": 1.0, "h": 1.0, "hour": 1.0}
+"""Units of a GPU's price: bought, or rented by the hour."""
+
+
+class Billed(Options):
+    """The option for the bill of a year."""
+
+    bill: Annotated[
+        list[str] | None,
+        option("A year: gpus=9,energy=0.2EUR/kWh,h200=3EUR/h, ...", panel=NETWORK, metavar="PARTS"),
+    ] = None
+
+    @cached_property
+    def parts(self) -> Mapping[str, str]:
+        """The parts of --bill by name."""
+        parts: dict[str, str] = {}
+        for part in ",".join(self.bill or ()).split(",") if self.bill else ():
+            name, equals, value = (text.strip() for text in part.partition("="))
+            if not (name and equals and value):
+                raise UsageError(f"--bill {part!r:.60}: expected parts such as {_EXAMPLE}")
+            if name in parts:
+                raise UsageError(f"--bill has {name} twice")
+            parts[name] = value
+        return parts
+
+    @property
+    def tariff(self) -> "Tariff | None":
+        """The work of a year and its prices; None if --bill states neither.
+
+        Raises:
+            UsageError: A value is impossible, or a part lacks the one that it belongs to.
+        """
+        parts = {name: self.parts[name] for name in PARTS if name in self.parts}
+        if not parts:
+            return None
+        if {"calls", "gpus"} <= parts.keys():
+            raise UsageError("--bill has calls and gpus; either says how much runs in a year")
+        if "gpus" not in parts and (alone := next((name for name in ("hours", "utilization") if name in parts), None)):
+            raise UsageError(f"--bill: {alone} needs gpus, how many GPUs run the network, such as gpus=200")
+        if not {"calls", "gpus"} & parts.keys():
+            raise UsageError(f"--bill: {next(iter(parts))} needs gpus, such as gpus=200, or calls a year, such as 1e9")
+        from kernrec.recommender.networks.bill import Tariff
+
+        return Tariff(
+            quantity.calls("--bill calls", parts["calls"]) if "calls" in parts else None,
+            quantity.energy_price("--bill energy", parts["energy"]) if "energy" in parts else None,
+            quantity.carbon("--bill carbon", parts["carbon"]) if "carbon" in parts else None,
+            _gpu_seconds(parts),
+        )
+
+    def prices(self, gpus: "Sequence[GPU]") -> "dict[str, CardPrice]":
+        """Return the prices of GPUs by name: in one currency, and all bought or all rented.
+
+        Args:
+            gpus: The GPUs that are compared.
+        """
+        from kernrec.gpu import find_gpu
+        from kernrec.gpu.find import UnknownGPU
+        from kernrec.recommender.networks.compare import CardPrice
+
+        prices: dict[str, CardPrice] = {}
+        for name, text in self.parts.items():
+            if name in PARTS:
+                continue
+            try:
+                card = find_gpu(name)
+            except UnknownGPU:
+                raise unknown("part of --bill", name, [*PARTS, *(gpu.name for gpu in gpus)]) from None
+            if card.name not in {gpu.name for gpu in gpus}:
+                raise UsageError(f"--bill {name}={text:.40}: {card.name} is not among the GPUs that are compared")
+            value, currency, unit = quantity.price(
+                f"--bill {name}", text, _PER_GPU, "h200=30000EUR or, rented by the hour, h200=3EUR/h"
+            )
+            if value <= 0.0:
+                raise UsageError(f"--bill {name}={text:.40}: a price of more than 0 is expected")
+            prices[card.name] = CardPrice(value, currency, bool(unit))
+        if len({(price.currency, price.hourly) for price in prices.values()}) > 1:
+            raise UsageError("--bill: expected one currency, and all GPUs bought or all rented by the hour")
+        return prices
+
+
+def _gpu_seconds(parts: Mapping[str, str]) -> float:
+    gpus = quantity.number("--bill gpus", parts.get("gpus", "0"))
+    hours = quantity.number("--bill hours", parts["hours"]) if "hours" in parts else _HOURS
+    share = quantity.fraction("--bill utilization", parts["utilization"]) if "utilization" in parts else 1.0
+    for name, value, most, expected in (
+        ("gpus", gpus if "gpus" in parts and gpus.is_integer() else 1.0 if "gpus" not in parts else 0.0, 1e9,
+         "a whole number from 1"),
+        ("hours", hours, 8784.0, "more than 0 and at most 8784, the hours of a year"),
+        ("utilization", share, 1.0, "more than 0 % and at most 100 %"),
+    ):  # fmt: skip
+        if not 0 < value <= most:
+            raise UsageError(f"--bill {name}={parts.get(name, value)}: {expected} is expected")
+    return gpus * hours * 3600.0 * share
