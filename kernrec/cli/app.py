@@ -24,8 +24,6 @@ COMMANDS = {
     "report": "explore.report",
     "collect": "collect.collect",
     "contribute": "contribute.contribute",
-    "refine": "refine.refine",
-    "search": "search.search",
     "doctor": "doctor.doctor",
     "analyze": "analyze.analyze",
     "capture": "capture.capture",

@@ -27,8 +27,7 @@ def info(
             raise UsageError(f"--shipped is about what ships with kernrec, not about --db {db}; give one of them")
         _print_shipped(as_json)
         return
-    from kernrec.measure.campaign.ingest import waiting_measurements
-    from kernrec.measure.campaign.journal import journal_path
+    from kernrec.measure.campaign.journal import journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
     from kernrec.store.coverage import tally
@@ -61,14 +60,10 @@ def info(
     notes = [conflicting(conflicts)] if conflicts else []
     if gone:
         notes.append(f"retracted, and answering no more (`kernrec db log`): {counted(gone, 'measurement')}")
-    waiting = waiting_measurements(journal_path(path))
+    waiting = waiting_measurements(path)
     when = "the next `kernrec collect` stores" if waiting.holder is None else "a running collector will store"
     if waiting.measurements:
         notes.append(f"{journal_path(path)} has {counted(waiting.measurements, 'measurement')}, which {when}")
-    if waiting.damaged:
-        notes.append(
-            f"{journal_path(path)} has {counted(waiting.damaged, 'line')} that no collector wrote, to be put aside"
-        )
     print_notes(notes)
     if measurements:
         _print_tally(None, measurements)

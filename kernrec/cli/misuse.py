@@ -9,6 +9,11 @@ from typer.exceptions import TyperException
 from kernrec.errors import UsageError, unknown
 
 _RENAMED = {"--stack": "--backend", "--time": "--map"}
+_REMOVED = {
+    "refine": "use `kernrec collect --strategy refine`",
+    "search": "use `kernrec collect --strategy guide` (or genetic)",
+}
+"""By removed command, what to use."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
@@ -29,6 +34,8 @@ def sentence(error: TyperException) -> str:
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
+        if match[1] in _REMOVED:
+            return f"`kernrec {match[1]}` was removed: {_REMOVED[match[1]]}"
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         argument = match[1].split()[0]

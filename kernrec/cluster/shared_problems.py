@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kernrec.measure.campaign.chooser import Chooser, Visit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Search
 from kernrec.measure.campaign.results import ProblemResult
-from kernrec.measure.collect import Visit
+from kernrec.op import Problem
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
@@ -77,10 +78,8 @@ class _Own:
         return len(self._own) if self._search is None else self._search.batch(measured)
 
 
-class SharedProblems:
-    """A `Chooser` for problems that are planned from the start."""
-
-    needs_energy = False
+class SharedProblems(Chooser):
+    """Chooses among problems that are planned from the start."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
         """Begin; configs: to screen at most, of all problems together."""
@@ -97,15 +96,17 @@ class SharedProblems:
         """The results so far, by problem."""
         return tuple(problem.result for problem in self._problems.values())
 
+    @property
+    def recalled(self) -> Sequence[Problem]:
+        return [problem.planned.problem for problem in self._problems.values()]
+
     def begin(self, earlier: Iterable[Measurement]) -> None:
-        """Take earlier measurements into account."""
         for measurement in earlier:
             if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
                 problem.result.add_earlier(measurement)
                 _add(problem, measurement)
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
-        """As of `Chooser`."""
         open_problems = [problem for problem in self._problems.values() if problem.open]
         chosen = _choice(card, cards, open_problems)
         if chosen is None:
@@ -136,13 +137,11 @@ class SharedProblems:
         return Visit(planned, tuple(chosen.rows))
 
     def learn(self, measurement: Measurement) -> None:
-        """As of `Chooser`."""
         if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
             problem.result.add_new(measurement)
             _add(problem, measurement)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        """As of `Chooser`."""
         problem = self._problems[visit.planned.problem.key]
         own, count = problem.under_way.pop(id(visit.planned))
         if not over:

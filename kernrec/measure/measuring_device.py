@@ -3,12 +3,13 @@
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel
 from kernrec.measure.campaign.campaign import CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
@@ -95,6 +96,16 @@ def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
     gpu = find_gpu(name)
     opening = {"device": DeviceKind.REPLAY, "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
+
+
+def inputs_of(kernel: Kernel) -> InputInfo:
+    """Return the content of a user's kernel's inputs, as rows state it."""
+    if not kernel.declares_problem:
+        return STANDARD_INPUTS
+    samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
+    if kernel.inouts:
+        samples = f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
+    return replace(STANDARD_INPUTS, input_distribution=samples)
 
 
 def new_session() -> str:

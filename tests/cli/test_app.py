@@ -71,7 +71,7 @@ def test_completion_completes_commands_and_options() -> None:
         done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=True)
         return done.stdout.split()
 
-    assert completions("kernrec re") == ["recommend", "report", "refine"]
+    assert completions("kernrec re") == ["recommend", "report"]
     assert completions("kernrec recommend --obj") == ["--objective"]
 
 

@@ -28,9 +28,8 @@ from evidence.recordings.files import AbsentError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Config, Kernel, config_text
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.card_plan import collect_plan
-from kernrec.measure.collect import CollectRequest
-from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.collect import collect
+from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.model.learn.model_file import save
 from kernrec.model.prior.prior_fingerprint import prior_fingerprint
 from kernrec.op import Problem
@@ -161,13 +160,13 @@ def _evaluated(card: Card, data: Path, folder: Path, budget: int, seed: int) -> 
     request = CollectRequest(
         problems=None,
         database=own,
-        device=DeviceKind.REPLAY,
         gpu=card.gpu,
         recording=recording,
+        strategy=Strategy.PLAN,
         budget=CampaignBudget(None, budget),
         seed=seed,
     )
-    collect_plan(request)
+    collect(request)
     chosen = _chosen(own)
     contributed = [
         each.take(

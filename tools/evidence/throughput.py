@@ -25,7 +25,7 @@ from kernrec.kernel import Space, find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
-from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import MeasuringEffort, Progress
 from kernrec.measure.device.nvml import choose_cards
@@ -92,7 +92,7 @@ def _ours(configs: list[dict[str, int]], sm: int, uuid: str, folder: Path) -> li
         if measurement and measurement.protocol.tier == Tier.SCREEN and measurement.latency_s is not None:
             times.append(measurement.latency_s * 1e3)
 
-    with Journal(folder / "throughput.journal") as journal:
+    with Journal(journal_path(folder / "throughput")) as journal:
         settings = CampaignSettings("throughput", MeasuringEffort(None, 0))
         planned = [PlannedProblem("", PROBLEM, tasks)]
         Campaign(client, planned, journal, settings, CampaignHooks(report=report), compile_queue).run()

@@ -53,6 +53,9 @@ _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 _LOOKAHEAD = 128
 """Scheduled configs among which one is looked for whose code is ready."""
 
+_WAIT_S = 0.2
+"""Seconds until a problem that another run measures is tried again."""
+
 
 @dataclass(frozen=True)
 class CampaignSettings:
@@ -82,6 +85,8 @@ class CampaignHooks:
     """Called with each measurement after it is in the journal, and with notes."""
     finished: Callable[[], None] = lambda: None
     """Called after each problem, when every measurement belongs to a closed block."""
+    claim: Callable[[Problem], bool] = lambda problem: True
+    """Claims a planned problem in place of the one before; false if another run measures it."""
 
 
 @dataclass
@@ -156,7 +161,7 @@ class Campaign:
         """
         try:
             self.begin()
-            for planned, following, left in _in_order(self._problems):
+            for planned, following, left in self._in_order():
                 self._upcoming = [task for problem in following for task in problem.tasks[:VARIANTS_AHEAD]]
                 if self.spent:
                     break
@@ -164,6 +169,24 @@ class Campaign:
                 self._hooks.finished()
         finally:
             self.end()
+
+    def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
+        """(a problem, the one after it if that is known, how many are left with it); claimed problems come last."""
+        if not isinstance(self._problems, Sequence):
+            yield from ((planned, (), 1) for planned in self._problems)
+            return
+        waiting = deque(self._problems)
+        while waiting and not self.spent:
+            for _ in range(len(waiting)):
+                if self._hooks.claim(waiting[0].problem):
+                    planned = waiting.popleft()
+                    yield planned, list(waiting)[:1], len(waiting) + 1
+                    break
+                waiting.rotate(-1)
+            else:
+                if self._hooks.stopping():
+                    raise Stopped
+                time.sleep(_WAIT_S)
 
     @property
     def spent(self) -> bool:
@@ -386,14 +409,3 @@ class Campaign:
         device = self.session.info.name if self.session.info else ""
         target = self._run.planned.name if self._run else ""
         self._hooks.report(replace(progress, device=device, target=target))
-
-
-def _in_order(
-    problems: Iterable[PlannedProblem],
-) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-    """(a problem, the one after it if that is known, how many are left with it)."""
-    if not isinstance(problems, Sequence):
-        yield from ((planned, (), 1) for planned in problems)
-        return
-    for i, planned in enumerate(problems):
-        yield planned, problems[i + 1 : i + 2], len(problems) - i

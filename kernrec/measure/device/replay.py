@@ -71,10 +71,26 @@ class Recording:
         return kernel, canonical_json(dict(config))
 
 
-def recorded_gpus(path: Path) -> tuple[str, ...]:
-    """The GPUs that a database holds measurements of."""
+def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
+    """Return the recorded GPUs that `--gpu` names: `auto` (the only one), `all`, or one by name.
+
+    Raises:
+        UsageError: there is nothing to replay, several GPUs to choose from, or no such GPU.
+    """
     with Database.open(path) as database:
-        return tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
+        gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
+    if not gpus:
+        raise UsageError(
+            f"{path} holds no measurements to replay: none of a whole card at its default limits and clocks"
+        )
+    if wanted == "auto" and len(gpus) > 1:
+        raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")
+    if wanted in ("auto", "all"):
+        return gpus
+    chosen = find_gpu(wanted).name
+    if chosen not in gpus:
+        raise unknown(f"GPU in {path}", chosen, gpus)
+    return (chosen,)
 
 
 def _replayable(row: Mapping[str, Any]) -> bool:
@@ -109,21 +125,12 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
     Raises:
         UsageError: if there is nothing to replay.
     """
+    (chosen,) = chosen_gpus(path, gpu or "auto")
     with Database.open(path) as database:
         rows = [row for row in database.rows("unretracted_rows") if _replayable(row)]
         configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
         problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
         kernels = database.kernels()
-    gpus = sorted({str(row["gpu"]) for row in rows})
-    if not gpus:
-        raise UsageError(
-            f"{path} holds no measurements to replay: none of a whole card at its default limits and clocks"
-        )
-    if gpu is None and len(gpus) > 1:
-        raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")
-    chosen = gpu or gpus[0]
-    if chosen not in gpus:
-        raise unknown(f"GPU in {path}", chosen, gpus)
     by_problem: dict[str, dict[ConfigKey, list[Mapping[str, Any]]]] = {}
     hashes: dict[str, dict[str, str]] = {}
     mine = [(problems[str(row["problem_id"])], str(row["kernel"]), row) for row in rows if row["gpu"] == chosen]
