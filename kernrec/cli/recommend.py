@@ -85,7 +85,7 @@ class RecommendOptions(options.Options):
     db: options.Databases = None
     query_log: Annotated[
         Path | None,
-        typer.Option(help="JSON lines file to add the query to, for `refine --workload`. Default: KERNREC_QUERY_LOG."),
+        typer.Option(help="JSON lines file to add the query to, for `collect --workload`. Default: KERNREC_QUERY_LOG."),
     ] = None
 
     @property

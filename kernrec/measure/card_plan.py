@@ -39,7 +39,7 @@ the survey's and the planner's in turn."""
 
 
 class CardPlan(Chooser):
-    """Chooses the fixed part, a round of the survey, then what a planner of `refine` wants and the survey."""
+    """Chooses the fixed part, a round of the survey, then what the planner of a refinement wants and the survey."""
 
     def __init__(
         self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
