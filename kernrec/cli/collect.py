@@ -115,11 +115,9 @@ class CollectOptions(options.Options):
         name = self.strategy or ("plan" if nothing and self.cluster is None else "all")
         if name not in list(Strategy):
             raise unknown("strategy", name, list(Strategy))
-        chosen = {option for option in _ONLY_FOR if getattr(self, option, None)} | (
-            {"no_resume"} if not self.resume else set()
-        )
         for option, strategies in _ONLY_FOR.items():
-            if option in chosen and name not in strategies:
+            chosen = getattr(self, option) if option != "no_resume" else not self.resume
+            if chosen and name not in strategies:
                 flag, fits = f"--{option.replace('_', '-')}", " or ".join(strategies)
                 raise UsageError(f"{flag} goes with --strategy {fits}; the strategy is {name}")
         return Strategy(name)

@@ -102,7 +102,6 @@ def _checked(trace: Path | None, calls: int | None, period: str) -> float:
 
 
 def _show_live(sample: "TraceSample", earlier: Sequence["TraceSample"]) -> None:
-    """Show the state of the GPU in one line on standard error, if that is a terminal, each half second."""
     before_s = earlier[-1].time_s if earlier else -_SHOWN_EVERY_S
     if sys.stderr.isatty() and sample.time_s // _SHOWN_EVERY_S > before_s // _SHOWN_EVERY_S:
         print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)

@@ -158,7 +158,6 @@ class Driver:
         return True
 
     def _is_there(self, card: _Card) -> bool:
-        """Whether a card measures what is left, or may do so soon."""
         return card.greeted and (card.identity is None or not self._kinds[card.identity.gpu].over)
 
     def _join(self) -> None:
@@ -310,13 +309,11 @@ class Driver:
             self._first.discard(name)
 
     def _wake(self, gpu: str) -> None:
-        """Something has changed: cards of a kind that had nothing to do may have."""
         for card in self._cards.values():
             if card.identity is not None and card.identity.gpu == gpu:
                 card.resting = False
 
     def _unknown(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The records that are neither in the database nor in the journal."""
         sessions = {str(record["row"]["session"]) for record in records if "row" in record}
         stored = known_moments(self._request.database, sessions)
         if sessions:
@@ -353,7 +350,6 @@ class Driver:
                 kind.lost[i] = replace(visit, earlier=(*visit.earlier, row))
 
     def _dismiss(self) -> None:
-        """The cards may empty their journals and end."""
         waiting = {name for name, card in self._cards.items() if card.identity is not None and not card.busy}
         for name in waiting:
             self._cluster.call(name, "end")

@@ -67,14 +67,12 @@ class _Own:
         self._own = np.array(sorted(own), dtype=np.int64)
 
     def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
-        """As of `Search`, without the configs of others."""
         if self._search is None:
             return np.setdiff1d(self._own, tried)
         order = self._search.order(tried, latency_s)
         return order[np.isin(order, self._own)]
 
     def batch(self, measured: int) -> int:
-        """As of `Search`."""
         return len(self._own) if self._search is None else self._search.batch(measured)
 
 
@@ -154,7 +152,6 @@ class SharedProblems(Chooser):
 
 
 def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:
-    """The problem that a card works on: its own, then a new one, then the one where most is left."""
     for problem in problems:
         if problem.home == card:
             return problem

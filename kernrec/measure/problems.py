@@ -117,7 +117,6 @@ def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:
 
 
 def _recorded_keys(wanted: Layer | WantedProblem) -> list[str]:
-    """The keys under which a recording may hold a problem: one for each layout if no layout was named."""
     problem = wanted.problem
     layouts = problem.definition.layouts if wanted.layout_free else ()
     bare = problem.key.removesuffix(problem.layout)

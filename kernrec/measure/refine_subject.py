@@ -125,7 +125,6 @@ def sampled_kernels(name: str, request: CollectRequest) -> Callable[[Problem], l
 
 
 def _measured(problem: Problem, gpu: GPU, context: Context) -> set[Key]:
-    """The configs of the library that databases hold measurements of."""
     kernels = [table.kernel for table in context.tables(problem, gpu)]
     hashes = {kernel.name: kernel.hash for kernel in kernels}
     rows = context.evidence(problem, gpu, kernels).measured

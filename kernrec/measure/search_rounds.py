@@ -122,7 +122,6 @@ class SearchRounds(Chooser):
             self._round_over = True
 
     def _ask_energies(self) -> bool:
-        """Whether there are energies to give out, once those of a round that is over were asked for."""
         if self._round_over:
             self._round_over = False
             self._energies += self._steps.energy_round()

@@ -287,7 +287,6 @@ class Campaign:
         return again
 
     def _coarse(self, until_s: float) -> list[ScheduledMeasurement]:
-        """Measure the energies that the schedule asks for, round by round."""
         again, done = list[ScheduledMeasurement](), 0
         while self.session.clock() < min(until_s, self._end_s) and (items := self._present_run.schedule.coarse()):
             again += self._work(items, _Phase(until_s, None, done, done + len(items)))
@@ -371,7 +370,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        """The time, UTC: that of the beginning and what has passed since, whatever becomes of the system's clock."""
+        # That of the beginning and what has passed since, whatever becomes of the system's clock.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 

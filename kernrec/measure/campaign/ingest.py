@@ -93,7 +93,6 @@ def ingest(
 
 
 def _fits(measurement: Measurement) -> bool:
-    """Whether a database can hold a measurement."""
     with Database.memory() as database:
         try:
             database.add_measurements([measurement])

@@ -212,7 +212,6 @@ class Journal:
                 connection.execute("DELETE FROM run WHERE id = ?", (number,))
 
     def _read_old(self, left_by_0_1: str) -> None:
-        """Take over the journals of kernrec 0.1 that no process has open, and delete them."""
         for path in _old_journals(self.path, left_by_0_1):
             with open_input(path) as file:
                 if try_lock(file.fileno()):
@@ -311,7 +310,6 @@ def _through_gate(path: Path) -> int:
 
 
 def _is_free(descriptor: int, byte: int) -> bool:
-    """Whether no process holds a lock on a byte."""
     if free := try_lock_byte(descriptor, byte):
         unlock_byte(descriptor, byte)
     return free

@@ -94,7 +94,6 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
 
 
 def _replayable(row: Mapping[str, Any]) -> bool:
-    """Whether a row was measured, not replayed, on a whole card at its default limits and clocks."""
     limits = (row["power_limit_w"], row["locked_sm_clock_hz"], row["locked_memory_clock_hz"])
     default_limits = limits == (None, None, None)
     return default_limits and not row["mig"] and not row["replayed"] and row["outcome"] != Outcome.QUARANTINED
