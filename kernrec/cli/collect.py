@@ -79,11 +79,11 @@ class CollectOptions(options.Options):
         from kernrec.measure.request import CollectRequest
         from kernrec.recommender.request import SCALAR_OBJECTIVES, objective_named
 
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise unknown("effort", self.effort, EFFORTS)
         strategy = self._strategy()
         if self.shape and self.workload:
             raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
-        if self.effort is not None and self.effort not in EFFORTS:
-            raise unknown("effort", self.effort, EFFORTS)
         if strategy.searches and self.op and not self.shape:
             raise UsageError(f"--strategy {strategy} searches one problem: give a --shape with --op")
         usual = "energy" if strategy.searches and not (self.device == "replay" and self.replay is None) else "latency"

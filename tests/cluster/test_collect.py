@@ -9,7 +9,6 @@ import pytest
 
 from kernrec.cluster import driver, shared_problems
 from kernrec.cluster.commands import collect_on
-from kernrec.errors import UsageError
 from kernrec.measure.campaign.early_ingest import EarlyIngest
 from kernrec.measure.campaign.journal import Journal, waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
@@ -162,9 +161,3 @@ def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(
     assert any(note.startswith(node) and "cannot be used: database or disk is full" in note for note in notes)
     assert set(times_measured(rows).values()) == {1}
     assert len(times_measured(rows)) == CONFIGS
-
-
-def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:
-    make_recording(tmp_path / "own.duckdb", 2, energy=False)
-    with pytest.raises(UsageError, match="cannot be collected into itself"):
-        collect(tmp_path, 1, recording=tmp_path / "own.duckdb")
