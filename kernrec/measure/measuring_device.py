@@ -15,7 +15,6 @@ from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
 from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
 from kernrec.measure.device.card_limits import restore_abandoned
-from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.protocol.measure_config import VERSION
@@ -87,14 +86,14 @@ def card_device(
     """
     gpu = find_gpu(card.name)
     restore_abandoned(card)
-    opening = {"device": DeviceKind.CUDA, "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
+    opening = {"device": "cuda", "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
     return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, card.uuid_hash, inputs)
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
     """The GPU of a recording, by its name; the seed draws which of the recorded repetitions it answers with."""
     gpu = find_gpu(name)
-    opening = {"device": DeviceKind.REPLAY, "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
+    opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
 
 

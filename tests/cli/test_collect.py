@@ -129,7 +129,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--op", "mm", "--strategy", "refine", "--effort", "quick"], "--effort goes with --strategy all;"),
         (["--op", "mm", "--objective", "energy"], "--objective goes with --strategy refine or guide or genetic;"),
         (["--op", "mm", "--strategy", "refine", "--objective", "pareto"], "unknown objective 'pareto'; known: latency"),
-        (["--op", "mm", "--strategy", "plan"], "--strategy plan chooses the problems itself"),
+        (["--op", "mm", "--shape", "m=1,n=1,k=1", "--strategy", "plan"], "--strategy plan chooses the problems itself"),
         (["--workload", "vgg16", "--strategy", "genetic"], "--workload goes with --strategy all or refine;"),
     ],
 )

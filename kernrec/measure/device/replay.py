@@ -113,13 +113,12 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
     return requested
 
 
-def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[Recording]:
+def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """The recorded problems of one GPU in a database, those with most configs first.
 
     Args:
         path: of the database.
         gpu: name in the GPU catalog; None if the database has measurements of one GPU only.
-        op: only its problems; None: all.
 
     Raises:
         UsageError: if there is nothing to replay.
@@ -136,7 +135,7 @@ def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[
     for key, kernel, row in sorted(mine, key=lambda item: str(item[2]["measured_at"])):
         hashes.setdefault(key, {})[kernel] = str(row["kernel_hash"])
     for key, kernel, row in mine:
-        if (op is None or key.startswith(f"{op}[")) and hashes[key][kernel] == row["kernel_hash"]:
+        if hashes[key][kernel] == row["kernel_hash"]:
             by_problem.setdefault(key, {}).setdefault((kernel, configs[str(row["config_id"])]), []).append(row)
     recordings = [
         Recording(
