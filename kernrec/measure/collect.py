@@ -280,5 +280,5 @@ class _LocalRun:
             self.result = replace(self.result, stored=self.result.stored + stored)
 
     def _conclude(self, campaigns: Sequence[Campaign]) -> None:
-        results = merged_results(result for campaign in campaigns for result in campaign.results)
-        self.result = replace(self.result, results=tuple(results))
+        results = tuple(result for campaign in campaigns for result in merged_results(campaign.results))
+        self.result = replace(self.result, results=results)

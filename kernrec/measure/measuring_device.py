@@ -10,10 +10,9 @@ from typing import Any
 
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel
-from kernrec.measure.campaign.campaign import CampaignSettings
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
-from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
+from kernrec.measure.campaign.results import CampaignBudget, CampaignSettings, MeasuringEffort
 from kernrec.measure.device.card_limits import restore_abandoned
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION

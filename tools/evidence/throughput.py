@@ -23,11 +23,11 @@ from on_gpu import NoGPUError, find_card
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, bind_launches
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import MeasuringEffort, Progress
+from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
 from kernrec.measure.device.nvml import choose_cards
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op, inputs, reference

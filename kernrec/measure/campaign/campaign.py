@@ -12,7 +12,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -24,21 +24,17 @@ from kernrec.measure.campaign.device_session import DeviceSession
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import (
-    EFFORTS,
-    CampaignBudget,
-    MeasuringEffort,
+    CampaignSettings,
     ProblemHistory,
     ProblemResult,
     Progress,
 )
 from kernrec.measure.campaign.schedule import Schedule, ScheduledMeasurement
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.measure.protocol import measure_config
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 from kernrec.store.measurement import (
     CodeInfo,
-    InputInfo,
     Measurement,
     MeasurementIdentity,
     MeasurementOrigin,
@@ -55,22 +51,6 @@ _LOOKAHEAD = 128
 
 _WAIT_S = 0.2
 """Seconds until a problem that another run measures is tried again."""
-
-
-@dataclass(frozen=True)
-class CampaignSettings:
-    """How much a campaign measures, and what its rows state about their origin."""
-
-    session: str
-    """Identifies the campaign in its rows."""
-    effort: MeasuringEffort = EFFORTS["normal"]
-    budget: CampaignBudget = field(default_factory=CampaignBudget)
-    seed: int = 0
-    measured_by: str | None = None
-    protocol_version: int = measure_config.VERSION
-    replayed: bool = False
-    """Whether the device repeats a recording."""
-    inputs: InputInfo = field(default_factory=InputInfo)
 
 
 @dataclass(frozen=True)
@@ -208,8 +188,6 @@ class Campaign:
             self._note(note)
         self._blocks.begin(0, with_energy=False)
 
-    # One problem: all configs, then energy where the guide asks for it, then the front.
-
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> bool:
         """Measure a problem, or go on with one whose slice of time was over.
 
@@ -329,8 +307,6 @@ class Campaign:
                 return item, variant
         self._compile_queue.wait(0.2)
         return None
-
-    # One measurement, whatever its outcome.
 
     def _measure(self, item: ScheduledMeasurement, variant: CompiledVariant | None) -> Measurement:
         run, task = self._present_run, item.task

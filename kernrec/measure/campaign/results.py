@@ -8,7 +8,7 @@ from kernrec.errors import UsageError
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.store import canonical_json
-from kernrec.store.measurement import Measurement, Outcome, Tier
+from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,22 @@ class CampaignBudget:
                 f"a budget of {self.seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
                 " give more, or a number such as 20configs"
             )
+
+
+@dataclass(frozen=True)
+class CampaignSettings:
+    """How much a campaign measures, and what its rows state about their origin."""
+
+    session: str
+    """Identifies the campaign in its rows."""
+    effort: MeasuringEffort = EFFORTS["normal"]
+    budget: CampaignBudget = field(default_factory=CampaignBudget)
+    seed: int = 0
+    measured_by: str | None = None
+    protocol_version: int = measure_config.VERSION
+    replayed: bool = False
+    """Whether the device repeats a recording."""
+    inputs: InputInfo = field(default_factory=InputInfo)
 
 
 @dataclass(frozen=True)
