@@ -214,7 +214,7 @@ class Journal:
     def _read_old(self, left_by_0_1: str) -> None:
         for path in _old_journals(self.path, left_by_0_1):
             with open_input(path) as file:
-                if try_lock(file.fileno()):
+                if try_lock(file.fileno()):  # otherwise kernrec 0.1 is filling it
                     self.append(*_old_records(file.read()))
                     path.unlink()
 
@@ -252,8 +252,9 @@ def waiting_measurements(database: Path) -> Waiting:
         OSError: the journal cannot be read.
     """
     path, holder = journal_path(database), None
-    count = sum("row" in record for old in _old_journals(path) for record in _old_records(old.read_bytes()))
+    count = sum("row" in record for old in _old_journals(path) for record in _old_records(_content(old)))
     if path.exists():
+        check_kind(path.stat().st_mode, path)
         try:
             connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
             if path.absolute() in _open_here:
@@ -330,6 +331,11 @@ def _old_journals(path: Path, left_by_0_1: str = r"(\.\d+)?") -> list[Path]:
         return []
     name = re.compile(re.escape(path.name.removesuffix(".journal.sqlite")) + left_by_0_1 + r"\.journal")
     return sorted(other for other in path.parent.iterdir() if name.fullmatch(other.name))
+
+
+def _content(path: Path) -> bytes:
+    with open_input(path) as file:
+        return file.read()
 
 
 def _old_records(content: bytes) -> list[dict[str, Any]]:
