@@ -7,8 +7,8 @@ Several GPUs of one kind share the problems, and one GPU measures each problem: 
 good configs do. Several runs on one database share the problems, too: each claims a problem while it measures it.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -201,13 +201,7 @@ class _LocalRun:
             self._campaign(device, share, self._report, store, i if len(work) > 1 else None, len(work))
             for i, (device, share) in enumerate(work)
         ]
-        threads = [threading.Thread(target=self._run, args=(campaign,)) for campaign in campaigns[1:]]
-        for thread in threads:
-            thread.start()
-        self._run(campaigns[0])
-        for thread in threads:
-            thread.join()
-        self._conclude(campaigns)
+        self._run(campaigns)
 
     def measure_chosen(self, device: MeasuringDevice, chooser: Chooser) -> None:
         """Measure what a chooser wants, visit after visit."""
@@ -229,8 +223,7 @@ class _LocalRun:
                 chooser.done(visit, session.clock() - begun_s)
 
         campaign = self._campaign(device, visits(), take, partial(self._store, chooser))
-        self._run(campaign)
-        self._conclude([campaign])
+        self._run([campaign])
         if (outcome := chooser.outcome()) is not None:
             self.result = replace(self.result, outcomes=((device.gpu, outcome),))
 
@@ -266,19 +259,26 @@ class _LocalRun:
             device.compile_queue(devices),
         )
 
-    def _run(self, campaign: Campaign) -> None:
-        try:
-            campaign.run()
-        except Stopped:
-            self.result = replace(self.result, stopped=True)
-        except KernrecError as error:
-            self.result = replace(self.result, error=self.result.error or str(error))
+    def _run(self, campaigns: Sequence[Campaign]) -> None:
+        """Run campaigns side by side."""
+
+        def ended(campaign: Campaign) -> Stopped | KernrecError | None:
+            try:
+                campaign.run()
+            except (Stopped, KernrecError) as end:
+                return end
+            return None
+
+        # This thread runs the first campaign, so that a second Ctrl-C reaches it.
+        with ThreadPoolExecutor(len(campaigns)) as threads:
+            others = [threads.submit(ended, campaign) for campaign in campaigns[1:]]
+            ends = [ended(campaigns[0]), *(other.result() for other in others)]
+        errors = [str(end) for end in ends if isinstance(end, KernrecError)]
+        results = tuple(result for campaign in campaigns for result in merged_results(campaign.results))
+        stopped = any(isinstance(end, Stopped) for end in ends)
+        self.result = replace(self.result, results=results, stopped=stopped, error=errors[0] if errors else None)
 
     def _store(self, chooser: Chooser) -> None:
         with suppress(UsageError):  # in use, for example: the journal keeps the rows, and they are stored later
             stored = chooser.store(lambda: ingest(self._journal, self._request.database))
             self.result = replace(self.result, stored=self.result.stored + stored)
-
-    def _conclude(self, campaigns: Sequence[Campaign]) -> None:
-        results = tuple(result for campaign in campaigns for result in merged_results(campaign.results))
-        self.result = replace(self.result, results=results)
