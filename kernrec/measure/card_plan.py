@@ -183,7 +183,8 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
 
 def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
     """The contenders of the problems that people ask for, without those that no config can run."""
-    problems = asked_problems(gpu)
+    if not (problems := asked_problems(gpu)):
+        return None
     try:
         return subject_on(gpu.name, replace(request, problems=problems))
     except UsageError:
