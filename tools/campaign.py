@@ -9,7 +9,7 @@ is over, and leaves in the folder `--out`:
     doctor.json        the probe of the card
     gpu-tests.txt      what the tests that need a GPU said (of `--tests`)
     campaign.duckdb    everything measured so far; `kernrec db merge` adds it to a database, `db export` shares it
-    campaign.log       what was done, with times; *.journal if the database could not take some rows
+    campaign.log       what was done, with times; *.journal.sqlite if the database could not take some rows
 
 Plans: `broad` screens the predicted best of all standard problems, `truth` large random samples of a few problems for
 evaluation, `deep` goes on with `broad`'s problems at normal effort.
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace, deadline: float) -> int:
         _log(out, error)
     if database.exists():
         shutil.copy(database, out)
-    for journal in database.parent.glob("*.journal"):
+    for journal in database.parent.glob("*.journal.sqlite"):
         shutil.copy(journal, out)
     return 1 if error else 0
 
@@ -104,15 +104,14 @@ def measure(arguments: argparse.Namespace, until: float) -> str | None:
     """Collect what a plan wants; what ended it early, if anything did."""
     from kernrec.cli.progress import Lines
     from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
-    from kernrec.measure.collect import CollectRequest, collect
-    from kernrec.measure.device.interface import DeviceKind
+    from kernrec.measure.collect import collect
+    from kernrec.measure.request import CollectRequest, WantedProblem
 
     efforts = {"truth": MeasuringEffort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}
     planned = truth() if arguments.plan == "truth" else broad()
     wanted = CollectRequest(
-        problems=None if arguments.replay else planned,
+        problems=None if arguments.replay else [WantedProblem(*each) for each in planned],
         database=arguments.database,
-        device=DeviceKind.REPLAY if arguments.replay else DeviceKind.CUDA,
         gpu="all" if arguments.replay else arguments.gpu,
         recording=arguments.replay,
         effort=efforts.get(arguments.plan, EFFORTS["quick"]),

@@ -25,8 +25,8 @@ from kernrec.util.human import counted
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.kernel import Kernel
-    from kernrec.measure.collect import CollectResult
     from kernrec.measure.measure_kernel import KernelMeasurement
+    from kernrec.measure.request import CollectResult
     from kernrec.op import Problem
     from kernrec.recommender import Recommendation
     from kernrec.recommender.analyze.kernel import Analysis

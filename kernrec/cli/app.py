@@ -27,8 +27,6 @@ COMMANDS = {
     "serve-audit": "serve_audit.serve_audit",
     "collect": "collect.collect",
     "contribute": "contribute.contribute",
-    "refine": "refine.refine",
-    "search": "search.search",
     "monitor": "monitor.monitor",
     "train": "train.train",
     "evaluate": "evaluate.evaluate",

@@ -1,122 +1,167 @@
 """`kernrec collect`: measure kernel configs on a GPU and store the measurements."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernrec import paths
-from kernrec.cli import measuring
-from kernrec.cli.quantity import budget as parse_budget
+from kernrec.cli import measuring, options, quantity
+from kernrec.cli.collected import print_collected, print_outlook, print_result
 from kernrec.errors import UsageError, unknown
-from kernrec.util.human import config_text, human
 
 if TYPE_CHECKING:
-    from kernrec.measure.collect import CollectRequest, CollectResult
+    from kernrec.measure.request import CollectRequest, Strategy
+    from kernrec.recommender.estimate.operating_point import OperatingPoint
+
+__all__ = ["collect", "print_collected"]
+
+_SEARCHES = ("guide", "genetic")
+_ONLY_FOR = {
+    "effort": ("all",),
+    "no_resume": ("all",),
+    "objective": ("refine", *_SEARCHES),
+    "until": ("refine",),
+    "dry_run": ("refine",),
+    "workload": ("all", "refine"),
+}
+"""The strategies that an option fits."""
+_BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
-def collect(
-    op: Annotated[str | None, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = None,
+class CollectOptions(options.Options):
+    """The options of `kernrec collect`."""
+
+    op: Annotated[str, typer.Option("--op", help="Operator or alias, or all (`kernrec ops`).")] = ""
     shape: Annotated[
         str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096. Default: the layers of a workload.")
-    ] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload whose layers to measure.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Tensor layout, such as nchw or nhwc.")] = None,
+    ] = None
+    workload: Annotated[str | None, typer.Option(help="Workload whose layers to measure.")] = None
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
+    layout: options.Layout = None
     gpu: Annotated[
         str, typer.Option("--gpu", callback=measuring.present, help="auto, all, or an index in this machine.")
-    ] = "auto",
+    ] = "auto"
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="all: every problem in turn. refine: what lowers the expected regret most. guide, genetic: search one"
+            " problem. plan: what models are unsure of. Default: all; plan if nothing is named."
+        ),
+    ] = None
+    objective: Annotated[
+        str, typer.Option(help="What refine, guide and genetic minimize: latency, energy or edp; searches also pareto.")
+    ] = ""
     budget: Annotated[
-        str | None, typer.Option(help="When to stop: 30m, 2h or 200configs. Default, if nothing is named: 10m.")
-    ] = None,
+        str | None,
+        typer.Option(help="When to stop: 30m, 2h or 200configs. Default: 10m (refine, plan), 200configs (searches)."),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(help="refine: stop once the mean regret is below this with 95 % probability, such as 2%."),
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="refine: list what would be measured and why.")] = False
     effort: Annotated[
-        str, typer.Option(help="How many configs to measure per problem: quick, normal or exhaustive.")
-    ] = "normal",
-    db: measuring.Database = None,
-    resume: Annotated[bool, typer.Option(help="Skip what the database already has.")] = True,
-    device: measuring.Device = "cuda",
-    replay: measuring.Replay = None,
-    seed: measuring.Seed = 0,
-    set_power_limit: measuring.SetPowerLimit = None,
-    lock_clocks: measuring.LockClocks = None,
-    cluster: measuring.Cluster = None,
-) -> None:
+        str | None, typer.Option(help="all: configs to measure per problem: quick, normal (the default) or exhaustive.")
+    ] = None
+    resume: Annotated[bool, typer.Option(help="Skip what the database already has.")] = True
+    db: measuring.Database = None
+    device: measuring.Device = "cuda"
+    replay: measuring.Replay = None
+    seed: measuring.Seed = 0
+    set_power_limit: measuring.SetPowerLimit = None
+    lock_clocks: measuring.LockClocks = None
+    cluster: measuring.Cluster = None
+
+    def request(self) -> "CollectRequest":  # type: ignore[override]
+        """What to measure; `UsageError` for options that do not go together."""
+        from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
+        from kernrec.measure.problems import select_layers
+        from kernrec.measure.request import CollectRequest
+        from kernrec.recommender.request import SCALAR_OBJECTIVES, objective_named
+
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise unknown("effort", self.effort, EFFORTS)
+        strategy = self._strategy()
+        if self.shape and self.workload:
+            raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
+        if strategy.searches and self.op and not self.shape:
+            raise UsageError(f"--strategy {strategy} searches one problem: give a --shape with --op")
+        usual = "energy" if strategy.searches and not (self.device == "replay" and self.replay is None) else "latency"
+        objective = objective_named(self.objective or usual)
+        if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
+            raise unknown("objective", objective, SCALAR_OBJECTIVES)
+        budget = self.budget or ("" if self.until else _BUDGETS.get(strategy, ""))
+        seconds, configs = quantity.budget("--budget", budget) if budget else (None, None)
+        until = None if self.until is None else quantity.fraction("--until", self.until)
+        recording, database = measuring.replay_files(self.device, self.replay, self.db)  # last: it reads a recording
+        return CollectRequest(
+            problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
+            database=database or paths.user_database(),
+            gpu=self.gpu,
+            recording=recording,
+            strategy=strategy,
+            objective=objective,
+            effort=EFFORTS[self.effort or "normal"],
+            budget=CampaignBudget(seconds, configs),
+            until=until,
+            resume=self.resume,
+            seed=self.seed,
+        )
+
+    def _strategy(self) -> "Strategy":
+        from kernrec.measure.request import Strategy
+
+        nothing = not self.op and self.shape is None and self.workload is None and self.device != "replay"
+        name = self.strategy or ("plan" if nothing and self.cluster is None else "all")
+        if name not in list(Strategy):
+            raise unknown("strategy", name, list(Strategy))
+        for option, strategies in _ONLY_FOR.items():
+            chosen = getattr(self, option) if option != "no_resume" else not self.resume
+            if chosen and name not in strategies:
+                flag, fits = f"--{option.replace('_', '-')}", " or ".join(strategies)
+                raise UsageError(f"{flag} goes with --strategy {fits}; the strategy is {name}")
+        return Strategy(name)
+
+    def points(self) -> "tuple[OperatingPoint, ...]":
+        """The operating points to measure at; only the GPU's own if none is named."""
+        return measuring.limits(self.set_power_limit, self.lock_clocks, self.device)
+
+
+@options.takes(CollectOptions)
+def collect(wanted: CollectOptions) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
-    If it is interrupted or killed, at most the config being measured is lost; run it again to resume. The card is
-    measured as it is set, unless --set-power-limit or --lock-clocks allow to set it; the budget is for each of them.
-    With nothing named it measures the plan of `kernrec contribute` for ten minutes, and keeps the rows.
-    With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or the name of a GPU.
+    If it is interrupted or killed, at most the config being measured is lost; run it again to resume. Several runs on
+    one database share the work. The GPU is measured as it is set, unless --set-power-limit or --lock-clocks allow to
+    set it; the budget is for each of them. If nothing is named, it measures the plan of `kernrec contribute` for ten
+    minutes, and keeps the rows. With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or a GPU's name.
     """
-    from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
-    from kernrec.measure.card_plan import collect_plan
-    from kernrec.measure.collect import CollectRequest
-    from kernrec.measure.collect import collect as collect_named
-    from kernrec.measure.device.interface import DeviceKind
-    from kernrec.measure.problem_selection import select_layers
+    from kernrec.measure.collect import collect_at, outlook
 
-    if effort not in EFFORTS:
-        raise unknown("effort", effort, EFFORTS)
-    replay, db = measuring.replay_files(device, replay, db)
-    if shape and workload:
-        raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
-    seconds, configs = (None, None) if budget is None else parse_budget("--budget", budget)
-    layers = select_layers(op, shape, workload, dtype, layout)
-    request = CollectRequest(
-        problems=None if layers is None else [(layer.name, layer.problem) for layer in layers],
-        layers=layers or (),
-        database=db or paths.user_database(),
-        device=DeviceKind(device),
-        gpu=gpu,
-        recording=replay,
-        effort=EFFORTS[effort],
-        budget=CampaignBudget(seconds, configs),
-        resume=resume,
-        seed=seed,
-    )
-    if cluster is not None:
+    request, points = wanted.request(), wanted.points()
+    if wanted.cluster is not None:
         from kernrec.cluster.commands import collect_on
+        from kernrec.cluster.ray_cluster import RayCluster
 
-        if request.problems is None and request.recording is None:
-            raise UsageError("name what to measure with --op, and --shape or --workload")
-        measuring.run_on_cluster(
-            cluster,
-            request,
-            set_power_limit or lock_clocks,
-            lambda cards, report, stopping: collect_on(cards, request, report, stopping),
-            lambda result: print_collected(result, request),
+        if wanted.set_power_limit or wanted.lock_clocks:
+            raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
+        if wanted.dry_run:
+            raise UsageError("--dry-run lists what one card would measure first: leave out --cluster")
+        request.check(many_gpus=True)
+        cards = RayCluster(wanted.cluster, request.database, request.recording is not None)
+        measuring.run_measuring(
+            lambda report, stopping: collect_on(cards, request, report, stopping),
+            lambda result: print_result(result, request),
         )
-        return
-    run = collect_plan if request.problems is None and request.recording is None else collect_named
-    measuring.run_at_limits(
-        measuring.limits(set_power_limit, lock_clocks, device),
-        gpu,
-        lambda card, point, report, stopping: run(replace(request, gpu=card), report, stopping),
-        lambda result: print_collected(result, request),
-    )
+    elif wanted.dry_run:
+        from dataclasses import replace
 
-
-def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print how much was measured or replayed, the best configs, and what failed and why."""
-    done = "replayed" if request.recording is not None else "measured"
-    for result in collected.results:
-        before = f", {result.earlier} known before" if result.earlier else ""
-        name = "" if result.name == result.problem else f"{result.name}: "
-        print(f"{name}{result.problem}: {result.measured} {done}{before}")
-        for what, measurement, cost, unit in (
-            ("fastest", result.best, "latency_s", "s"),
-            ("frugal", result.frugal, "energy_j", "J"),
-        ):
-            if measurement is not None:
-                config = config_text(measurement.identity.config)
-                value = human(getattr(measurement, cost), unit)
-                print(f"  {what}  {value:>8}  {measurement.identity.kernel} {config}")
-    failures: dict[str, tuple[int, str]] = {}
-    for result in collected.results:
-        for kind, count in result.failures.items():
-            total, example = failures.get(kind, (0, result.examples[kind]))
-            failures[kind] = (total + count, example)
-    for kind, (count, example) in sorted(failures.items()):
-        print(f"{count} {kind}, such as: {example}")
-    left = f", {collected.leftover} of them from an interrupted earlier run" if collected.leftover else ""
-    print(f"{collected.stored + collected.leftover} rows are new in {request.database}{left}")
+        for point in points:
+            if text := measuring.limit_text(point):
+                print(text)
+            print_outlook(outlook(replace(request, point=point)), request.objective)
+    else:
+        measuring.run_each(
+            lambda report, stopping: collect_at(points, request, report, stopping),
+            lambda result: print_result(result, request),
+        )

@@ -16,7 +16,7 @@ from kernrec.util.human import counted, human
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kernrec.measure.collect import CollectResult
+    from kernrec.measure.request import CollectResult
     from kernrec.store.share.contribution import Contribution
 
 FOLDER = "contributed"
@@ -49,9 +49,8 @@ def contribute(wanted: ContributeOptions) -> None:
     in it. If it is interrupted, what was measured stays, and is in the bundle of the next run.
     """
     from kernrec.measure.campaign.results import CampaignBudget
-    from kernrec.measure.card_plan import collect_plan
-    from kernrec.measure.collect import CollectRequest
-    from kernrec.measure.device.interface import DeviceKind
+    from kernrec.measure.collect import collect
+    from kernrec.measure.request import CollectRequest, Strategy
     from kernrec.store.keys import make_own_key
     from kernrec.store.share.contribution import add_pending, pending_gpus, pending_sessions
 
@@ -75,9 +74,9 @@ def contribute(wanted: ContributeOptions) -> None:
     request = CollectRequest(
         problems=None,
         database=database,
-        device=DeviceKind(wanted.device),
         gpu=wanted.gpu,
         recording=replay,
+        strategy=Strategy.PLAN,
         budget=CampaignBudget(seconds, configs),
         seed=wanted.seed,
         resumed=pending_sessions(database),  # a bundle has the fixed part as it was measured for this one
@@ -95,7 +94,7 @@ def contribute(wanted: ContributeOptions) -> None:
         if result.stopped or result.error is not None:
             print("no bundle was written: the next run goes on; `kernrec contribute --measured` writes what is there")
 
-    measuring.run_measuring(lambda report, stopping: collect_plan(request, report, stopping, begun), show)
+    measuring.run_measuring(lambda report, stopping: collect(request, report, stopping, begun), show)
     _write(database, cards[0], out)
 
 

@@ -61,8 +61,7 @@ def info(wanted: InfoOptions) -> None:
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
     """Show a database, and the pulled rows if `others`."""
-    from kernrec.measure.campaign.ingest import waiting_measurements
-    from kernrec.measure.campaign.journal import journal_path
+    from kernrec.measure.campaign.journal import journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
     from kernrec.store.coverage import contributed, tally
@@ -99,14 +98,10 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     notes = [conflicting(conflicts)] if conflicts else []
     if gone:
         notes.append(f"withdrawn, and answering no more: {counted(gone, 'measurement')}")
-    waiting = waiting_measurements(journal_path(path))
+    waiting = waiting_measurements(path)
     when = "the next `kernrec collect` stores" if waiting.holder is None else "a running collector will store"
     if waiting.measurements:
         notes.append(f"{journal_path(path)} has {counted(waiting.measurements, 'measurement')}, which {when}")
-    if waiting.damaged:
-        notes.append(
-            f"{journal_path(path)} has {counted(waiting.damaged, 'line')} that no collector wrote, to be put aside"
-        )
     print_notes(notes)
     if measurements:
         _print_tally(measurements)

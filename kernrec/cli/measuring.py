@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,13 +15,8 @@ from kernrec.cli.steps import Steps
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from kernrec.cluster.commands import ResultsByKind
-    from kernrec.cluster.ray_cluster import RayCluster
-    from kernrec.measure.at_limits import MeasuredResult
-    from kernrec.measure.collect import CollectRequest, Report, Stopping
+    from kernrec.measure.request import CollectResult, Report, Stopping
     from kernrec.recommender.estimate.operating_point import OperatingPoint
-
-Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
 
 
 def present(text: str) -> str:
@@ -33,6 +28,7 @@ def present(text: str) -> str:
 
 Gpu = Annotated[str, typer.Option("--gpu", callback=present, help="auto, or the index of a GPU in this machine.")]
 
+_DEVICES = ("cuda", "replay")
 Database = Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")]
 Device = Annotated[str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")]
 Replay = Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")]
@@ -53,15 +49,9 @@ Seed = Annotated[int, typer.Option(min=0, metavar="<int>", help="Seed of all ran
 
 
 def replay_files(device: str, replay: Path | None, db: Path | None) -> tuple[Path | None, Path | None]:
-    """(--replay, --db), with what ships where `--device replay` names neither.
-
-    Raises:
-        UsageError: --device, --replay and --db do not go together.
-    """
-    from kernrec.measure.collect import DEVICES
-
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
+    """(--replay, --db), with what ships if `--device replay` names neither; `UsageError` if they do not fit."""
+    if device not in _DEVICES:
+        raise unknown("device", device, _DEVICES)
     if device != "replay" and replay is not None:
         raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
     if device != "replay":
@@ -81,7 +71,7 @@ def replay_files(device: str, replay: Path | None, db: Path | None) -> tuple[Pat
 
 def limits(set_power_limit: str | None, lock_clocks: str | None, device: str) -> "tuple[OperatingPoint, ...]":
     """The operating points that --set-power-limit and --lock-clocks ask for; one, the card's own, without them."""
-    from kernrec.measure.at_limits import operating_points
+    from kernrec.measure.collect import operating_points
 
     for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
         if text is not None and device == "replay":
@@ -126,88 +116,37 @@ class Stop:
             signal.signal(handled, handler)
 
 
-Result = TypeVar("Result", bound="MeasuredResult")
+def run_measuring(
+    measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
+) -> None:
+    """As `run_each`, for one result."""
+    from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
+
+    run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
 
 
-def run_measuring(measure: "Callable[[Report, Stopping], Result]", show: Callable[[Result], None]) -> None:
-    """Measure with progress on standard error, show the result, and end with its exit status.
+def run_each(
+    measure: "Callable[[Report, Stopping], list[tuple[OperatingPoint, CollectResult]]]",
+    show: "Callable[[CollectResult], None]",
+) -> None:
+    """Measure with progress on standard error, show the results, and end with the exit status of the last.
 
     Args:
-        measure: called with what takes its progress, and with what says whether to stop.
-        show: prints what was measured, also of a run that ended early.
+        measure: called with a function that takes progress, and with one that says whether to stop.
+        show: prints what was measured, also if it ended early.
     """
     from kernrec.cli.progress import display
 
     stop = Stop()
     with stop, display() as report:
-        result = measure(report, stop)
-    show(result)
+        results = measure(report, stop)
+    for point, result in results:
+        if text := limit_text(point):
+            print(text)
+        show(result)
     if result.error is not None:
         print(f"kernrec: {result.error}", file=sys.stderr)
         raise typer.Exit(1)
     if result.stopped:
         print("kernrec: interrupted", file=sys.stderr)
         raise typer.Exit(stop.status)
-
-
-def run_at_limits(
-    points: "tuple[OperatingPoint, ...]",
-    gpu: str,
-    measure: "Callable[[str, OperatingPoint, Report, Stopping], Result]",
-    show: Callable[[Result], None],
-) -> None:
-    """As `run_measuring`, at each operating point of `limits` in turn; measure: called with GPU and point first."""
-    from kernrec.measure.at_limits import ResultsAtLimits, measure_at
-    from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-
-    if points == (DEFAULT_POINT,):
-        run_measuring(lambda report, stopping: measure(gpu, DEFAULT_POINT, report, stopping), show)
-        return
-
-    def show_each(measured: ResultsAtLimits[Result]) -> None:
-        for point, result in measured.results:
-            print(limit_text(point))
-            show(result)
-
-    run_measuring(
-        lambda report, stopping: measure_at(points, gpu, lambda uuid, point: measure(uuid, point, report, stopping)),
-        show_each,
-    )
-
-
-def run_on_cluster(
-    address: str,
-    request: "CollectRequest",
-    limits: str | None,
-    measure: "Callable[[RayCluster, Report, Stopping], Result]",
-    show: Callable[[Result], None],
-) -> None:
-    """As `run_measuring`, on the cards that --cluster names.
-
-    Args:
-        address: of the cluster.
-        request: names the database that is filled, and whether recordings are replayed.
-        limits: of --set-power-limit or --lock-clocks, which do not go with it.
-        measure: measures on the cluster, and closes it.
-        show: prints what was measured.
-
-    Raises:
-        UsageError: as `RayCluster`.
-        KernrecError: Ray is not installed.
-    """
-    from kernrec.cluster.ray_cluster import RayCluster
-
-    if limits is not None:
-        raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
-    cluster = RayCluster(address, request.database, request.recording is not None)
-    run_measuring(lambda report, stopping: measure(cluster, report, stopping), show)
-
-
-def show_kinds(results: "ResultsByKind[Result]", show: Callable[[Result], None]) -> None:
-    """Print the result of each kind of GPU, with its name where there are several."""
-    from kernrec.gpu import find_gpu
-
-    for kind, result in results.results:
-        if len(results.results) > 1:
-            print(find_gpu(kind).title)
-        show(result)

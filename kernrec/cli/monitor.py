@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.quantity import duration
 from kernrec.errors import UsageError
@@ -22,20 +23,39 @@ _REPLAYED_LINES = 20
 _ROUGH_S = 1.0  # cards update their power sensor every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
 
 
-def monitor(
-    command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None,
-    pid: Annotated[int | None, typer.Option(help="Monitor while this process runs instead.")] = None,
-    replay: Annotated[Path | None, typer.Option(help="Show a recorded trace instead; no GPU is needed.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv or .parquet file.")] = None,
-    period: Annotated[str, typer.Option(help="Time between two samples, such as 100ms.")] = "100ms",
-    calls: Annotated[
-        int | None, typer.Option(help="How often the command calls the kernel, to print joules per call.")
-    ] = None,
+class MonitorOptions(options.Options):
+    """The options of `kernrec monitor`."""
+
+    command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None
+    pid: Annotated[int | None, typer.Option(help="Monitor while this process runs instead.")] = None
+    replay: Annotated[Path | None, typer.Option(help="Show a recorded trace instead; no GPU is needed.")] = None
+    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv or .parquet file.")] = None
+    period: Annotated[str, typer.Option(help="Time between two samples, such as 100ms.")] = "100ms"
+    launches: Annotated[
+        int | None, typer.Option("--calls", help="How often the command calls the kernel, to print joules per call.")
+    ] = None
     device: Annotated[
         str, typer.Option(help="GPU: its number in nvidia-smi, or its UUID. Default: the first visible one.")
-    ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-) -> None:
+    ] = "auto"
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
+
+    @property
+    def period_s(self) -> float:
+        """Seconds between two samples; `UsageError` for an option that is not accepted."""
+        if sum([bool(self.command), self.pid is not None, self.replay is not None]) != 1:
+            raise UsageError("give exactly one of: a command after --, --pid, --replay")
+        if self.trace is not None and self.trace.suffix not in (".csv", ".parquet"):
+            raise UsageError(f"--trace {self.trace}: expected a .csv or .parquet file")
+        if self.launches is not None and self.launches < 1:
+            raise UsageError(f"--calls {self.launches}: at least 1 is accepted")
+        period_s = duration("--period", self.period)
+        if not 0.001 <= period_s <= 3600:
+            raise UsageError(f"--period {self.period}: from 1ms to 1h is accepted")
+        return period_s
+
+
+@options.takes(MonitorOptions)
+def monitor(wanted: MonitorOptions) -> None:
     """Monitor a GPU while a command runs, and print energy, mean power, clocks, temperature and throttle reasons.
 
     Standard output and the exit status are the command's; the summary goes to standard error. Signals are passed on to
@@ -45,9 +65,7 @@ def monitor(
     from kernrec.measure.monitor.trace import TraceFile, TraceSample, read_trace, summarize_trace, write_trace
     from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
 
-    if sum([bool(command), pid is not None, replay is not None]) != 1:
-        raise UsageError("give exactly one of: a command after --, --pid, --replay")
-    period_s = _checked(trace, calls, period)
+    period_s, replay, trace = wanted.period_s, wanted.replay, wanted.trace
     samples: list[TraceSample] = []
     notes: list[str] = []
     status = 0
@@ -55,11 +73,11 @@ def monitor(
         samples, title = read_trace(replay), f"replayed from {replay}"
         if trace is not None:
             write_trace(trace, samples)
-        if not as_json:
+        if not wanted.as_json:
             for sample in samples[:: max(len(samples) // _REPLAYED_LINES, 1)]:
                 print(line(sample))
     else:
-        reader = NvmlReader(device)
+        reader = NvmlReader(wanted.device)
         notes, title = reader.notes, f"{reader.name}, one sample every {human(period_s, 's')}"
         with nullcontext() if trace is None else TraceFile(trace) as file:
 
@@ -69,18 +87,18 @@ def monitor(
                 if file is not None:
                     file.add(sample)
 
-            if pid is not None:
-                watch_process(pid, reader, period_s, show)
+            if wanted.pid is not None:
+                watch_process(wanted.pid, reader, period_s, show)
             else:
-                status = watch_command(command or [], reader, period_s, show)
+                status = watch_command(wanted.command or [], reader, period_s, show)
         if sys.stderr.isatty():
             print(file=sys.stderr)
-    summary = summarize_trace(samples, calls)
+    summary = summarize_trace(samples, wanted.launches)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
     # Standard output belongs to the command, as with `time`.
-    stream = sys.stderr if command else sys.stdout
-    if as_json:
+    stream = sys.stderr if wanted.command else sys.stdout
+    if wanted.as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:
         print("\n".join(_lines(summary, title)), file=stream)
@@ -89,20 +107,7 @@ def monitor(
         raise typer.Exit(status)
 
 
-def _checked(trace: Path | None, calls: int | None, period: str) -> float:
-    """Seconds of the period; `UsageError` for an option that is not accepted."""
-    if trace is not None and trace.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"--trace {trace}: expected a .csv or .parquet file")
-    if calls is not None and calls < 1:
-        raise UsageError(f"--calls {calls}: at least 1 is accepted")
-    period_s = duration("--period", period)
-    if not 0.001 <= period_s <= 3600:
-        raise UsageError(f"--period {period}: from 1ms to 1h is accepted")
-    return period_s
-
-
 def _show_live(sample: "TraceSample", earlier: Sequence["TraceSample"]) -> None:
-    """Show the state of the GPU in one line on standard error, if that is a terminal, each half second."""
     before_s = earlier[-1].time_s if earlier else -_SHOWN_EVERY_S
     if sys.stderr.isatty() and sample.time_s // _SHOWN_EVERY_S > before_s // _SHOWN_EVERY_S:
         print(f"\r{line(sample)}   ", end="", file=sys.stderr, flush=True)

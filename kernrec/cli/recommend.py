@@ -195,8 +195,8 @@ def _answer_networks(
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.bill import bills
-    from kernrec.recommender.networks.network import answer_network
     from kernrec.recommender.networks.memory import DoesNotFitError
+    from kernrec.recommender.networks.network import answer_network
 
     shapes, query = wanted.shape or [], wanted.query
     networks = [wanted.network(shapes)]

@@ -1,13 +1,12 @@
 """A card of a cluster: an actor that has one GPU, makes the visits that the driver gives it, and has a journal.
 
-Every measurement is in this card's journal, on its own disk, before the visit's answer is sent; the answer holds all
-records of the journal. The next call means that the driver has them, and the journal is emptied. The records that a run
-that was killed left in it are in the answer to `open`.
+Every measurement is in the journal on the actor's own disk before the visit's answer is sent. The answer holds all
+records of the actor's run. The next call means that the driver has them, and they are deleted. The records that a
+killed run left in the journal are in the answer to `open`. All actors of a machine share one journal.
 """
 
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,18 +19,14 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
-from kernrec.measure.campaign.journal import Journal, JournalInUse
+from kernrec.measure.campaign.chooser import Visit
+from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
-from kernrec.measure.collect import CollectRequest, Visit
-from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
+from kernrec.measure.request import CollectRequest
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store.measurement import MeasuredDevice, Measurement
-
-_MOST_REPLAYS = 256
-"""Processes of one machine that replay at once."""
 
 Limits = tuple[float | None, float | None, float | None, bool]
 """Power limit in W, locked core and memory clocks in Hz, whether the card is divided (MIG)."""
@@ -127,12 +122,13 @@ class Card:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         device = _device(request, Path(self._scratch.name))
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
-        self._journal = _journal(folder, f"{name}-{device.uuid_hash or device.gpu}", device.replayed)
+        self._journal = Journal(journal_path(folder / name), left_by_0_1="-.+")
+        budget = CampaignBudget(request.budget.seconds)
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             [],
             self._journal,
-            device.settings(new_session(), request.effort, CampaignBudget(request.budget.seconds), request.seed),
+            device.settings(new_session(), request.campaign_effort, budget, request.seed),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
             device.compile_queue(),
         )
@@ -195,19 +191,9 @@ def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:
     return replace(planned, tasks=tuple(tasks))
 
 
-def _journal(folder: Path, name: str, replayed: bool) -> Journal:
-    """The journal of a card; of a recording, which many processes can replay at once, the first that is free."""
-    for number in range(_MOST_REPLAYS if replayed else 0):
-        with suppress(JournalInUse):
-            return Journal(folder / f"{name}-{number}.journal")
-    return Journal(folder / f"{name}.journal")
-
-
 def _device(request: CollectRequest, scratch: Path) -> MeasuringDevice:
-    if request.device == DeviceKind.REPLAY:
-        assert request.recording is not None
-        recorded = load_recordings(request.recording, None if request.gpu == "auto" else request.gpu)
-        return recorded_device(request.recording, recorded[0].gpu, request.seed)
+    if request.recording is not None:
+        return recorded_device(request.recording, request.gpu, request.seed)
     from kernrec.measure.device.nvml import choose_cards
 
     (card,) = choose_cards("auto")

@@ -19,12 +19,13 @@ from typing import Any, Protocol
 from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, limits_of
 from kernrec.cluster.versions import sources_hash
 from kernrec.errors import KernrecError
+from kernrec.measure.campaign.chooser import Chooser, Visit
 from kernrec.measure.campaign.early_ingest import EarlyIngest
 from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.results import Progress
-from kernrec.measure.collect import Chooser, CollectRequest, CollectResult, Report, Stopping, Visit, replayed_gpus
-from kernrec.measure.device.interface import DeviceKind
+from kernrec.measure.device.replay import chosen_gpus
+from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping
 from kernrec.store.measurement import Measurement, Outcome, Tier
 
 _LOOK_S = 2.0
@@ -97,7 +98,6 @@ class Driver:
         journal: Journal,
         report: Report,
         stopping: Stopping,
-        needs_energy: bool = False,
     ) -> None:
         """Prepare a campaign.
 
@@ -108,16 +108,14 @@ class Driver:
             journal: of the database.
             report: called with each measurement and note.
             stopping: called often; once it returns true, the campaign ends.
-            needs_energy: whether a card that measures no energy is left out.
 
         Raises:
             UsageError: nothing can be replayed.
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._needs_energy = needs_energy
         self._early = EarlyIngest(journal, request.database)
-        self._replayed = replayed_gpus(request) if request.device == DeviceKind.REPLAY else []
+        self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._cards: dict[str, _Card] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
@@ -133,7 +131,7 @@ class Driver:
         except KernrecError as failure:
             error = str(failure)
         self._early.end()
-        return CollectResult((), self._early.stored, 0, stopped, error)
+        return CollectResult(stored=self._early.stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
         """Whether enough was measured; False: it was told to stop."""
@@ -160,7 +158,6 @@ class Driver:
         return True
 
     def _is_there(self, card: _Card) -> bool:
-        """Whether a card measures what is left, or may do so soon."""
         return card.greeted and (card.identity is None or not self._kinds[card.identity.gpu].over)
 
     def _join(self) -> None:
@@ -234,7 +231,7 @@ class Driver:
         request = replace(self._request, problems=None, seed=self._request.seed + card.number)
         if gpus := self._replayed:
             assert request.recording is not None
-            gpu = gpus[card.number % len(gpus)] or "auto"
+            gpu = gpus[card.number % len(gpus)]
             request = replace(request, recording=request.recording.absolute(), gpu=gpu)
         return request
 
@@ -266,7 +263,7 @@ class Driver:
         kind = self._kinds.get(card.gpu)
         if kind is not None and card.limits != kind.limits:
             return f"its power limit and clocks are {_limits_text(card.limits)}, here {_limits_text(kind.limits)}"
-        if self._needs_energy and not card.measures_energy:
+        if self._request.needs_energy and not card.measures_energy:
             return "it measures no energy"
         for other in self._identities():
             if other.compiler != card.compiler:
@@ -312,13 +309,11 @@ class Driver:
             self._first.discard(name)
 
     def _wake(self, gpu: str) -> None:
-        """Something has changed: cards of a kind that had nothing to do may have."""
         for card in self._cards.values():
             if card.identity is not None and card.identity.gpu == gpu:
                 card.resting = False
 
     def _unknown(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The records that are neither in the database nor in the journal."""
         sessions = {str(record["row"]["session"]) for record in records if "row" in record}
         stored = known_moments(self._request.database, sessions)
         if sessions:
@@ -355,7 +350,6 @@ class Driver:
                 kind.lost[i] = replace(visit, earlier=(*visit.earlier, row))
 
     def _dismiss(self) -> None:
-        """The cards may empty their journals and end."""
         waiting = {name for name, card in self._cards.items() if card.identity is not None and not card.busy}
         for name in waiting:
             self._cluster.call(name, "end")

@@ -146,22 +146,18 @@ class RayCluster:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _places(self) -> int:
-        """How many cards the nodes that live have."""
         return sum(int(node["Resources"].get(self._resource, 0)) for node in self._alive())
 
     def join(self) -> list[str]:
-        """As of `Cluster`; actors whose node has died count: Ray starts them on one that joins."""
         new = [f"card-{number}" for number in range(len(self._actors), self._places())]
         for name in new:
             self._actors[name] = self._ray.remote(Card).options(**self._needs, max_restarts=-1).remote()
         return new
 
     def call(self, card: str, method: str, *arguments: object) -> None:
-        """As of `Cluster`."""
         self._pending[getattr(self._actors[card], method).remote(*arguments)] = card
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
-        """As of `Cluster`."""
         if not self._pending:
             time.sleep(seconds)
             return
@@ -174,7 +170,6 @@ class RayCluster:
                 yield card, CardLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
 
     def close(self) -> None:
-        """As of `Cluster`."""
         for actor in self._actors.values():
             with suppress(Exception):
                 self._ray.kill(actor)

@@ -49,7 +49,6 @@ class _Differs:
 
 
 def _here() -> dict[str, str]:
-    """Versions that have to be the same on all nodes."""
     return {"kernrec": sources_hash(), "compiler": compiler()}
 
 
@@ -70,7 +69,6 @@ def _run(expected: dict[str, str], call: bytes) -> Any:
 
 @cache
 def _compiling() -> CompilingProcesses:
-    """The compiling process of this process of a node."""
     return CompilingProcesses(1)
 
 
@@ -122,13 +120,11 @@ class RayProcessors:
         return max(1, self._cores)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """As of `Processors`."""
         future: Future[R] = Future()
         self._submitted.put((pickle.dumps((task, args, kwargs)), future))
         return future
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """As of `Processors`; results are kept in the cache of this machine."""
         own, remaining = CompileCache.default(), iter(jobs)
         running: dict[Future[Compiled | tuple[str, str, Reason]], CompileJob] = {}
         while True:
@@ -212,7 +208,6 @@ class RayProcessors:
                 future.set_result(value)
 
     def _leave_out(self, node: _Differs) -> None:
-        """Hold all cores of a node."""
         if node.node in self._left_out:
             return
         self._note(f"{node.name} is left out: {node.reason}")
@@ -221,7 +216,6 @@ class RayProcessors:
         self._left_out[node.node] = self._ray.remote(_Nothing).options(**options).remote()
 
     def _count_cores(self) -> int:
-        """The cores of the nodes that live and take part."""
         nodes = self._ray.nodes()
         taking_part = [node for node in nodes if node["Alive"] and node["NodeID"] not in self._left_out]
         return sum(int(node["Resources"].get("CPU", 0)) for node in taking_part)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kernrec.measure.campaign.chooser import Chooser, Visit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Search
 from kernrec.measure.campaign.results import ProblemResult
-from kernrec.measure.collect import Visit
+from kernrec.op import Problem
 from kernrec.store import canonical_json
 from kernrec.store.measurement import Measurement
 
@@ -66,21 +67,17 @@ class _Own:
         self._own = np.array(sorted(own), dtype=np.int64)
 
     def order(self, tried: np.ndarray, latency_s: np.ndarray) -> np.ndarray:
-        """As of `Search`, without the configs of others."""
         if self._search is None:
             return np.setdiff1d(self._own, tried)
         order = self._search.order(tried, latency_s)
         return order[np.isin(order, self._own)]
 
     def batch(self, measured: int) -> int:
-        """As of `Search`."""
         return len(self._own) if self._search is None else self._search.batch(measured)
 
 
-class SharedProblems:
-    """A `Chooser` for problems that are planned from the start."""
-
-    needs_energy = False
+class SharedProblems(Chooser):
+    """Chooses among problems that are planned from the start."""
 
     def __init__(self, problems: Sequence[PlannedProblem], configs: int | None) -> None:
         """Begin; configs: to screen at most, of all problems together."""
@@ -97,15 +94,17 @@ class SharedProblems:
         """The results so far, by problem."""
         return tuple(problem.result for problem in self._problems.values())
 
+    @property
+    def recalled(self) -> Sequence[Problem]:
+        return [problem.planned.problem for problem in self._problems.values()]
+
     def begin(self, earlier: Iterable[Measurement]) -> None:
-        """Take earlier measurements into account."""
         for measurement in earlier:
             if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
                 problem.result.add_earlier(measurement)
                 _add(problem, measurement)
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
-        """As of `Chooser`."""
         open_problems = [problem for problem in self._problems.values() if problem.open]
         chosen = _choice(card, cards, open_problems)
         if chosen is None:
@@ -136,13 +135,11 @@ class SharedProblems:
         return Visit(planned, tuple(chosen.rows))
 
     def learn(self, measurement: Measurement) -> None:
-        """As of `Chooser`."""
         if (problem := self._problems.get(measurement.identity.problem.key)) is not None:
             problem.result.add_new(measurement)
             _add(problem, measurement)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        """As of `Chooser`."""
         problem = self._problems[visit.planned.problem.key]
         own, count = problem.under_way.pop(id(visit.planned))
         if not over:
@@ -155,7 +152,6 @@ class SharedProblems:
 
 
 def _choice(card: str, cards: Collection[str], problems: Sequence[_Problem]) -> _Problem | None:
-    """The problem that a card works on: its own, then a new one, then the one where most is left."""
     for problem in problems:
         if problem.home == card:
             return problem

@@ -15,8 +15,8 @@ from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.measure.card_plan import asked_subject
 from kernrec.measure.knowledge import Knowledge
-from kernrec.measure.problem_selection import select_layers
-from kernrec.measure.refine_subject import RefineRequest
+from kernrec.measure.problems import select_layers
+from kernrec.measure.request import CollectRequest
 from kernrec.op import Problem
 from kernrec.store import Stack
 from kernrec.store.coverage import MeasuredProblem, measured_problems
@@ -187,7 +187,7 @@ def card_gains(gpu: str, database: Path) -> list[LayerGain]:
         UsageError: no kernel runs on the card, or the database cannot be read.
     """
     card = find_gpu(gpu)
-    request = RefineRequest(problems=[], database=database, gpu=card.name)
+    request = CollectRequest(None, database, card.name)
     subject = asked_subject(card, request)
     if subject is None:
         raise UsageError(f"no kernel here runs on {card.name}, so that nothing can be measured there")

@@ -10,36 +10,21 @@ workloads, every op with the same weight; a recording has those that it holds.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import kernels_of
 from kernrec.kernel.fixed_part import FixedMeasurement, fixed_part
+from kernrec.measure.campaign.chooser import Chooser, Visit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task, check_memory
-from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort, ProblemResult, check_budget
-from kernrec.measure.collect import (
-    CollectRequest,
-    CollectResult,
-    DeviceWork,
-    Report,
-    Stopping,
-    Visit,
-    concluded,
-    measure_here,
-    open_journal,
-    replayed_gpus,
-)
-from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.replay import load_recordings
 from kernrec.measure.knowledge import Knowledge
-from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
-from kernrec.measure.problem_selection import select_layers
-from kernrec.measure.protocol.measure_config import FINALS
+from kernrec.measure.problems import select_layers
 from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem, sampled_kernels, subject_on
+from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subject_on
+from kernrec.measure.request import CollectRequest, Stopping, WantedProblem
 from kernrec.measure.survey import Survey
 from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Measurement
@@ -53,8 +38,8 @@ _ENERGY_EVERY = 5
 the survey's and the planner's in turn."""
 
 
-class CardPlan:
-    """A `Chooser`: the fixed part, a round of the survey, then what a planner of `refine` wants and the survey."""
+class CardPlan(Chooser):
+    """Chooses the fixed part, a round of the survey, then what the planner of a refinement wants and the survey."""
 
     def __init__(
         self, fixed: Sequence[PlannedProblem], survey: Survey | None = None, planner: RefinePlanner | None = None
@@ -66,13 +51,7 @@ class CardPlan:
         self._ahead = 0  # configs that the planner chose and the survey has not drawn yet, since its first round
         self._visits = 0
 
-    @property
-    def needs_energy(self) -> bool:
-        """As of `Chooser`."""
-        return False
-
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
-        """As of `Chooser`."""
         self._refining = False
         if self._fixed:
             return Visit(self._fixed.pop(0))
@@ -102,102 +81,30 @@ class CardPlan:
         return self._visits % _ENERGY_EVERY == 0
 
     def learn(self, measurement: Measurement) -> None:
-        """As of `Chooser`."""
         if self._planner is not None:
             self._planner.learn(measurement)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        """As of `Chooser`. The time of a visit with energies says nothing about one without."""
-        if self._planner is not None and self._refining:
+        if (
+            self._planner is not None and self._refining
+        ):  # the time of a visit with energies is no guide for one without
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
-
-@dataclass(frozen=True)
-class _Subject:
-    """A device with what can be measured there."""
-
-    device: MeasuringDevice
-    fixed: list[PlannedProblem]
-    refined: RefineSubject | None
-    """None where none of the problems can be measured."""
+    def store(self, ingest: Callable[[], int]) -> int:
+        return ingest() if self._planner is None else self._planner.store(ingest)
 
 
-def collect_plan(
-    request: CollectRequest,
-    report: Report = lambda progress: None,
-    stopping: Stopping = lambda: False,
-    begun: Callable[[str, str], object] = lambda session, gpu: None,
-) -> CollectResult:
-    """Measure the plan of a card; arguments, results and errors as of `collect`, whose problems are not named.
-
-    Args:
-        request: device, budget and database. Without a budget it is `USUAL_BUDGET_S`.
-        report: as of `collect`.
-        stopping: as of `collect`.
-        begun: told the session of the rows, and the card's kind, before anything is measured.
-    """
-    if request.gpu == "all":
-        raise UsageError("--gpu all: the plan is of one GPU; run it once for each, they share the database")
-    if request.budget == CampaignBudget():
-        request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
-    check_budget(request.budget, with_energy=False)
-    with open_journal(request, report) as (journal, leftover), TemporaryDirectory(prefix="kernrec-") as scratch:
-        wanted = _refine_request(request)
-        subject = _open_subject(request, wanted, Path(scratch))
-        knowledge = None if subject.refined is None else Knowledge(subject.refined, wanted)
-        plan = CardPlan(subject.fixed)
-        if subject.refined is not None and knowledge is not None:
-            survey = Survey(subject.refined, sampled_kernels(subject.refined.gpu, wanted), request.seed)
-            plan = CardPlan(subject.fixed, survey, RefinePlanner(wanted, knowledge, stopping=stopping))
-        session = new_session()
-        begun(session, subject.device.gpu)
-
-        def store(add: Callable[[], int]) -> int:
-            if knowledge is None:
-                return add()
-            version = knowledge.version()
-            stored = add()
-            knowledge.wrote(version)
-            return stored
-
-        result = measure_here(
-            [DeviceWork(subject.device, [])],
-            replace(request, effort=MeasuringEffort(None, FINALS)),
-            journal,
-            report,
-            stopping,
-            lambda _: plan,
-            store,
-            session,
-        )
-        by_problem = tuple(merged_results(result.results))
-        return concluded(replace(result, results=by_problem, leftover=leftover), journal, request.database)
-
-
-def _refine_request(request: CollectRequest) -> RefineRequest:
-    return RefineRequest(
-        problems=[],
-        database=request.database,
-        gpu=request.gpu,
-        recording=request.recording if request.device == DeviceKind.REPLAY else None,
-        budget=request.budget,
-        seed=request.seed,
-    )
-
-
-def _open_subject(request: CollectRequest, wanted: RefineRequest, scratch: Path) -> _Subject:
-    if request.device == DeviceKind.REPLAY:
-        (name,) = replayed_gpus(request)
-        assert request.recording is not None
-        refined = subject_on(name, wanted)
-        device = recorded_device(request.recording, refined.gpu, request.seed)
-        return _Subject(device, _recorded_part(request.recording, find_gpu(refined.gpu)), refined)
-    from kernrec.measure.device.nvml import choose_cards
-
-    (card,) = choose_cards(request.gpu)
-    device = card_device(card, scratch)
-    gpu = find_gpu(device.gpu)
-    return _Subject(device, fixed_problems(gpu), asked_subject(gpu, wanted))
+def card_plan(name: str, request: CollectRequest, claim: Callable[[str], bool], stopping: Stopping) -> CardPlan:
+    """Return the plan of a GPU, or of the recording of one."""
+    gpu = find_gpu(name)
+    if request.recording is None:
+        fixed, subject = fixed_problems(gpu), asked_subject(gpu, request)
+    else:
+        fixed, subject = _recorded_part(request.recording, gpu), subject_on(name, request)
+    if subject is None:
+        return CardPlan(fixed)
+    survey = Survey(subject, sampled_kernels(name, request), request.seed)
+    return CardPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request), claim, stopping))
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:
@@ -274,37 +181,18 @@ def _fits(problem: Problem, gpu: GPU) -> bool:
     return True
 
 
-def asked_subject(gpu: GPU, wanted: RefineRequest) -> RefineSubject | None:
+def asked_subject(gpu: GPU, request: CollectRequest) -> RefineSubject | None:
     """The contenders of the problems that people ask for, without those that no config can run."""
-    problems = asked_problems(gpu)
+    if not (problems := asked_problems(gpu)):
+        return None
     try:
-        return subject_on(gpu.name, replace(wanted, problems=problems))
+        return subject_on(gpu.name, replace(request, problems=problems))
     except UsageError:
         able = []
         for each in problems:
             try:
-                subject_on(gpu.name, replace(wanted, problems=[each]))
+                subject_on(gpu.name, replace(request, problems=[each]))
             except UsageError:
                 continue
             able.append(each)
-        return subject_on(gpu.name, replace(wanted, problems=able)) if able else None
-
-
-def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
-    """One result for each problem, whose visits were one each; what was measured before is that before the first."""
-    merged: dict[tuple[str, str], ProblemResult] = {}
-    for each in results:
-        before = merged.get((each.name, each.problem))
-        if before is None:
-            merged[each.name, each.problem] = each
-            continue
-        before.measured += each.measured
-        before.configs += each.configs
-        if each.best is not None:
-            before.best = each.best  # of earlier visits, too: a visit reads what was measured before
-        if each.frugal is not None:
-            before.frugal = each.frugal
-        for outcome, count in each.failures.items():
-            before.failures[outcome] = before.failures.get(outcome, 0) + count
-            before.examples.setdefault(outcome, each.examples[outcome])
-    return list(merged.values())
+        return subject_on(gpu.name, replace(request, problems=able)) if able else None

@@ -8,8 +8,7 @@ from typing import Any
 from kernrec.compile.nvrtc import compiler, supported_sms
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
-from kernrec.measure.campaign.ingest import waiting_measurements
-from kernrec.measure.campaign.journal import journal_path
+from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.device.interface import DeviceInfo
 from kernrec.measure.device.nvml import Card, cards
 from kernrec.measure.protocol.probe import Probe, save_probe
@@ -121,7 +120,7 @@ def _probed(card: Card) -> tuple[DeviceInfo, Probe]:
 def _database(path: Path) -> str:
     """The state of a database and its journal, in one line."""
     try:
-        waiting = waiting_measurements(journal_path(path))
+        waiting = waiting_measurements(path)
     except OSError as error:
         return f"{path}: its journal cannot be read: {error.strerror}"
     journal = ""

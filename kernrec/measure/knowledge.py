@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from kernrec.gpu import find_gpu
 from kernrec.kernel import config_text
 from kernrec.measure.campaign.plan import Task
-from kernrec.measure.refine_subject import RefineRequest, RefineSubject, WantedProblem
+from kernrec.measure.refine_subject import RefineSubject
+from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.recommender.contenders import key_of, measured_of, noise_between, side_by_side
 from kernrec.recommender.context import evidence_of
@@ -31,7 +32,7 @@ class ChangedAnswer:
 class Knowledge:
     """The joint posterior of a subject's problems, with the names of everything in it."""
 
-    def __init__(self, subject: RefineSubject, request: RefineRequest) -> None:
+    def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
         """Begin with predictions and what the database holds."""
         self._subject = subject
         self._database = request.database
@@ -77,20 +78,20 @@ class Knowledge:
         return len(new)
 
     def version(self) -> tuple[int, int] | None:
-        """Time and size of the database; None where there is none."""
+        """Time and size of the database file; None if there is none."""
         try:
             seen = self._database.stat()
         except OSError:
             return None
         return seen.st_mtime_ns, seen.st_size
 
-    def wrote(self, before: tuple[int, int] | None) -> None:
-        """This process has added its own rows; before: the version that it looked at just before.
-
-        Another process may have added rows between: see `read_again`.
-        """
-        if before == self._read or before is None:
+    def store(self, ingest: Callable[[], int]) -> int:
+        """Add this process's rows to the database, whose other rows need not be read again, and return their number."""
+        before = self.version()
+        stored = ingest()
+        if before == self._read or before is None:  # otherwise another process may have added rows
             self._read = self.version()
+        return stored
 
     def read_again(self) -> None:
         """Some row is not known after all: from now on the database is read for every problem that is visited."""

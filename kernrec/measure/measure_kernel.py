@@ -10,8 +10,8 @@ from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
 from kernrec.measure.campaign.plan import check_memory
 from kernrec.measure.campaign.results import EFFORTS
-from kernrec.measure.collect import CollectRequest, CollectResult
 from kernrec.measure.device.nvml import card_of
+from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
 from kernrec.op import Problem
 from kernrec.recommender import Query, Recommendation, Recommender
 
@@ -46,7 +46,7 @@ class KernelMeasurement:
             raise unknown("effort", effort, EFFORTS)
         card = card_of(gpu)
         check_memory(problem, gpu)
-        problems = [(problem.key, problem)]
+        problems = [WantedProblem(problem.key, problem)]
         request = CollectRequest(
             problems, database, gpu=card.uuid, effort=EFFORTS[effort], kernel=kernel, folder=folder
         )

@@ -3,18 +3,17 @@
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kernrec.gpu import find_gpu
-from kernrec.measure.campaign.campaign import CampaignSettings
+from kernrec.kernel import Kernel
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.campaign.ingest import earlier_measurements
-from kernrec.measure.campaign.results import CampaignBudget, MeasuringEffort
+from kernrec.measure.campaign.results import CampaignBudget, CampaignSettings, MeasuringEffort
 from kernrec.measure.device.card_limits import restore_abandoned
-from kernrec.measure.device.interface import DeviceKind
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.device.replay import PROTOCOL_VERSION as REPLAY_VERSION
 from kernrec.measure.protocol.measure_config import VERSION
@@ -86,15 +85,25 @@ def card_device(
     """
     gpu = find_gpu(card.name)
     restore_abandoned(card)
-    opening = {"device": DeviceKind.CUDA, "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
+    opening = {"device": "cuda", "uuid": card.uuid, "scratch": str(scratch / card.uuid_hash)}
     return MeasuringDevice(opening | dict(kernel or {}), gpu.name, gpu.sm, card.uuid_hash, inputs)
 
 
 def recorded_device(recording: Path, name: str, seed: int) -> MeasuringDevice:
     """The GPU of a recording, by its name; the seed draws which of the recorded repetitions it answers with."""
     gpu = find_gpu(name)
-    opening = {"device": DeviceKind.REPLAY, "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
+    opening = {"device": "replay", "file": str(recording.absolute()), "gpu": gpu.name, "seed": seed}
     return MeasuringDevice(opening, gpu.name, gpu.sm, None, InputInfo())
+
+
+def inputs_of(kernel: Kernel) -> InputInfo:
+    """Return the content of a user's kernel's inputs, as rows state it."""
+    if not kernel.declares_problem:
+        return STANDARD_INPUTS
+    samples = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
+    if kernel.inouts:
+        samples = f"{samples}; {', '.join(sorted(kernel.inouts))} as earlier launches left it"
+    return replace(STANDARD_INPUTS, input_distribution=samples)
 
 
 def new_session() -> str:

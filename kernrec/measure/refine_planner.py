@@ -1,7 +1,10 @@
-"""Chooses what `refine` measures, visit after visit, and says at the end what that came to.
+"""The chooser of `--strategy refine`: only what is uncertain and matters is measured, until a budget or a bound.
 
-A visit is of one problem, and may be under way while others are chosen: on one machine it is measured at once, on a
-cluster by any card of the planner's kind of GPU.
+    predictions and rows of the database -> joint posterior -> the visit of greatest gain per second -> posterior ...
+
+Beliefs are about one objective at one power limit and clock. A visit may be under way while others are chosen: a
+cluster's GPUs make many at once. Several processes share one database: each claims a problem while it measures it,
+and reads the rows of the others.
 """
 
 import math
@@ -9,12 +12,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from kernrec.measure.campaign.chooser import Chooser
+from kernrec.measure.campaign.chooser import Visit as PlannedVisit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
-from kernrec.measure.collect import Stopping
-from kernrec.measure.collect import Visit as PlannedVisit
 from kernrec.measure.knowledge import ChangedAnswer, Knowledge
 from kernrec.measure.protocol import measure_config
-from kernrec.measure.refine_subject import RefineRequest
+from kernrec.measure.request import CollectRequest, Stopping
 from kernrec.model.search.refinement import Costs, Refinement, Visit
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
@@ -32,15 +35,39 @@ _WAIT_S = 0.2
 
 
 @dataclass(frozen=True)
-class RefineResult:
+class ProposedVisit:
+    """A problem that is worth measuring, and why."""
+
+    name: str
+    count: float
+    regret: float
+    """Expected regret of the present choice."""
+    configs: tuple[str, ...]
+    """Configs that would be measured, in order."""
+    gain: float
+    """Expected fall of the weighted mean regret."""
+    seconds: float
+    """Expected duration."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The first visits of a refinement."""
+
+    regret: float
+    """Weighted mean expected regret of the present choices."""
+    visits: tuple[ProposedVisit, ...]
+    """The most useful first; each problem at most once."""
+
+
+@dataclass(frozen=True)
+class Refined:
     """The measurements made, and the regret that is left."""
 
     measured: int
     """Number of configs."""
     problems: int
-    """Problems they are of."""
-    stored: int
-    """Rows that are new in the database."""
+    """Number of problems."""
     changed: tuple[ChangedAnswer, ...]
     regret: tuple[float, float]
     """Weighted mean expected regret before and after."""
@@ -50,18 +77,14 @@ class RefineResult:
     """Why it ended, in words."""
     deciding_s: float
     """Time spent on decisions."""
-    error: str | None = None
-    """The reason for an early end, in one line."""
-    stopped: bool = False
-    """Whether it was told to stop."""
 
 
-class RefinePlanner:
-    """A `Chooser` of the visits of one kind of GPU, or of one card of it."""
+class RefinePlanner(Chooser):
+    """Chooses the visits of one kind of GPU."""
 
     def __init__(
         self,
-        request: RefineRequest,
+        request: CollectRequest,
         knowledge: Knowledge,
         claim: Callable[[str], bool] = lambda problem: True,
         stopping: Stopping = lambda: False,
@@ -72,7 +95,7 @@ class RefinePlanner:
             request: what to refine.
             knowledge: what is believed, and what the database holds.
             claim: claims a problem by its key; false if another process measures it.
-            stopping: as of `refine`.
+            stopping: as for `collect`.
         """
         each_s = _LATENCY_S
         if request.objective is not Objective.LATENCY:
@@ -89,15 +112,12 @@ class RefinePlanner:
         self._visits = 0
         self._ended = "the budget is spent"
         self._deciding_s = 0.0
-        self.rows = 0  # new measurements
 
     @property
     def needs_energy(self) -> bool:
-        """As of `Chooser`."""
-        return self._request.objective is not Objective.LATENCY
+        return self._request.needs_energy
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> PlannedVisit | None:
-        """As of `Chooser`; the visit's problem is claimed."""
         start_s = time.perf_counter()
         visit = self._decide({visit.problem for visit in self._pending.values()})
         self._deciding_s += time.perf_counter() - start_s
@@ -137,15 +157,12 @@ class RefinePlanner:
         return None
 
     def learn(self, measurement: Measurement) -> None:
-        """As of `Chooser`."""
-        self.rows += 1
         visit = self._pending.get(measurement.identity.problem.key)
         if visit is not None and (measured := self.knowledge.measured(visit.problem, measurement)) is not None:
             self._seen.add((visit.problem, measured.contender))
             self.refinement.take(visit.problem, measured)
 
     def done(self, visit: PlannedVisit, seconds: float, over: bool = True) -> None:
-        """As of `Chooser`; learn from the seconds. A visit of which nothing came is not made again."""
         self._account(self._pending.pop(visit.planned.problem.key), seconds)
 
     def _account(self, visit: Visit, seconds: float) -> None:
@@ -167,26 +184,35 @@ class RefinePlanner:
         measured = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
         return measured.isdisjoint(visit.contenders)
 
-    def result(self, stored: int, error: str | None, stopped: bool) -> RefineResult:
-        """The result so far.
+    def store(self, ingest: Callable[[], int]) -> int:
+        return self.knowledge.store(ingest)
 
-        Args:
-            stored: rows that are new in the database.
-            error: the reason for an early end.
-            stopped: whether it was told to stop.
-        """
+    def outlook(self) -> Outlook:
+        """Return the visits that would be made first, and why."""
+        posterior, knowledge = self.knowledge.posterior, self.knowledge
+        visits = [
+            ProposedVisit(
+                knowledge.wanted(visit.problem).name,
+                knowledge.wanted(visit.problem).count,
+                posterior.regret(visit.problem),
+                tuple(knowledge.config_text(visit.problem, contender) for contender in visit.contenders),
+                visit.gain,
+                visit.seconds,
+            )
+            for visit in self.refinement.visits()
+        ]
+        return Outlook(posterior.mean_regret(), tuple(visits))
+
+    def outcome(self) -> Refined:
         posterior = self.knowledge.posterior
         posterior.rescale()
         choices, regret = self._before
-        return RefineResult(
+        return Refined(
             measured=len(self._seen),
             problems=len({problem for problem, _ in self._seen}),
-            stored=stored,
             changed=tuple(self.knowledge.changed(choices)),
             regret=(regret, posterior.mean_regret()),
             forecast=self.refinement.forecast(FORECAST_S),
             ended=self._ended,
             deciding_s=self._deciding_s,
-            error=error,
-            stopped=stopped,
         )

@@ -1,4 +1,7 @@
-"""The rounds of a search of one problem, and their results; a card, or many, measure them.
+"""The chooser of the strategies that search one problem: the config of least latency, energy or energy-delay product.
+
+Round by round, the guide (`kernrec.model.search.energy_guide`) or the genetic search
+(`kernrec.model.search.genetic_search`) chooses whose latency is measured and whose energy.
 
 The latencies of a round are measured on all cards of a kind. Its energies are measured on one card, the same for all
 rounds, because two cards of a kind differ in power by more than good configs do; meanwhile the others begin the next
@@ -6,17 +9,18 @@ round.
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from kernrec.errors import UsageError
+from kernrec.measure.campaign.chooser import Chooser, Visit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
-from kernrec.measure.collect import CollectRequest, Visit
+from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.model.search.energy_guide import EnergyGuide
 from kernrec.model.search.expected_improvement import ExpectedImprovement
 from kernrec.model.search.genetic_search import GeneticSearch
 from kernrec.model.search.objective_search import ObjectiveSearch
+from kernrec.op import Problem
 from kernrec.recommender.pareto import pareto_front
 from kernrec.recommender.request import Objective
 from kernrec.store import canonical_json
@@ -29,21 +33,10 @@ WEIGHTS = {
     Objective.PARETO: None,
 }
 """Powers of latency and energy in what is minimized; None: the front."""
-
-
 _ORDERED = 2
 """Configs that ran from which on models of costs choose."""
 _LEAST_TOGETHER = 2
 """Configs that a card measures at least before it runs the reference kernels, where the round has as many."""
-
-
-class Strategy(StrEnum):
-    """How the configs to measure are chosen."""
-
-    GUIDE = "guide"
-    """Expected improvement; energy where its interval reaches below the best."""
-    GENETIC = "genetic"
-    """Genetic search; as much energy as its model's signal-to-noise ratio asks for."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class SearchedConfig:
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class Searched:
     """The state of a search, earlier measurements included."""
 
     problem: str
@@ -72,36 +65,20 @@ class SearchResult:
     """Of least cost; None where nothing ran."""
     front: tuple[SearchedConfig, ...]
     """The measured front of latency and energy, fastest first; empty where energy does not count."""
-    stored: int
-    """Rows that are new in the database."""
-    error: str | None = None
-    """The reason for an early end, in one line."""
-    stopped: bool = False
-    """Whether it was told to stop."""
 
 
-class SearchRounds:
-    """A `Chooser` of what is measured for one problem on one kind of GPU."""
+class SearchRounds(Chooser):
+    """Chooses what is measured for one problem on one kind of GPU."""
 
-    def __init__(
-        self, problems: list[PlannedProblem], objective: Objective, strategy: Strategy, request: CollectRequest
-    ) -> None:
-        """Make the rounds.
-
-        Args:
-            problems: the only one.
-            objective: what is minimized; `pareto` is the front.
-            strategy: how configs are chosen.
-            request: seed, and configs whose latency is measured at most.
-
-        Raises:
-            UsageError: there are several problems.
-        """
+    def __init__(self, problems: Sequence[PlannedProblem], request: CollectRequest) -> None:
+        """Prepare a search of the only problem. Raises `UsageError` if there are several."""
         if len(problems) != 1:
             examples = ", ".join(planned.problem.key for planned in problems[:3])
-            raise UsageError(f"a search is of one problem, give --op and --shape; there are {examples}")
+            raise UsageError(
+                f"--strategy {request.strategy} searches one problem: give --op and --shape; there are {examples}"
+            )
         (self.planned,) = problems
-        self._steps = _strategy(strategy, self.planned, WEIGHTS[objective], request.seed)
+        self._steps = _strategy(request, self.planned)
         self._place = {task.key: place for place, task in enumerate(self.planned.tasks)}
         self._rows: list[list[Measurement]] = [[] for _ in self.planned.tasks]
         self._left = math.inf if request.budget.configs is None else request.budget.configs
@@ -111,21 +88,20 @@ class SearchRounds:
         self._pending: dict[int, int | None] = {}  # by visit under way, the round whose latencies it measures
         self._round_over = True  # one is, and the strategy was not asked for its energies
         self._energy_card: str | None = None
-        self.rows = 0  # new measurements
 
     @property
     def needs_energy(self) -> bool:
-        """As of `Chooser`."""
         return self._steps.with_energy
 
+    @property
+    def recalled(self) -> Sequence[Problem]:
+        return (self.planned.problem,)
+
     def begin(self, earlier: Iterable[Measurement]) -> None:
-        """Take earlier measurements into account."""
         for measurement in earlier:
             self.learn(measurement)
-        self.rows = 0
 
     def next(self, card: str = "", cards: Collection[str] = ("",)) -> Visit | None:
-        """As of `Chooser`."""
         if self._left <= 0 and not self._latencies and not self._energies:
             return None  # without the energies of the last round
         self._ask_energies()
@@ -140,14 +116,12 @@ class SearchRounds:
         return self._visit(configs, EnergyRule.NONE)
 
     def done(self, visit: Visit, seconds: float, over: bool = True) -> None:
-        """As of `Chooser`."""
         number = self._pending.pop(id(visit.planned))
         given_out = number != self._round or not self._latencies
         if number is not None and given_out and number not in self._pending.values():
             self._round_over = True
 
     def _ask_energies(self) -> bool:
-        """Whether there are energies to give out, once those of a round that is over were asked for."""
         if self._round_over:
             self._round_over = False
             self._energies += self._steps.energy_round()
@@ -172,8 +146,6 @@ class SearchRounds:
         return Visit(planned, tuple(row for config in configs for row in self._rows[config]))
 
     def learn(self, measurement: Measurement) -> None:
-        """As of `Chooser`."""
-        self.rows += 1
         identity = measurement.identity
         place = self._place.get((identity.kernel, identity.kernel_hash, canonical_json(dict(identity.config))))
         if place is None:
@@ -187,26 +159,16 @@ class SearchRounds:
         if measurement.energy_j:
             self._steps.tell_energy(place, measurement.energy_j)
 
-    def result(self, stored: int, error: str | None, stopped: bool) -> SearchResult:
-        """The result so far.
-
-        Args:
-            stored: rows that are new in the database.
-            error: the reason for an early end.
-            stopped: whether it was told to stop.
-        """
+    def outcome(self) -> Searched:
         steps = self._steps
         best = steps.best()
-        return SearchResult(
+        return Searched(
             problem=self.planned.problem.key,
             space=len(self.planned.tasks),
             latencies=sum(latency_s is not None for latency_s in steps.latency_s.values()),
             energies=len(steps.energy_j),
             best=None if best is None else self._searched(best),
             front=self._front(),
-            stored=stored,
-            error=error,
-            stopped=stopped,
         )
 
     def _searched(self, config: int) -> SearchedConfig:
@@ -225,10 +187,9 @@ class SearchRounds:
         return tuple(self._searched(both[place]) for place in front.tolist())
 
 
-def _strategy(
-    strategy: Strategy, planned: PlannedProblem, weights: tuple[float, float] | None, seed: int
-) -> ObjectiveSearch:
+def _strategy(request: CollectRequest, planned: PlannedProblem) -> ObjectiveSearch:
     assert isinstance(planned.search, ExpectedImprovement)
-    if strategy is Strategy.GENETIC:
-        return GeneticSearch(planned.search.space, weights, seed)
-    return EnergyGuide(planned.search, weights, seed)
+    weights = WEIGHTS[request.objective]
+    if request.strategy is Strategy.GENETIC:
+        return GeneticSearch(planned.search.space, weights, request.seed)
+    return EnergyGuide(planned.search, weights, request.seed)

@@ -14,7 +14,8 @@ import numpy as np
 
 from kernrec.kernel import Config
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
-from kernrec.measure.refine_subject import RefineSubject, SampledKernel, WantedProblem
+from kernrec.measure.refine_subject import RefineSubject, SampledKernel
+from kernrec.measure.request import WantedProblem
 from kernrec.op import Problem
 from kernrec.recommender.contenders import Key, key_of
 from kernrec.recommender.estimate.prediction import predict

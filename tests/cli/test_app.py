@@ -83,7 +83,7 @@ def test_completion_completes_commands_and_options() -> None:
         done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=True)
         return done.stdout.split()
 
-    assert completions("kernrec re") == ["recommend", "refine"]
+    assert completions("kernrec re") == ["recommend"]
     assert completions("kernrec recommend --obj") == ["--objective"]
 
 

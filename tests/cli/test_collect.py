@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.device.replay import load_recordings
 from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.needs import needs
@@ -85,13 +86,15 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_second_collector_on_the_same_database_gets_one_line(tmp_path: Path) -> None:
+def test_a_second_search_of_a_problem_gets_one_line(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
-    with Journal(journal_path(database)):
-        done = run(*replaying(recording, database), home=tmp_path)
+    (recorded,) = load_recordings(recording, None)
+    with Journal(journal_path(database)) as journal:
+        assert journal.claim(f"genetic {recorded.problem.key}")
+        done = run(*replaying(recording, database, "--strategy", "genetic"), home=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"kernrec: another collector (PID {os.getpid()}) is filling {database}; wait for it or give another --db"
+        f"kernrec: another run does the same on {database}; wait for it or give another --db"
     ]
 
 
@@ -122,6 +125,12 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
         (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
         (["--op", "matmull"], "did you mean matmul"),
+        (["--op", "mm", "--until", "2%"], "--until goes with --strategy refine; the strategy is all"),
+        (["--op", "mm", "--strategy", "refine", "--effort", "quick"], "--effort goes with --strategy all;"),
+        (["--op", "mm", "--objective", "energy"], "--objective goes with --strategy refine or guide or genetic;"),
+        (["--op", "mm", "--strategy", "refine", "--objective", "pareto"], "unknown objective 'pareto'; known: latency"),
+        (["--op", "mm", "--shape", "m=1,n=1,k=1", "--strategy", "plan"], "--strategy plan chooses the problems itself"),
+        (["--workload", "vgg16", "--strategy", "genetic"], "--workload goes with --strategy all or refine;"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -156,7 +165,7 @@ def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has
 def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
-        journal.append({"row": measurement().as_json()}, {"row": {}})
+        journal.append({"row": measurement().as_json()})
         holding = run("doctor", "--db", database, home=tmp_path)
     left = run_here("doctor", "--db", database, home=tmp_path)
     assert f"a collector (PID {os.getpid()}) is filling it" in " ".join(holding.stdout.split())

@@ -7,6 +7,7 @@ import duckdb
 import pytest
 
 from kernrec.cli.app import run
+from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.store import Database
 from kernrec.store.schema import migrations
 from tests.helpers.sharing import measurement
@@ -163,17 +164,10 @@ def test_info_tells_of_measurements_that_wait_in_a_journal(
     own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["db", "import", str(cache), *SHAPE])
-    rows = [
-        measurement().as_json(),
-        measurement(position=1).as_json(),
-        {},
-        measurement().as_json() | {"registers": 2**70},
-    ]
-    lines = [{"row": row} for row in rows] + [{"pid": 1}, {"closed": 0, "session": "monday"}]
-    (journal := own.with_name(f"{own.name}.journal")).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Journal(journal_path(own)) as journal:
+        journal.append(*({"row": measurement(position=place).as_json()} for place in range(2)))
     capsys.readouterr()
     assert run(["db", "info"]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        f"note: {journal} has 2 measurements, which the next `kernrec collect` stores",
-        f"note: {journal} has 2 lines that no collector wrote, to be put aside",
+        f"note: {journal.path} has 2 measurements, which the next `kernrec collect` stores",
     ]

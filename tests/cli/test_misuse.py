@@ -36,8 +36,9 @@ arguments = ["x"]
 """
 ANALYZE = ("analyze", "twice.cu", "--spec", "twice.toml", "--gpu", "t4", "--db", "own.duckdb")
 EXPLAIN = ("explain", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64")
+GENETIC = ("collect", "--strategy", "genetic", "--op", "matmul")
 MNK = ("--shape", "m=64,n=64,k=64")
-REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
+REFINE = ("collect", "--strategy", "refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
 
 
 @pytest.mark.parametrize(
@@ -68,25 +69,30 @@ REFINE = ("refine", "--op", "matmul", "--shape", "m=64,n=64,k=64")
         ((*REFINE, "--objective", "pareto"), "unknown objective 'pareto'"),
         ((*REFINE, "--until", "2"), "expected a quantity with its unit, such as 3%"),
         ((*REFINE, "--workload", "bert-base"), "--shape and --workload were both given"),
-        (("refine", "--workload", "broken.json"), "broken.json is not the config.json of a model"),
-        (("search", "--op", "matmul", "--strategy", "genetc"), "unknown strategy 'genetc'; did you mean genetic?"),
+        (
+            ("collect", "--strategy", "refine", "--workload", "broken.json"),
+            "broken.json is not the config.json of a model",
+        ),
+        (("collect", "--op", "matmul", "--strategy", "genetc"), "unknown strategy 'genetc'; did you mean genetic?"),
         (("collect", "--op", "mm", "--set-power-limit", "250"), "expected a quantity with its unit, such as 250W"),
         (
             ("collect", "--device", "replay", "--replay", "x", "--db", "y", "--lock-clocks", "1GHz"),
             "--lock-clocks 1GHz goes with --device cuda; a recording is replayed as it was recorded",
         ),
-        (("search",), "name the problem to search: --op and --shape"),
-        (("search", "--op", "matmul", *MNK, "--budget", "10ms"), "shorter than one measurement, which takes up to"),
-        (("search", "--op", "matmul"), "a search is of one problem: give a --shape with --op"),
-        (("search", "--op", "conv", "--device", "replay"), "a search is of one problem: give a --shape with --op"),
-        (("search", "--op", "matmul", "--shape", "m=1,n=1,k=1", "--budget", "5"), "such as 30m or 200configs"),
+        (("search",), "`kernrec search` was removed; use `kernrec collect --strategy guide` (or genetic)"),
+        (("refine", "--op", "mm"), "`kernrec refine` was removed; use `kernrec collect --strategy refine`"),
+        (("collect", "--strategy", "guide"), "name what to measure with --op, and --shape or --workload"),
+        ((*GENETIC, *MNK, "--budget", "10ms"), "shorter than one measurement, which takes up to"),
+        (GENETIC, "--strategy genetic searches one problem: give a --shape with --op"),
+        ((*GENETIC, "--device", "replay"), "--strategy genetic searches one problem: give a --shape with --op"),
+        ((*GENETIC, *MNK, "--budget", "5"), "such as 30m or 200configs"),
         ((*EXPLAIN, "--db", "broken.json"), "is not a DuckDB database"),
         (("recomend", "--op", "mm"), "unknown command 'recomend'; did you mean recommend? (`kernrec --help`"),
-        (("frobnicate",), "unknown command 'frobnicate'; 18 are known (`kernrec --help` lists them)"),
+        (("frobnicate",), "unknown command 'frobnicate'; 16 are known (`kernrec --help` lists them)"),
         (("db", "inof"), "unknown command 'inof'; did you mean info? (`kernrec db --help` lists them)"),
         (
             (*REFINE, "--gpux", "t4"),
-            "unknown option '--gpux'; did you mean --gpu? (`kernrec refine --help` lists them)",
+            "unknown option '--gpux'; did you mean --gpu? (`kernrec collect --help` lists them)",
         ),
         (
             ("recommend", "--op", "mm", *MNK),

@@ -1,6 +1,7 @@
 """The driver: whom it refuses, what it keeps before it goes on, and what it gives out; its cards are scripted."""
 
 import pickle
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, with_ow
 from kernrec.cluster.driver import CardLost, Driver
 from kernrec.cluster.shared_problems import SharedProblems
 from kernrec.gpu import find_gpu
+from kernrec.measure.campaign.chooser import Visit
 from kernrec.measure.campaign.ingest import ingest
-from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
-from kernrec.measure.collect import CollectRequest, Visit
+from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
 from kernrec.recommender.context import Context
+from kernrec.recommender.request import Objective
 
 PROBLEM = find_op("elementwise").problem(n=64)
 TASKS = tuple(Task("k", "h", {"a": a, "b": 2 * a}, PROBLEM) for a in range(20))
@@ -58,7 +61,8 @@ class Scripted:
     def call(self, card: str, method: str, *arguments: object) -> None:
         """As of `Cluster`."""
         if method == "measure":
-            self.journaled.append(self.journal.read_text().count('{"row":'))
+            with sqlite3.connect(self.journal) as reader:
+                self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
         self._calls.append((card, method, arguments))
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
@@ -94,7 +98,7 @@ def closed(*rows: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     monkeypatch.setattr(driver_module, "sources_hash", lambda: "sources")
-    return Scripted(tmp_path / "own.duckdb.journal")
+    return Scripted(journal_path(tmp_path / "own.duckdb"))
 
 
 def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: str | None = None) -> list[str]:
@@ -106,10 +110,11 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
         return planned
 
     request = CollectRequest(None, tmp_path / "own.duckdb")
+    if needs_energy:
+        request = replace(request, strategy=Strategy.REFINE, objective=Objective.ENERGY)
     with Journal(cluster.journal) as journal:
         driver = Driver(
-            cluster, request, chooser, journal, lambda progress: notes.append(progress.note or ""), lambda: False,
-            needs_energy,
+            cluster, request, chooser, journal, lambda progress: notes.append(progress.note or ""), lambda: False
         )  # fmt: skip
         assert driver.run().error == error
         ingest(journal, request.database)

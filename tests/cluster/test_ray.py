@@ -9,12 +9,13 @@ import random
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,11 @@ def environment(folder: Path) -> dict[str, str]:
 
 def acknowledged(folder: Path) -> set[tuple[object, object, object]]:
     """The rows in the driver's journal, by session, block and position; some have entered the database already."""
-    try:
-        lines = journal_path(folder / "own.duckdb").read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
+    path = journal_path(folder / "own.duckdb")
+    if not path.exists():
         return set()
-    rows = [record["row"] for record in map(json.loads, lines) if "row" in record]
+    with closing(sqlite3.connect(path)) as journal:
+        rows = [json.loads(row)["row"] for (row,) in journal.execute("SELECT content FROM record WHERE measured")]
     return {(row["session"], row["block"], row["position"]) for row in rows}
 
 
@@ -191,44 +192,6 @@ def screened(folder: Path) -> Counter[tuple[object, object]]:
     with Database.open(folder / "own.duckdb") as opened:
         rows = opened.rows("measurement", tier="screen")
     return Counter((row["problem_id"], row["config_id"]) for row in rows if not row["block_open"])
-
-
-@pytest.mark.slow
-@pytest.mark.deep
-def test_a_node_whose_disk_is_full_is_named_and_its_work_goes_elsewhere(cluster: Any, tmp_path: Path) -> None:
-    (small := tmp_path / "small").mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(small)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    (small / "full").write_bytes(bytes(4096))  # a journal is emptied after each visit, which may have a single row
-    (events := tmp_path / "events").mkdir()
-    held = (
-        events,
-        CONFIGS // 4,
-        1000 * CONFIGS,
-    )  # the other card waits, lest it makes all visits before a disk is full
-    stderr = []
-    try:
-        cluster.add_node(num_cpus=1, env_vars={"KERNREC_STATE": str(small)})
-        cluster.add_node(num_cpus=1)
-        with subprocess.Popen(
-            command(tmp_path, cluster.address, held), env=environment(tmp_path), stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stderr is not None
-            for line in process.stderr:
-                stderr.append(line)
-                if "goes on without this card" in line:
-                    (events / "go").touch()
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
-    assert process.returncode == 0, stderr
-    (line,) = [line for line in stderr if "goes on without this card" in line]
-    assert f"rtx3090 on {socket.gethostname()}: the journal {small}" in line
-    assert "cannot be written: no space left on device" in line
-    assert set(moments(tmp_path).values()) == {1}
-    ended = screened(tmp_path)
-    assert len(ended) == CONFIGS
-    assert set(ended.values()) == {1}
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from kernrec.cluster.shared_problems import SharedProblems
+from kernrec.measure.campaign.chooser import Visit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem, Task
-from kernrec.measure.collect import Visit
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
 from tests.helpers.depth import few_examples

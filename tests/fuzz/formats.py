@@ -152,8 +152,8 @@ def _tables(work: Path) -> Iterator[Format]:
 
 
 def _stored(work: Path) -> Iterator[Format]:
-    from kernrec.measure.campaign.ingest import ingest, waiting_measurements
-    from kernrec.measure.campaign.journal import Journal
+    from kernrec.measure.campaign.ingest import ingest
+    from kernrec.measure.campaign.journal import Journal, journal_path, waiting_measurements
     from kernrec.store.intake import merge
 
     path = work / "own.duckdb"
@@ -238,8 +238,9 @@ def _stored(work: Path) -> Iterator[Format]:
     yield Format("wal", "own.duckdb.wal", (log,), replayed, damage.binary, apart=True)
 
     def ingested(path: Path) -> None:
-        waiting_measurements(path)
-        with Journal(path) as journal:
+        own = path.with_suffix("")
+        waiting_measurements(own)
+        with Journal(journal_path(own)) as journal:  # a journal of 0.1, which is read once
             ingest(journal, work / "own.duckdb")
 
     lines = [json.dumps({"row": each.as_json()}) for each in measurements]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import earlier_measurements, ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, Task
-from kernrec.measure.campaign.results import MeasuringEffort, Progress
+from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.op import find_op
 from kernrec.store import Database

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from kernrec.gpu import find_gpu
-from kernrec.measure import card_plan
+from kernrec.measure import collect
 from kernrec.measure.campaign.compile_queue import CompileQueue
 from kernrec.measure.device import nvml
 from kernrec.measure.device.interface import ConfigUnderTest, DeviceInfo
@@ -67,10 +67,10 @@ def in_this_machine(gpu: str = GPU) -> Iterator[None]:
     present = nvml.Card(0, "GPU-simulated", entry.title, 0)
     opened = _WithoutCode(OPENING, entry.name, entry.sm, UUID_HASH, STANDARD_INPUTS)
 
-    def device(card: nvml.Card, scratch: Path) -> MeasuringDevice:
+    def device(card: nvml.Card, scratch: Path, *_: object) -> MeasuringDevice:
         return opened
 
-    with patch.object(nvml, "choose_cards", lambda wanted: [present]), patch.object(card_plan, "card_device", device):
+    with patch.object(nvml, "choose_cards", lambda wanted: [present]), patch.object(collect, "card_device", device):
         yield
 
 

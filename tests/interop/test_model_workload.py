@@ -8,7 +8,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.interop.workload_files import find_workload
-from kernrec.measure.problem_selection import select_layers
+from kernrec.measure.problems import select_layers
 from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Workload, workload
 from tests.helpers.models import DEEPSEEK_V3, GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, QWEN3_30B_A3B

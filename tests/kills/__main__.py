@@ -20,6 +20,8 @@ from tests.kills.sharing import kill_sharing
 
 COMMANDS: Mapping[str, Callable[[Path, int, int], Counter[str]]] = {
     "collect": lambda folder, kills, seed: kill_collect(folder, kills, 20 * kills, seed),
+    "refine": lambda folder, kills, seed: kill_collect(folder, kills, 20 * kills, seed, "refine"),
+    "genetic": lambda folder, kills, seed: kill_collect(folder, kills, 20 * kills, seed, "genetic"),
     "contribute": kill_contribute,
     "merge": lambda folder, kills, seed: kill_add(folder, "merge", kills, 3000, seed),
     "clocks": kill_merge_by_clocks,

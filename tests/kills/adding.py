@@ -4,10 +4,11 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import patch
@@ -22,9 +23,14 @@ from tests.kills.forked_command import ForkedCommand
 
 Moment = tuple[str, int, int]
 """Session, block and position: they name a row."""
+_STRATEGIES = {
+    "all": ["--effort", "exhaustive"],
+    "refine": ["--strategy", "refine", "--budget", "10000configs"],
+    "genetic": ["--strategy", "genetic", "--objective", "energy", "--budget", "10000configs"],
+}
 
 
-def kill_collect(folder: Path, kills: int, configs: int, seed: int) -> Counter[str]:
+def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: str = "all") -> Counter[str]:
     """Kill collectors that replay a recording of `configs` configs, each within a second of its first measurement, then
     let one finish. Collector, worker process, journal and database are those of every day, only the card is a
     recording.
@@ -36,12 +42,13 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int) -> Counter[s
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
-    command = ["collect", "--device", "replay", "--effort", "exhaustive", "--replay", str(recording)]
-    command += ["--db", str(database)]
+    command = ["collect", "--device", "replay", "--replay", str(recording), "--db", str(database)]
+    command += _STRATEGIES[strategy]
     acknowledged: set[Moment] = set()
     for _ in range(kills):
         process = ForkedCommand(command, os.environ)
-        while process.status is None and not _journaled(database):
+        before = _journaled(database)
+        while process.status is None and _journaled(database) <= before:
             time.sleep(0.01)
         process.wait(draw.random())
         process.kill()
@@ -63,13 +70,14 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int) -> Counter[s
 
 
 def _journaled(database: Path) -> set[Moment]:
-    """The rows in the journal, a torn last line apart."""
-    try:
-        lines = journal_path(database).read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
+    """The rows in the journal."""
+    path = journal_path(database)
+    if not path.exists():
         return set()
-    rows = [record["row"] for record in map(json.loads, lines) if "row" in record]
-    return {(row["session"], row["block"], row["position"]) for row in rows}
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as journal:
+        rows = [json.loads(row)["row"] for (row,) in journal.execute("SELECT content FROM record WHERE measured")]
+        return {(row["session"], row["block"], row["position"]) for row in rows}
+    return set()
 
 
 def kill_add(folder: Path, command: str, kills: int, rows: int, seed: int) -> Counter[str]:

@@ -23,6 +23,7 @@ _IMPORTED = (
     "kernrec.cli.bundle",
     "kernrec.measure.campaign.campaign",
     "kernrec.measure.campaign.ingest",
+    "kernrec.measure.collect",
     "kernrec.recommender.estimate.shared_models",
     "kernrec.store.intake",
     "kernrec.store.share.withdraw",

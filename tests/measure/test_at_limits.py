@@ -2,25 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.measure.at_limits import measure_at, operating_points
+from kernrec.measure import collect
+from kernrec.measure.collect import collect_at, operating_points
 from kernrec.measure.device import card_limits, nvml
 from kernrec.measure.device.nvml import Card
+from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 
 CARD = Card(0, "GPU-aaaa", "NVIDIA H200", 0)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A result of nothing."""
-
-    error: str | None = None
-    stopped: bool = False
+REQUEST = CollectRequest(None, Path("own.duckdb"))
 
 
 @pytest.fixture
@@ -46,23 +44,29 @@ def test_every_pair_of_a_limit_and_a_clock_is_a_point() -> None:
     assert len(set(operating_points([200.0, 300.0], [1e9, 1.2e9, 1.4e9]))) == 6
 
 
-def test_all_limits_are_checked_before_the_first_is_set_and_each_is_restored(history: list[str]) -> None:
-    points = operating_points([300.0, 400.0], [])
-    measured = measure_at(
-        points, "auto", lambda uuid, point: history.append(f"measure {point.power_limit_w:g}") or Measured()
-    )
+def test_all_limits_are_checked_before_the_first_is_set_and_each_is_restored(
+    history: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(request: CollectRequest, *_: object) -> CollectResult:
+        history.append(f"measure {request.point.power_limit_w:g}")
+        return CollectResult()
+
+    monkeypatch.setattr(collect, "collect", measure)
+    measured = collect_at(operating_points([300.0, 400.0], []), REQUEST)
     assert history == ["check 2", "set 300", "measure 300", "restore", "set 400", "measure 400", "restore"]
-    assert [point.power_limit_w for point, _ in measured.results] == [300.0, 400.0]
-    assert measured.error is None
+    assert [point.power_limit_w for point, _ in measured] == [300.0, 400.0]
 
 
-@pytest.mark.parametrize("end", [Measured(error="the device is lost"), Measured(stopped=True)])
-def test_the_first_that_ends_early_is_the_last(history: list[str], end: Measured) -> None:
-    measured = measure_at(operating_points([300.0, 400.0], []), "0", lambda uuid, point: end)
+@pytest.mark.parametrize("end", [CollectResult(error="the device is lost"), CollectResult(stopped=True)])
+def test_the_first_that_ends_early_is_the_last(
+    history: list[str], monkeypatch: pytest.MonkeyPatch, end: CollectResult
+) -> None:
+    monkeypatch.setattr(collect, "collect", lambda *_: end)
+    measured = collect_at(operating_points([300.0, 400.0], []), replace(REQUEST, gpu="0"))
     assert history == ["check 2", "set 300", "restore"]
-    assert (measured.error, measured.stopped) == (end.error, end.stopped)
+    assert [result for _, result in measured] == [end]
 
 
 def test_limits_are_for_one_card() -> None:
     with pytest.raises(UsageError, match="are for one card: name it with --gpu"):
-        measure_at((DEFAULT_POINT,), "all", lambda uuid, point: Measured())
+        collect_at(operating_points([300.0], []), replace(REQUEST, gpu="all"))

@@ -22,7 +22,7 @@ def database(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def a_layer(op: str) -> Problem:
-    from kernrec.measure.problem_selection import select_layers
+    from kernrec.measure.problems import select_layers
 
     return (select_layers(op, None, None, None, None) or [])[0].problem
 

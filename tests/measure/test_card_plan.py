@@ -7,18 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernrec.measure.campaign.chooser import Visit
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.card_plan import CardPlan
-from kernrec.measure.collect import Visit
 from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import (
-    RefineRequest,
-    RefineSubject,
-    SampledKernel,
-    WantedProblem,
-    sampled_kernels,
-    subject_on,
-)
+from kernrec.measure.refine_subject import RefineSubject, SampledKernel, sampled_kernels, subject_on
+from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.measure.survey import CONFIGS, SLOWEST, Survey
 from kernrec.op import find_op
 from kernrec.recommender.contenders import key_of
@@ -34,9 +28,9 @@ PROBLEMS = [
 ]
 
 
-def request(folder: Path) -> RefineRequest:
+def request(folder: Path) -> CollectRequest:
     wanted = [WantedProblem(problem.key, problem) for problem in PROBLEMS]
-    return RefineRequest(wanted, folder / "own.duckdb")
+    return CollectRequest(wanted, folder / "own.duckdb")
 
 
 @pytest.fixture(scope="module")

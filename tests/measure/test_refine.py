@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure.campaign.claims import Claims
-from kernrec.measure.campaign.journal import Journal, abandoned_journals, journal_path, shared_journal
 from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.collect import collect, outlook
+from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.knowledge import Knowledge
-from kernrec.measure.refine import outlook, refine
-from kernrec.measure.refine_planner import RefinePlanner
-from kernrec.measure.refine_subject import RefineRequest, WantedProblem, open_subject, subject_on
+from kernrec.measure.refine_planner import Refined, RefinePlanner
+from kernrec.measure.refine_subject import subject_on
+from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.model.learn import features
 from kernrec.op import Problem, find_op, problem_from_key
 from kernrec.recommender.contenders import side_by_side
@@ -35,19 +35,29 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def request(recording: Path, database: Path, configs: int | None = None) -> RefineRequest:
-    return RefineRequest([], database, recording=recording, budget=CampaignBudget(None, configs))
+def request(recording: Path | None, database: Path, configs: int | None = None, **more: object) -> CollectRequest:
+    more = {"strategy": Strategy.REFINE, "budget": CampaignBudget(None, configs)} | more
+    return CollectRequest(None, database, recording=recording, **more)  # type: ignore[arg-type]
+
+
+def refine(wanted: CollectRequest) -> Refined:
+    result = collect(wanted)
+    assert result.error is None
+    ((_, refined),) = result.outcomes
+    assert isinstance(refined, Refined)
+    return refined
 
 
 def keys(database: Path) -> list[tuple[object, object]]:
+    """The screened configs."""
     with Database.open(database) as opened:
-        return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement")]
+        return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
 
 
 def test_a_budget_in_configs_is_kept_and_the_next_run_goes_on(library: Path, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     first = refine(request(library, database, 5))
-    assert (first.error, first.measured, first.stored) == (None, 5, 5)
+    assert first.measured == 5
     assert first.regret[1] < first.regret[0]
     second = refine(request(library, database))
     assert second.ended == "every contender is measured"
@@ -89,7 +99,6 @@ def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     recording = make_recording(tmp_path / "r.duckdb", 12)
     result = refine(replace(request(recording, database, 4), objective=Objective.ENERGY))
-    assert result.error is None
     with Database.open(database) as opened:
         rows = [row for row in opened.rows("measurement") if row["outcome"] == "ok"]
     assert {str(row["tier"]) for row in rows} == {"screen", "coarse"}
@@ -104,61 +113,45 @@ def test_of_unpredicted_configs_the_best_is_found_without_measuring_all(tmp_path
     assert len(keys(database)) == 32
 
 
-_REFINER = """
+_RUN = """
 import sys
 from pathlib import Path
-from kernrec.measure.refine import refine
-from kernrec.measure.refine_subject import RefineRequest
-result = refine(RefineRequest([], Path(sys.argv[2]), recording=Path(sys.argv[1])))
-print(result.measured, result.error)
+from kernrec.measure.collect import collect
+from kernrec.measure.request import CollectRequest, Strategy
+request = CollectRequest(None, Path(sys.argv[2]), recording=Path(sys.argv[1]), strategy=Strategy(sys.argv[3]))
+result = collect(request)
+print(sum(each.measured for each in result.results), result.error)
 """
 
 
 @pytest.mark.slow
-def test_two_runs_on_one_database_share_the_work(library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["refine", "all"])
+def test_two_runs_on_one_database_share_the_work(library: Path, tmp_path: Path, strategy: str) -> None:
     database = tmp_path / "k.duckdb"
-    program = [sys.executable, "-c", _REFINER, str(library), str(database)]
+    program = [sys.executable, "-c", _RUN, str(library), str(database), strategy]
     runs = [subprocess.Popen(program, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     counts = [run.communicate(timeout=300)[0].split() for run in runs]
     assert [error for _, error in counts] == ["None", "None"]
     rows = keys(database)
-    assert len(rows) == len(set(rows)) == 12 == sum(int(measured) for measured, _ in counts)
+    assert len(rows) == len(set(rows)) == 12
+    with Database.open(database) as opened:
+        assert opened.counts()["measurement"] == sum(int(measured) for measured, _ in counts)
 
 
 def test_rows_that_another_process_added_unnoticed_end_no_visit_in_vain_for_ever(library: Path, tmp_path: Path) -> None:
     wanted = request(library, tmp_path / "k.duckdb")
-    _, subject = open_subject(wanted, tmp_path)
-    planner = RefinePlanner(wanted, Knowledge(subject, wanted))
-    refine(wanted)  # the other one
-    planner.knowledge.wrote(None)  # as if the rows were of this one
+    (gpu,) = chosen_gpus(library, "auto")
+    planner = RefinePlanner(wanted, Knowledge(subject_on(gpu, wanted), wanted))
+
+    def others_write() -> int:
+        refine(wanted)
+        return 0
+
+    planner.store(others_write)  # as if the rows were of this run
     while (visit := planner.next()) is not None:
         planner.done(visit, 0.0)  # the campaign finds them all, and measures nothing
     posterior = planner.knowledge.posterior
     assert [len(posterior.measured(problem)) for problem in range(len(posterior))] == [4, 4, 4]
-
-
-def test_a_claim_excludes_other_processes_and_ends_with_the_process(tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    other = "import sys, pathlib; from kernrec.measure.campaign.claims import Claims; "
-    other += "c = Claims(pathlib.Path(sys.argv[1])); print(c.claim('a'), c.claim('b'))"
-    with Claims(database) as claims:
-        assert claims.claim("a")
-        run = subprocess.run(
-            [sys.executable, "-c", other, str(database)], capture_output=True, text=True, check=True, timeout=60
-        )
-        assert run.stdout.split() == ["False", "True"]
-        assert claims.claim("b")
-
-
-def test_journals_of_killed_runs_are_brought_in(tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    with shared_journal(database) as first:
-        with shared_journal(database) as second:
-            assert first.path == journal_path(database)
-            assert second.path != first.path
-            second.append({"left": "behind"})
-        assert [journal.path for journal in abandoned_journals(database)] == [second.path]
-    assert isinstance(first, Journal)
 
 
 def test_what_cannot_be_refined_is_said_before_anything_is_measured(library: Path, tmp_path: Path) -> None:
@@ -166,12 +159,12 @@ def test_what_cannot_be_refined_is_said_before_anything_is_measured(library: Pat
     short = replace(request(library, database), budget=CampaignBudget(0.1, None))
     with pytest.raises(UsageError, match=r"shorter than one measurement, which takes up to 0\.5 s"):
         refine(short)
-    with pytest.raises(UsageError, match="refined into itself"):
+    with pytest.raises(UsageError, match="collected into itself"):
         refine(request(library, library))
-    with pytest.raises(KernrecError, match="refine needs a GPU, or --device replay"):
-        refine(RefineRequest([WantedProblem("x", _matmul())], database))
-    with pytest.raises(UsageError, match="name what to refine"):
-        refine(RefineRequest([], database))
+    with pytest.raises(KernrecError, match="--device replay works without"):
+        refine(replace(request(None, database), problems=[WantedProblem("x", _matmul())]))
+    with pytest.raises(UsageError, match="name what to measure"):
+        refine(request(None, database))
     assert not database.exists()
 
 
@@ -186,7 +179,7 @@ def test_contenders_of_all_problems_have_the_same_columns_to_learn_errors_from(
         WantedProblem(key, problem_from_key(key))
         for key in ("matmul[m=512,n=512,k=512]f16,nn", "matmul[m=64,n=256,k=1024]f16,nn")
     ]
-    subject = subject_on("a100-sxm4-80gb", RefineRequest(wanted, tmp_path / "k.duckdb"))
+    subject = subject_on("a100-sxm4-80gb", CollectRequest(wanted, tmp_path / "k.duckdb"))
     first, second = side_by_side(subject.contenders)
     assert first.inputs is not None
     assert second.inputs is not None

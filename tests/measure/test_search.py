@@ -1,16 +1,14 @@
 """Searching on a replayed device: the least energy is found, with few energy measurements, and a run goes on."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.collect import CollectRequest
-from kernrec.measure.device.interface import DeviceKind
-from kernrec.measure.search import search
-from kernrec.measure.search_rounds import Strategy
+from kernrec.measure.collect import collect
+from kernrec.measure.request import CollectRequest, CollectResult, Strategy
+from kernrec.measure.search_rounds import Searched
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
@@ -20,22 +18,27 @@ from tests.helpers.recording import make_recording
 pytestmark = [needs("scipy", "xgboost"), pytest.mark.usefixtures("measured_here")]
 
 
-def request(recording: Path, database: Path, configs: int) -> CollectRequest:
-    return CollectRequest(
-        None, database, DeviceKind.REPLAY, recording=recording, budget=CampaignBudget(None, configs)
-    )  # fmt: skip
+def search(
+    recording: Path, database: Path, configs: int, objective: Objective, strategy: Strategy = Strategy.GUIDE
+) -> tuple[CollectResult, Searched]:
+    budget = CampaignBudget(None, configs)
+    result = collect(
+        CollectRequest(None, database, recording=recording, strategy=strategy, objective=objective, budget=budget)
+    )
+    ((_, searched),) = result.outcomes
+    assert isinstance(searched, Searched)
+    return result, searched
 
 
-@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("strategy", [Strategy.GUIDE, Strategy.GENETIC])
 def test_a_search_for_energy_measures_few_energies_and_goes_on_where_it_ended(
     strategy: Strategy, tmp_path: Path
 ) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
-    wanted = request(recording, database, 20)
-    first = search(wanted, Objective.ENERGY, strategy=strategy)
-    assert first.error is None
+    result, first = search(recording, database, 20, Objective.ENERGY, strategy)
+    assert result.error is None
     assert 0 < first.energies <= first.latencies <= 20
-    second = search(replace(wanted, budget=CampaignBudget(None, 15)), Objective.ENERGY, strategy=strategy)
+    _, second = search(recording, database, 15, Objective.ENERGY, strategy)
     assert second.energies < second.latencies
     assert first.latencies < second.latencies <= 35
     assert first.best is not None
@@ -51,14 +54,14 @@ def test_a_search_for_energy_measures_few_energies_and_goes_on_where_it_ended(
 
 def test_energy_that_cannot_be_measured_is_said(tmp_path: Path) -> None:
     recording = make_recording(tmp_path / "r.duckdb", 20, energy=False)
-    result = search(request(recording, tmp_path / "k.duckdb", 5), Objective.ENERGY)
+    result, searched = search(recording, tmp_path / "k.duckdb", 5, Objective.ENERGY)
     assert result.error == "energy is not measured on this device; --objective latency needs none"
-    assert result.best is None
+    assert searched.best is None
 
 
 def test_several_problems_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
     recording = tmp_path / "r.duckdb"
     make_measured_database(recording, problems=2, configs=2)
-    with pytest.raises(UsageError, match="a search is of one problem, give --op and --shape; there are matmul"):
-        search(request(recording, tmp_path / "k.duckdb", 5), Objective.LATENCY)
+    with pytest.raises(UsageError, match="guide searches one problem: give --op and --shape; there are matmul"):
+        search(recording, tmp_path / "k.duckdb", 5, Objective.LATENCY)
     assert not (tmp_path / "k.duckdb").exists()

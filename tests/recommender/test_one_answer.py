@@ -21,9 +21,9 @@ from kernrec.errors import KernrecError, NoKernelError, UsageError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.mcp.folder import Folder
 from kernrec.mcp.server import Tools
-from kernrec.measure.collect import CollectRequest, planned_on
-from kernrec.measure.problem_selection import select_layers
-from kernrec.measure.refine_subject import RefineRequest, WantedProblem, subject_on
+from kernrec.measure.problems import planned_on, select_layers
+from kernrec.measure.refine_subject import subject_on
+from kernrec.measure.request import CollectRequest
 from kernrec.op import Problem, all_ops
 from kernrec.op.workload import workload, workloads
 from kernrec.page.answers import Answers
@@ -220,17 +220,11 @@ def _answers_of_kernels(question: Question, recommender: Recommender, folder: Pa
     yield "page", {"problem": front["problem"]} | _of_front(front, recommender.answer(question.request))
     gpu = find_gpu(question.gpu)
     layers = select_layers(question.op, question.shape, None, question.dtype, question.layout) or []
-    wanted = [WantedProblem(layer.name, layer.problem) for layer in layers]
+    wanted = CollectRequest(layers, folder / "x.duckdb")
     try:
-        (planned,) = planned_on(
-            gpu.name,
-            CollectRequest([(layer.name, layer.problem) for layer in layers], folder / "x.duckdb", layers=layers),
-        )
+        (planned,) = planned_on(gpu.name, wanted)
         yield "plan of collect", {"problem": planned.problem.key}
-        subject = subject_on(
-            gpu.name,
-            RefineRequest(wanted, folder / "x.duckdb", layers=layers),
-        )
+        subject = subject_on(gpu.name, wanted)
     except UsageError as error:
         # Nothing is measured beyond the GPU's memory, or where only a kernel in Triton runs.
         if not any(reason in str(error) for reason in ("GiB; at most", "no config of", "no kernel")):

@@ -12,7 +12,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -24,21 +24,17 @@ from kernrec.measure.campaign.device_session import DeviceSession
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import (
-    EFFORTS,
-    CampaignBudget,
-    MeasuringEffort,
+    CampaignSettings,
     ProblemHistory,
     ProblemResult,
     Progress,
 )
 from kernrec.measure.campaign.schedule import Schedule, ScheduledMeasurement
 from kernrec.measure.device.interface import MeasurementFailure
-from kernrec.measure.protocol import measure_config
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 from kernrec.store.measurement import (
     CodeInfo,
-    InputInfo,
     Measurement,
     MeasurementIdentity,
     MeasurementOrigin,
@@ -53,21 +49,8 @@ _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 _LOOKAHEAD = 128
 """Scheduled configs among which one is looked for whose code is ready."""
 
-
-@dataclass(frozen=True)
-class CampaignSettings:
-    """How much a campaign measures, and what its rows state about their origin."""
-
-    session: str
-    """Identifies the campaign in its rows."""
-    effort: MeasuringEffort = EFFORTS["normal"]
-    budget: CampaignBudget = field(default_factory=CampaignBudget)
-    seed: int = 0
-    measured_by: str | None = None
-    protocol_version: int = measure_config.VERSION
-    replayed: bool = False
-    """Whether the device repeats a recording."""
-    inputs: InputInfo = field(default_factory=InputInfo)
+_WAIT_S = 0.2
+"""Seconds until a problem that another run measures is tried again."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +65,8 @@ class CampaignHooks:
     """Called with each measurement after it is in the journal, and with notes."""
     finished: Callable[[], None] = lambda: None
     """Called after each problem, when every measurement belongs to a closed block."""
+    claim: Callable[[Problem], bool] = lambda problem: True
+    """Claims a planned problem in place of the one before; false if another run measures it."""
 
 
 @dataclass
@@ -156,7 +141,7 @@ class Campaign:
         """
         try:
             self.begin()
-            for planned, following, left in _in_order(self._problems):
+            for planned, following, left in self._in_order():
                 self._upcoming = [task for problem in following for task in problem.tasks[:VARIANTS_AHEAD]]
                 if self.spent:
                     break
@@ -164,6 +149,24 @@ class Campaign:
                 self._hooks.finished()
         finally:
             self.end()
+
+    def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
+        """(a problem, the one after it if that is known, how many are left with it); claimed problems come last."""
+        if not isinstance(self._problems, Sequence):
+            yield from ((planned, (), 1) for planned in self._problems)
+            return
+        waiting = deque(self._problems)
+        while waiting and not self.spent:
+            for _ in range(len(waiting)):
+                if self._hooks.claim(waiting[0].problem):
+                    planned = waiting.popleft()
+                    yield planned, list(waiting)[:1], len(waiting) + 1
+                    break
+                waiting.rotate(-1)
+            else:
+                if self._hooks.stopping():
+                    raise Stopped
+                time.sleep(_WAIT_S)
 
     @property
     def spent(self) -> bool:
@@ -184,8 +187,6 @@ class Campaign:
         for note in notes:
             self._note(note)
         self._blocks.begin(0, with_energy=False)
-
-    # One problem: all configs, then energy where the guide asks for it, then the front.
 
     def measure(self, planned: PlannedProblem, problems_left: int = 1) -> bool:
         """Measure a problem, or go on with one whose slice of time was over.
@@ -264,7 +265,6 @@ class Campaign:
         return again
 
     def _coarse(self, until_s: float) -> list[ScheduledMeasurement]:
-        """Measure the energies that the schedule asks for, round by round."""
         again, done = list[ScheduledMeasurement](), 0
         while self.session.clock() < min(until_s, self._end_s) and (items := self._present_run.schedule.coarse()):
             again += self._work(items, _Phase(until_s, None, done, done + len(items)))
@@ -308,8 +308,6 @@ class Campaign:
         self._compile_queue.wait(0.2)
         return None
 
-    # One measurement, whatever its outcome.
-
     def _measure(self, item: ScheduledMeasurement, variant: CompiledVariant | None) -> Measurement:
         run, task = self._present_run, item.task
         if item.tier == Tier.SCREEN and not item.again:
@@ -348,7 +346,7 @@ class Campaign:
         return measurement
 
     def _now(self) -> datetime:
-        """The time, UTC: that of the beginning and what has passed since, whatever becomes of the system's clock."""
+        # That of the beginning and what has passed since, whatever becomes of the system's clock.
         began, began_s = self._began
         return began + timedelta(seconds=time.monotonic() - began_s)
 
@@ -386,14 +384,3 @@ class Campaign:
         device = self.session.info.name if self.session.info else ""
         target = self._run.planned.name if self._run else ""
         self._hooks.report(replace(progress, device=device, target=target))
-
-
-def _in_order(
-    problems: Iterable[PlannedProblem],
-) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-    """(a problem, the one after it if that is known, how many are left with it)."""
-    if not isinstance(problems, Sequence):
-        yield from ((planned, (), 1) for planned in problems)
-        return
-    for i, planned in enumerate(problems):
-        yield planned, problems[i + 1 : i + 2], len(problems) - i

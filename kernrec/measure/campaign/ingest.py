@@ -1,21 +1,20 @@
-"""From the journal into the database, some thousand rows in each transaction, after which the journal is emptied.
+"""From the journal into the database, some thousand rows in each transaction, after which the journal leaves them out.
 
-If the process is killed in between, the next collector does the same again: a row's key is the hash of its content, so
-a row that is there already is not added twice. Measurements of a block in which the card drifted are stored as
-quarantined. Those of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the
-next run measures their configs again. Lines that no collector can have written are put aside, and the others are kept.
+If the process is killed in between, the next collector adds the same rows again: a row's key is the hash of its
+content, so a row is never added twice. Measurements of a block in which the GPU drifted are stored as quarantined.
+Measurements of a block that never ended, because the run was stopped or killed, are marked `block_open`, and the next
+run measures their configs again. Records that no collector can have written are put aside.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.journal import Journal, left_behind, lines_of
+from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
 from kernrec.op import Problem, problem_from_key
@@ -53,125 +52,50 @@ def check_takes_rows(database: Path) -> None:
         )
 
 
-def ingest(journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None) -> int:
-    """Move the measurements of a journal into the database, which is created if there is none.
+def ingest(
+    journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_of: int | None = None
+) -> int:
+    """Move measurements of a journal into the database, which is created if there is none; return their number.
 
     Args:
         journal: open.
-        database: where to.
-        note: is called with one line if there are lines that are not measurements; they go to `<journal>.damaged`.
-
-    Returns:
-        How many measurements there were.
+        database: destination.
+        note: called with one line if records are not measurements; they are appended to `<journal>.damaged`.
+        ended_of: as for `Journal.batch`.
 
     Raises:
-        UsageError: if the database cannot take them; the journal still has them then.
+        UsageError: the database cannot take the measurements, which stay in the journal.
     """
-    stored = 0
-
-    def store(records: Iterable[dict[str, Any]]) -> None:
-        nonlocal stored
-        damaged: list[Mapping[str, Any]] = []
-        stored = _store(records, database, damaged)
-        if damaged:
-            aside = journal.path.with_name(f"{journal.path.name}.damaged")
-            with aside.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(record) + "\n" for record in damaged)
-            note(f"{len(damaged)} lines of {journal.path} are not measurements; they were put into {aside.name}")
-
-    journal.drain(store)
-    return stored
-
-
-def ingest_ended(journal: Path, size: int, database: Path) -> tuple[int, bytes]:
-    """Add the measurements of blocks that have ended to the database, which is created if there is none.
-
-    Args:
-        journal: may be in use; it is not changed.
-        size: bytes of it that are read.
-        database: where to.
-
-    Returns:
-        (how many measurements there were; the lines of the journal, of those bytes, that it still needs).
-
-    Raises:
-        UsageError: if the database cannot take them.
-    """
-    records = _Ended(journal, size)
-    damaged: list[Mapping[str, Any]] = []
-    stored = _store(records, database, damaged)
-    lines = [json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in damaged]
-    return stored, b"".join(lines + [line for line, record in lines_of(journal, size) if not records.holds(record)])
-
-
-class _Ended:
-    """The records of the blocks that ended within some bytes of a journal; they are read anew each time."""
-
-    def __init__(self, journal: Path, size: int) -> None:
-        self._journal, self._size = journal, size
-        ways = ("closed", "drifted")
-        self._blocks = {_ended(record, way) for _, record in lines_of(journal, size) if record for way in ways} - {None}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for _, record in lines_of(self._journal, self._size):
-            if record is not None and self.holds(record):
-                yield record
-
-    def holds(self, record: Mapping[str, Any] | None) -> bool:
-        """Whether a record is of such a block."""
-        row = {} if record is None else record.get("row", {})
-        if record is None or not isinstance(row, dict):
-            return False
-        places = (_ended(record, "closed"), _ended(record, "drifted"), _ended(row, "block"))
-        return any(place in self._blocks for place in places if place)
-
-
-def _store(records: Iterable[Mapping[str, Any]], database: Path, damaged: list[Mapping[str, Any]]) -> int:
-    """Add the measurements of records to a database; those that cannot be are added to `damaged`."""
-    stored = 0
-    readable = _readable(records, damaged)
-    while some := list(islice(readable, _TOGETHER)):
+    stored, damaged = 0, list[Mapping[str, Any]]()
+    while journal.batch(1, ended_of)[0]:
+        # Another process can read the same measurements only before the database is open, or after they are deleted.
         with Database.open(database, read_only=False, create=True) as opened:
+            numbers, records = journal.batch(_TOGETHER, ended_of)
+            rows = list(_readable(records, damaged))
             try:
-                opened.add_measurements(measurement for _, measurement in some)
+                opened.add_measurements(measurement for _, measurement in rows)
             except UsageError:
-                fitting = [_fits(measurement) for _, measurement in some]
+                fitting = [_fits(measurement) for _, measurement in rows]
                 if all(fitting):
-                    raise  # it is not the rows
-                damaged += [record for (record, _), fits in zip(some, fitting, strict=True) if not fits]
-                good = [item for item, fits in zip(some, fitting, strict=True) if fits]
-                opened.add_measurements(measurement for _, measurement in good)
-                some = good
-        stored += len(some)
+                    raise  # the database is the reason
+                damaged += [record for (record, _), fits in zip(rows, fitting, strict=True) if not fits]
+                rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
+                opened.add_measurements(measurement for _, measurement in rows)
+            aside = journal.path.with_name(f"{journal.path.name}.damaged")
+            if damaged:
+                with aside.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(record) + "\n" for record in damaged)
+                note(f"{len(damaged)} records of {journal.path} are not measurements; they were put into {aside.name}")
+                damaged.clear()
+            journal.delete(numbers)
+        stored += len(rows)
     return stored
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """The content of a journal that is not in its database yet."""
-
-    measurements: int
-    """That a database can hold."""
-    damaged: int
-    """Lines that should be measurements and are none."""
-    holder: int | None
-    """The process that has the journal open; None: nobody has, and the next collector stores them."""
-
-
-def waiting_measurements(path: Path) -> Waiting:
-    """The measurements in the journal at `path`, which is not changed. Raises `OSError` where it cannot be read."""
-    records, holder = left_behind(path)
-    damaged: list[Mapping[str, Any]] = []
-    readable = [measurement for _, measurement in _readable(records, damaged)]
-    fitting = len(readable) if _fits(*readable) else sum(map(_fits, readable))
-    return Waiting(fitting, len(damaged) + len(readable) - fitting, holder)
-
-
-def _fits(*measurements: Measurement) -> bool:
-    """Whether a database can hold measurements."""
+def _fits(measurement: Measurement) -> bool:
     with Database.memory() as database:
         try:
-            database.add_measurements(measurements)
+            database.add_measurements([measurement])
         except UsageError:
             return False
     return True
@@ -229,12 +153,9 @@ def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measuremen
 
 
 def _readable(
-    records: Iterable[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]], damaged: list[Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], Measurement]]:
-    """(record, measurement) of each record that is one; those that should be but are not are added to `damaged`.
-
-    The records are gone through three times.
-    """
+    """(record, measurement) of each record that is one; those that should be but are not are added to `damaged`."""
     drifted = {key: str(record.get("error")) for record in records if (key := _ended(record, "drifted"))}
     closed = {key for record in records if (key := _ended(record, "closed"))}
     for record in records:

@@ -1,37 +1,52 @@
 """The journal: a measurement is on disk before it is acknowledged, so that a crash loses nothing that was acknowledged.
 
-One JSON line per record, appended and synchronized to disk, beside the database (`<database>.journal`). The process
-that has it open locks it, so that one collector at a time fills a database; the lock ends with the process. A line that
-a crash cut short was never acknowledged and is removed. Once its records are in the database the journal is emptied;
-its collector deletes it at the end.
+A SQLite database beside the user's database (`<database>.journal.sqlite`), in WAL mode with an fsync for each commit.
+Several runs share it. Each run has its own records, and claims the problem that it measures. A run lives as long as its
+process holds a lock on one byte of `<database>.journal.lock`; records of a run that ended are taken over by the others.
+Both files are deleted once their records are in the database and no run is left.
 """
 
 import json
 import os
+import re
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
-from kernrec.util.file_lock import try_lock
+from kernrec.util.file_lock import try_lock, try_lock_byte, unlock_byte
 from kernrec.util.input_file import check_kind, open_input
-from kernrec.util.process import is_alive
 
-_MOST_SHARING = 16
-"""Processes that can fill one database at once."""
-_PID = "pid"
-"""Key of the record that names the process that has the journal open."""
-_RELEASE_LIMIT_S = 10.0
-"""A process that was killed while it started another leaves the lock to that one until it loads its own program."""
-_RETRY_S = 0.05
-
-
-class JournalInUse(UsageError):  # noqa: N818 - another program is at work: no defect of this one
-    """Another process has the journal open."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS claim (name TEXT PRIMARY KEY, run INTEGER NOT NULL, holder TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS record (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    run INTEGER NOT NULL,
+    session TEXT,
+    block INTEGER,
+    measured INTEGER NOT NULL,  -- 1: a measurement; 0: the end of a block
+    content TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS record_of_block ON record (session, block);
+"""
+_ENDED = """
+EXISTS (SELECT 1 FROM record ended WHERE NOT ended.measured
+        AND ended.session = record.session AND ended.block = record.block)
+"""
+_BUSY_S = 60.0
+"""Seconds to wait for another process's transaction, which takes milliseconds."""
+_RETRY_S = 0.01
+_GATE = 0
+"""The byte that is locked while a run registers or leaves. The other bytes are the numbers of runs."""
+_open_here: set[Path] = set()
+"""Paths of the journals that this process has open."""
 
 
 class JournalError(KernrecError):
@@ -39,114 +54,117 @@ class JournalError(KernrecError):
 
 
 class Journal:
-    """An open, locked journal; several threads may append to it."""
+    """A journal that is open for one run; several threads may use it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the journal at `path`. Raises `JournalInUse` if another process has it open."""
-        self.path = path
+    def __init__(self, path: Path, left_by_0_1: str = r"(\.\d+)?") -> None:
+        """Open or create the journal, and take over the records of runs that ended.
+
+        Args:
+            path: as of `journal_path`.
+            left_by_0_1: regular expression for the part of a name that tells journals of kernrec 0.1 apart, which are
+                text files beside the journal and are read once.
+
+        Raises:
+            UsageError: the journal cannot be written, or is open in this process.
+        """
+        self.path = path.absolute()
+        if self.path in _open_here:
+            raise UsageError(f"this process has {path} open: run one campaign on a database at a time")
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = _open_locked(path)
-        except OSError as error:
-            raise UsageError(cannot_be("written", f"the journal {path}", error)) from None
-        self._unfinished.unlink(missing_ok=True)
-        self._end = self._cut_torn_line()
-        self._empty = not any(True for _ in self.records())
-        self._write(_holder())
+            if path.exists():
+                check_kind(path.stat().st_mode, path)
+            self._locked = _through_gate(_lock_file(path))
+            try:
+                self._connection = _connected(path)
+                self.run = self._register()
+            finally:
+                unlock_byte(self._locked, _GATE)
+            _open_here.add(self.path)
+            self._take_over()
+            self._read_old(left_by_0_1)
+        except (OSError, sqlite3.Error) as error:
+            self._abandon()
+            raise UsageError(_failed(path, error)) from None
+        except KernrecError:
+            self._abandon()
+            raise
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Write records; when this returns, they survive any crash.
 
-        Raises `JournalError`, and leaves nothing of them in the file, if they cannot be written.
+        Raises `JournalError`, and writes none of them, if they cannot be written.
         """
-        self._write(*records)
-        self._empty = False
+        rows = [(self.run, *_columns(record), json.dumps(record, allow_nan=False)) for record in records]
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO record (run, session, block, measured, content) VALUES (?, ?, ?, ?, ?)", rows
+            )
 
-    def _write(self, *records: Mapping[str, Any]) -> None:
-        lines = (json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n" for record in records)
-        line = "".join(lines).encode()
-        with self._lock:
-            try:
-                written = 0
-                while written < len(line):
-                    written += os.write(self._file, line[written:])
-                os.fsync(self._file)
-            except OSError as error:
-                with suppress(OSError):  # else the incomplete line is removed when the journal is next opened
-                    self._truncate(self._end)
-                raise JournalError(
-                    f"{cannot_be('written', f'the journal {self.path}', error)}; what was measured before is safe in it"
-                ) from None
-            self._end += len(line)
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records of this run in order, with those that it took over."""
+        return [_record(content) for (content,) in self._query("SELECT content FROM record WHERE run = ?", self.run)]
 
-    def drain(self, consume: Callable[[Iterable[dict[str, Any]]], None]) -> None:
-        """Pass all records to `consume`, in order, and delete them once it returns.
-
-        Appending waits meanwhile. Damaged lines are skipped. The records are read from the file as they are asked for,
-        and may be gone through several times.
-        """
-        with self._lock:
-            if self._empty:
-                return
-            consume(self.records())
-            self._truncate(0)
-            self._end, self._empty = 0, True
-        self._write(_holder())
-
-    def clear(self) -> None:
-        """Delete all records."""
-        self.drain(lambda records: None)
-
-    @property
-    def size(self) -> int:
-        """Bytes of whole records. These bytes stay as they are until `drain` or `replace_first`."""
-        return self._end
-
-    def replace_first(self, size: int, needed: bytes) -> None:
-        """Leave out those of the records in the first `size` bytes that are no longer needed.
-
-        Records appended since stay. The file is replaced as a whole, so that a crash leaves the one or the other.
+    def batch(self, most: int, ended_of: int | None = None) -> tuple[list[int], list[dict[str, Any]]]:
+        """Return (numbers of measurements in order, their records with those of the ends of their blocks).
 
         Args:
-            size: a former `size`, after which neither this nor `drain` was called.
-            needed: the lines of those that are.
-
-        Raises:
-            OSError: the new file cannot be written, or, on Windows, put in place of one that is open; nothing changed.
+            most: measurements at most.
+            ended_of: a run, of which only measurements of ended blocks are returned; None: all of this run, and of
+                runs that ended.
         """
-        with self._lock:
-            os.lseek(self._file, size, os.SEEK_SET)
-            content = needed + b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))[: self._end - size]
-            file = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-            try:
-                written = 0
-                while written < len(content):
-                    written += os.write(file, content[written:])
-                os.fsync(file)
-                try_lock(file)
-                os.replace(self._unfinished, self.path)
-            except OSError:
-                os.close(file)
-                self._unfinished.unlink(missing_ok=True)
-                raise
-            os.close(self._file)
-            self._file, self._end = file, len(content)
-            self._empty = not any(True for _ in self.records())
+        if ended_of is None:
+            self._take_over()
+        condition = "measured AND run = ?" + (f" AND {_ENDED}" if ended_of is not None else "")
+        run = self.run if ended_of is None else ended_of
+        rows = self._query(
+            f"SELECT id, session, block, content FROM record WHERE {condition} ORDER BY id LIMIT ?", run, most
+        )
+        ends = [
+            content
+            for block in dict.fromkeys((session, block) for _, session, block, _ in rows)
+            for (content,) in self._query(
+                "SELECT content FROM record WHERE NOT measured AND session = ? AND block = ?", *block
+            )
+        ]
+        return [row[0] for row in rows], [_record(content) for content in (*(row[3] for row in rows), *ends)]
 
-    @property
-    def _unfinished(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.part")
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete measurements by their numbers, and the ends of blocks that have no measurements left."""
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM record WHERE id = ?", [(number,) for number in numbers])
+            connection.execute(
+                "DELETE FROM record WHERE NOT measured AND NOT EXISTS (SELECT 1 FROM record other WHERE other.measured"
+                " AND other.session = record.session AND other.block = record.block)"
+            )
+
+    def clear(self) -> None:
+        """Delete the records of this run."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM record WHERE run = ?", (self.run,))
+
+    def claim(self, name: str, holder: str = "") -> bool:
+        """Claim a problem or a task by name, in place of the holder's claim before; False if another run has it."""
+        self._take_over()
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM claim WHERE run = ? AND holder = ?", (self.run, holder))
+            added = connection.execute("INSERT OR IGNORE INTO claim VALUES (?, ?, ?)", (name, self.run, holder))
+            return added.rowcount == 1
 
     def close(self) -> None:
-        """Close and unlock the journal; an empty one is deleted."""
+        """End the run; the files are deleted if nothing is in them and no other run has them open."""
         with self._lock:
-            if self._empty and os.name != "nt":  # before it is unlocked, or another process could have begun to use it
-                self.path.unlink(missing_ok=True)
-            os.close(self._file)
-            if self._empty and os.name == "nt":  # which deletes no open file, nor one that another process has open
-                with suppress(OSError):
-                    self.path.unlink(missing_ok=True)
+            self._wait_at_gate()
+            connection = self._connection
+            with suppress(sqlite3.Error), connection:
+                connection.execute("DELETE FROM claim WHERE run = ?", (self.run,))
+                connection.execute(
+                    "DELETE FROM run WHERE id = ? AND NOT EXISTS (SELECT 1 FROM record WHERE run = ?)",
+                    (self.run, self.run),
+                )
+            empty = not any(connection.execute("SELECT 1 FROM run UNION ALL SELECT 1 FROM record").fetchall())
+            self._abandon(delete=empty)
 
     def __enter__(self) -> Self:
         return self
@@ -156,141 +174,190 @@ class Journal:
     ) -> None:
         self.close()
 
-    def records(self) -> "_FileRecords":
-        """All records, read from the file as they are asked for; they may be gone through several times."""
-        return _FileRecords(self._file)
+    def _register(self) -> int:
+        with self._transaction() as connection:
+            run = connection.execute("INSERT INTO run (pid) VALUES (?)", (os.getpid(),)).lastrowid
+        assert run is not None
+        if not try_lock_byte(self._locked, run):
+            raise OSError(f"run {run} is locked")
+        return run
 
-    def _read(self) -> bytes:
-        return _content(self._file)
+    def _wait_at_gate(self) -> None:
+        while not try_lock_byte(self._locked, _GATE):
+            time.sleep(_RETRY_S)
 
-    def _truncate(self, size: int) -> None:
-        os.ftruncate(self._file, size)
-        os.fsync(self._file)
+    def _abandon(self, delete: bool = False) -> None:
+        """Close everything; delete the files if wanted."""
+        _open_here.discard(self.path)
+        if (connection := getattr(self, "_connection", None)) is not None:
+            connection.close()
+        if (descriptor := getattr(self, "_locked", None)) is None:
+            return
+        for path in (self.path, _lock_file(self.path)) if delete else ():
+            with suppress(OSError):  # Windows deletes no open file
+                path.unlink(missing_ok=True)
+        os.close(descriptor)
 
-    def _cut_torn_line(self) -> int:
-        content = self._read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._truncate(whole)
-        return whole
+    def _take_over(self) -> None:
+        """Take over the records of runs that ended, and end their claims."""
+        others = self._query("SELECT id FROM run WHERE id != ?", self.run)
+        with self._lock:
+            ended = [number for (number,) in others if _is_free(self._locked, number)]
+        if not ended:
+            return
+        with self._transaction() as connection:
+            for number in ended:
+                connection.execute("UPDATE record SET run = ? WHERE run = ?", (self.run, number))
+                connection.execute("DELETE FROM claim WHERE run = ?", (number,))
+                connection.execute("DELETE FROM run WHERE id = ?", (number,))
+
+    def _read_old(self, left_by_0_1: str) -> None:
+        for path in _old_journals(self.path, left_by_0_1):
+            with open_input(path) as file:
+                if try_lock(file.fileno()):  # otherwise kernrec 0.1 is filling it
+                    self.append(*_old_records(file.read()))
+                    path.unlink()
+
+    def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock, self._errors():
+            return self._connection.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors(), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise JournalError(f"{_failed(self.path, error)}; what was measured before is safe in it") from None
 
 
-def lines_of(path: Path, size: int) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """(line, its record; None where it holds none) of the first `size` bytes of a journal, which may be in use."""
-    with open_input(path) as file:
-        while size > 0 and (line := file.readline()):
-            size -= len(line)
-            records = _records(line)
-            yield line, records[0] if records and _PID not in records[0] else None
+@dataclass(frozen=True)
+class Waiting:
+    """The measurements in a journal that are not in its database yet."""
+
+    measurements: int
+    holder: int | None
+    """A process that has the journal open; None: nobody has, and the next collector stores them."""
+
+
+def waiting_measurements(database: Path) -> Waiting:
+    """Return the measurements in the journal of a database, which is not changed.
+
+    Raises:
+        OSError: the journal cannot be read.
+    """
+    path, holder = journal_path(database), None
+    count = sum("row" in record for old in _old_journals(path) for record in _old_records(_content(old)))
+    if path.exists():
+        check_kind(path.stat().st_mode, path)
+        try:
+            connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
+            if path.absolute() in _open_here:
+                holder = os.getpid()  # to close a second descriptor would release the locks of this process
+            elif _lock_file(path).exists():
+                locked = os.open(_lock_file(path), os.O_RDWR)
+                runs = connection.execute("SELECT id, pid FROM run").fetchall()
+                holder = next((pid for number, pid in runs if not _is_free(locked, number)), None)
+                os.close(locked)
+            count += connection.execute("SELECT count(*) FROM record WHERE measured").fetchone()[0]
+            connection.close()
+        except sqlite3.Error as error:
+            raise OSError(0, str(error)) from None
+    return Waiting(count, holder)
 
 
 def journal_path(database: Path) -> Path:
-    """Where the journal of a database is."""
-    return database.with_name(f"{database.name}.journal")
+    """Return the path of the journal of a database."""
+    return database.with_name(f"{database.name}.journal.sqlite")
 
 
-def shared_journal(database: Path) -> Journal:
-    """A journal of a database for a process that shares it with others: the first one that nobody has open."""
-    for path in _places(database)[:-1]:
-        with suppress(JournalInUse):
-            return Journal(path)
-    return Journal(_places(database)[-1])
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f"{path.name.removesuffix('.sqlite')}.lock")
 
 
-def abandoned_journals(database: Path) -> Iterator[Journal]:
-    """Each journal of a database that a process left behind, while it is open here."""
-    for path in _places(database):
-        if path.exists():
-            with suppress(JournalInUse), Journal(path) as journal:
-                yield journal
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_SCHEMA)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
-def _places(database: Path) -> list[Path]:
-    """Where the journals of a database are: that of a collector, and those of processes that share the work."""
-    shared = [database.with_name(f"{database.name}.{number}.journal") for number in range(2, _MOST_SHARING + 1)]
-    return [journal_path(database), *shared]
-
-
-def left_behind(path: Path) -> tuple[list[dict[str, Any]], int | None]:
-    """(records in the journal at `path`, the process that has it open or None); the journal is not changed."""
-    if not path.exists():
-        return [], None
-    with open_input(path) as file:
-        content = file.read()
-        records = _records(content[: content.rfind(b"\n") + 1])
-        pids = [record[_PID] for record in records if _PID in record]
-        free = try_lock(file.fileno(), shared=True)
-    return [record for record in records if _PID not in record], None if free else pids[-1] if pids else 0
-
-
-def _holder() -> dict[str, Any]:
-    return {_PID: os.getpid()}
-
-
-def _open_locked(path: Path) -> int:
-    until = time.monotonic() + _RELEASE_LIMIT_S
+def _through_gate(path: Path) -> int:
+    """Open the file of locks, and lock the gate."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            check_kind(os.fstat(file).st_mode, path)
+            check_kind(os.fstat(descriptor).st_mode, path)
         except UsageError:
-            os.close(file)
+            os.close(descriptor)
             raise
-        if not try_lock(file):
-            pids = [record[_PID] for record in _records(_content(file)) if _PID in record]
-            os.close(file)
-            if pids and not is_alive(pids[-1]) and time.monotonic() < until:
-                time.sleep(_RETRY_S)
-                continue
-            who = f" (PID {pids[-1]})" if pids else ""
-            database = path.name.removesuffix(".journal")
-            raise JournalInUse(
-                f"another collector{who} is filling {path.with_name(database)}; wait for it or give another --db"
-            )
-        # Between opening and locking, another process may have deleted the file: then this is not what others see.
-        try:
-            same = os.path.samestat(os.fstat(file), os.stat(path))
-        except FileNotFoundError:
-            same = False
-        if same:
-            return file
-        os.close(file)
+        while not try_lock_byte(descriptor, _GATE):
+            time.sleep(_RETRY_S)
+        with suppress(FileNotFoundError):  # another process may have deleted the file before it was locked
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)
 
 
-def _content(file: int) -> bytes:
-    """Everything in an open file; what is written goes to its end whatever the position."""
-    os.lseek(file, 0, os.SEEK_SET)
-    pieces = []
-    while piece := os.read(file, 1 << 20):
-        pieces.append(piece)
-    return b"".join(pieces)
+def _is_free(descriptor: int, byte: int) -> bool:
+    if free := try_lock_byte(descriptor, byte):
+        unlock_byte(descriptor, byte)
+    return free
 
 
-class _FileRecords:
-    """The records in an open file, read piece by piece: a night of many cards does not fit into memory."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        place, rest = 0, b""
-        while True:
-            os.lseek(self._file, place, os.SEEK_SET)
-            if not (piece := os.read(self._file, 1 << 20)):
-                break
-            place += len(piece)
-            *lines, rest = (rest + piece).split(b"\n")
-            yield from (record for record in _records(b"\n".join(lines)) if _PID not in record)
-        yield from (record for record in _records(rest) if _PID not in record)
+def _columns(record: Mapping[str, Any]) -> tuple[str | None, int | None, bool]:
+    """(session, block, whether it is a measurement) of a record, which may be damaged."""
+    row = record.get("row")
+    place = row if isinstance(row, dict) else record
+    block = place.get("block", place.get("closed", place.get("drifted")))
+    session = place.get("session")
+    whole = type(block) is int and abs(block) < 2**63
+    return session if isinstance(session, str) else None, block if whole else None, "row" in record
 
 
-def _records(content: bytes) -> list[dict[str, Any]]:
+def _old_journals(path: Path, left_by_0_1: str = r"(\.\d+)?") -> list[Path]:
+    if not path.parent.is_dir():
+        return []
+    name = re.compile(re.escape(path.name.removesuffix(".journal.sqlite")) + left_by_0_1 + r"\.journal")
+    return sorted(other for other in path.parent.iterdir() if name.fullmatch(other.name))
+
+
+def _content(path: Path) -> bytes:
+    with open_input(path) as file:
+        return file.read()
+
+
+def _old_records(content: bytes) -> list[dict[str, Any]]:
+    """The records in the lines of a journal; a last line without an end was never acknowledged."""
     records = []
-    for line in content.splitlines():
-        try:
+    for line in content.split(b"\n")[:-1]:
+        with suppress(ValueError, RecursionError):  # no collector wrote such a line
             record = json.loads(line)
-        except (ValueError, RecursionError):  # nested too deeply: no collector wrote it
-            continue
-        if isinstance(record, dict):
-            records.append(record)
+            if isinstance(record, dict) and "pid" not in record:
+                records.append(record)
     return records
+
+
+def _record(content: object) -> dict[str, Any]:
+    """A record as it was appended; of a damaged one, a measurement that nobody can read."""
+    with suppress(ValueError, RecursionError, TypeError):
+        if isinstance(record := json.loads(content), dict):  # type: ignore[arg-type]
+            return record
+    return {"row": str(content)}
+
+
+def _failed(path: Path, error: OSError | sqlite3.Error) -> str:
+    if isinstance(error, OSError):
+        return cannot_be("written", f"the journal {path}", error)
+    return f"the journal {path} cannot be used: {error}"

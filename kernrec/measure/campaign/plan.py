@@ -157,17 +157,21 @@ def check_memory(problem: Problem, gpu: GPU) -> None:
         )
 
 
-def plan_recordings(recordings: Iterable[Recording], most: int | None, seed: int = 0) -> list[PlannedProblem]:
-    """The recorded configs of each problem. Nothing is predicted of kernels that are not kernrec's: the search has only
-    what was measured to go by."""
+def plan_recordings(
+    recordings: Iterable[tuple[str, Recording]], most: int | None, seed: int = 0
+) -> list[PlannedProblem]:
+    """Return the plans for (name, recording) pairs, from the recorded configs.
+
+    Nothing is predicted for kernels that are not kernrec's: the search learns only from what was measured.
+    """
     planned = []
-    for recording in recordings:
+    for name, recording in recordings:
         tasks = tuple(
             Task(kernel, recording.kernel_hashes[kernel], dict(outcome.config), recording.problem)
             for (kernel, _), outcome in recording.outcomes.items()
         )
         search = ExpectedImprovement(tunable_columns(tasks), seed=seed)
-        planned.append(PlannedProblem(recording.problem.key, recording.problem, tasks, most=most, search=search))
+        planned.append(PlannedProblem(name, recording.problem, tasks, most=most, search=search))
     return planned
 
 

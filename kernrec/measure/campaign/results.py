@@ -1,5 +1,6 @@
 """How much to measure, and the results of a campaign while it runs and at its end."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -7,7 +8,7 @@ from kernrec.errors import UsageError
 from kernrec.measure.protocol import measure_config
 from kernrec.measure.protocol.measure_config import FINALS
 from kernrec.store import canonical_json
-from kernrec.store.measurement import Measurement, Outcome, Tier
+from kernrec.store.measurement import InputInfo, Measurement, Outcome, Tier
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,32 @@ class CampaignBudget:
     """Of the device's clock."""
     configs: int | None = None
 
+    def check(self, with_energy: bool) -> None:
+        """Raise `UsageError` for a time that is shorter than one measurement, of latency or with energy."""
+        least_s = measure_config.LATENCY_CAP_S
+        if with_energy:
+            least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
+        if self.seconds is not None and self.seconds < least_s:
+            raise UsageError(
+                f"a budget of {self.seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
+                " give more, or a number such as 20configs"
+            )
 
-def check_budget(budget: CampaignBudget, with_energy: bool) -> None:
-    """Raises `UsageError` for a time that is shorter than one measurement, of latency or of energy, too."""
-    least_s = measure_config.LATENCY_CAP_S
-    if with_energy:
-        least_s += measure_config.SETTLE_S + min(coarse for coarse, _ in measure_config.WINDOWS_S.values())
-    if budget.seconds is not None and budget.seconds < least_s:
-        raise UsageError(
-            f"a budget of {budget.seconds:.3g} s is shorter than one measurement, which takes up to {least_s:.3g} s;"
-            " give more, or a number such as 20configs"
-        )
+
+@dataclass(frozen=True)
+class CampaignSettings:
+    """How much a campaign measures, and what its rows state about their origin."""
+
+    session: str
+    """Identifies the campaign in its rows."""
+    effort: MeasuringEffort = EFFORTS["normal"]
+    budget: CampaignBudget = field(default_factory=CampaignBudget)
+    seed: int = 0
+    measured_by: str | None = None
+    protocol_version: int = measure_config.VERSION
+    replayed: bool = False
+    """Whether the device repeats a recording."""
+    inputs: InputInfo = field(default_factory=InputInfo)
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,25 @@ class ProblemResult:
             self.best = measurement
         if measurement.energy_j and (self.frugal is None or measurement.energy_j < (self.frugal.energy_j or 0.0)):
             self.frugal = measurement
+
+
+def merged_results(results: Iterable[ProblemResult]) -> list[ProblemResult]:
+    """Return one result for each problem; its earlier measurements are those before the first visit."""
+    merged: dict[tuple[str, str], ProblemResult] = {}
+    for each in results:
+        before = merged.setdefault((each.name, each.problem), each)
+        if before is each:
+            continue
+        before.measured += each.measured
+        before.configs += each.configs
+        before.best, before.frugal = (
+            each.best or before.best,
+            each.frugal or before.frugal,
+        )  # a visit reads earlier rows
+        for outcome, count in each.failures.items():
+            before.failures[outcome] = before.failures.get(outcome, 0) + count
+            before.examples.setdefault(outcome, each.examples[outcome])
+    return list(merged.values())
 
 
 ConfigKey = tuple[str, str, str]

@@ -141,7 +141,6 @@ class Schedule:
         return self._history.median(key, "latency_s", Tier.SCREEN) or self._history.median(key, "latency_s", *Tier)
 
     def _finished_before(self, configs: int, rows: int, *tiers: Tier) -> bool:
-        """Whether an earlier run did all of this, on measurements some of which may have been quarantined since."""
         done = sum(self._history.count(key, *tiers) >= rows for key in self._keys)
         return len(self._history) == self._length_before and done >= configs
 

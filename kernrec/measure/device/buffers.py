@@ -108,7 +108,6 @@ class ProblemBuffers:
         return OutputError(worst.largest, sum(e.unwritten for e in errors), worst.tolerance, worst.reference)
 
     def _outputs(self) -> dict[str, Any]:
-        """The outputs of the first set, flattened, as elements of their type."""
         tensors = self.prepared.problem.tensors
         names = [name for name, tensor in tensors.items() if tensor.role == "output"]
         return {name: self.sets[0][name].reshape(-1).view(ELEMENTS[tensors[name].dtype]) for name in names}

@@ -54,7 +54,6 @@ def check_limits(card: Card, points: Iterable[OperatingPoint]) -> None:
 
 
 def _clocks_mhz(card: Card) -> list[int]:
-    """The core clocks that a card has."""
     nvml = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
     memory = max(nvml.nvmlDeviceGetSupportedMemoryClocks(handle))

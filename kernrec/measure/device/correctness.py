@@ -82,12 +82,10 @@ def rounding(dtype: str, terms: float) -> float:
 
 
 def _of_terms(roundoff: float) -> float:
-    """The largest error of a sum whose terms are rounded, as `rounding` explains."""
     return _LARGEST_DEVIATIONS * 0.42 * roundoff
 
 
 def _of_sums(roundoff: float, terms: float) -> float:
-    """The largest error of sums of `terms` terms whose partial sums are rounded."""
     return float(_LARGEST_DEVIATIONS * roundoff * float(terms / 2.0 + _OTHER_ROUNDINGS) ** 0.5)
 
 
@@ -129,5 +127,4 @@ def compare(stored: Any, dtype: str, expected: Any, xp: ModuleType, allowed: flo
 
 
 def _finite(numbers: Any, xp: ModuleType) -> Any:
-    """As float64, with zeros in place of NaN and infinities."""
     return xp.where(xp.isfinite(numbers), numbers, 0).astype("float64")

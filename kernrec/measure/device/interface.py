@@ -6,7 +6,6 @@ cards keep a clock of their own that advances only when they are used, so that a
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,14 +14,6 @@ from kernrec.kernel import Kernel, config_text
 from kernrec.op import Problem
 from kernrec.store.device_report import DeviceReport
 from kernrec.store.measurement import MeasuredDevice, Outcome
-
-
-class DeviceKind(StrEnum):
-    """The kinds of devices that can be measured."""
-
-    CUDA = "cuda"
-    REPLAY = "replay"
-    """Answers from recorded measurements."""
 
 
 class MeasurementFailure(KernrecError):  # noqa: N818 - a stored outcome, not a defect of this program

@@ -255,7 +255,6 @@ class NvmlSensors:
 
     @cached_property
     def _reasons(self) -> dict[int, str]:
-        """Names of NVML's clock event reasons by their bits."""
         names = [name for name in dir(self._nvml) if name.startswith("nvmlClocksEventReason")]
         named = [name for name in names if not name.endswith(("All", "None"))]
         return {getattr(self._nvml, name): name.removeprefix("nvmlClocksEventReason") for name in named}

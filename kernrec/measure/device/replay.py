@@ -71,14 +71,29 @@ class Recording:
         return kernel, canonical_json(dict(config))
 
 
-def recorded_gpus(path: Path) -> tuple[str, ...]:
-    """The GPUs that a database holds measurements of."""
+def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
+    """Return the recorded GPUs that `--gpu` names: `auto` (the only one), `all`, or one by name.
+
+    Raises:
+        UsageError: there is nothing to replay, several GPUs to choose from, or no such GPU.
+    """
     with Database.open(path) as database:
-        return tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
+        gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
+    if not gpus:
+        raise UsageError(
+            f"{path} holds no measurements to replay: none of a whole card at its default limits and clocks"
+        )
+    if wanted == "auto" and len(gpus) > 1:
+        raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")
+    if wanted in ("auto", "all"):
+        return gpus
+    chosen = find_gpu(wanted).name
+    if chosen not in gpus:
+        raise unknown(f"GPU in {path}", chosen, gpus)
+    return (chosen,)
 
 
 def _replayable(row: Mapping[str, Any]) -> bool:
-    """Whether a row was measured, not replayed, on a whole card at its default limits and clocks."""
     limits = (row["power_limit_w"], row["locked_sm_clock_hz"], row["locked_memory_clock_hz"])
     default_limits = limits == (None, None, None)
     return default_limits and not row["mig"] and not row["replayed"] and row["outcome"] != Outcome.QUARANTINED
@@ -98,39 +113,29 @@ def load_requested(path: Path, gpu: str | None, keys: Collection[str] | None) ->
     return requested
 
 
-def load_recordings(path: Path, gpu: str | None, op: str | None = None) -> list[Recording]:
+def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
     """The recorded problems of one GPU in a database, those with most configs first.
 
     Args:
         path: of the database.
         gpu: name in the GPU catalog; None if the database has measurements of one GPU only.
-        op: only its problems; None: all.
 
     Raises:
         UsageError: if there is nothing to replay.
     """
+    (chosen,) = chosen_gpus(path, gpu or "auto")
     with Database.open(path) as database:
         rows = [row for row in database.rows("unretracted_rows") if _replayable(row)]
         configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
         problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
         kernels = database.kernels()
-    gpus = sorted({str(row["gpu"]) for row in rows})
-    if not gpus:
-        raise UsageError(
-            f"{path} holds no measurements to replay: none of a whole card at its default limits and clocks"
-        )
-    if gpu is None and len(gpus) > 1:
-        raise UsageError(f"{path} holds measurements of {', '.join(gpus)}: name one with --gpu")
-    chosen = gpu or gpus[0]
-    if chosen not in gpus:
-        raise unknown(f"GPU in {path}", chosen, gpus)
     by_problem: dict[str, dict[ConfigKey, list[Mapping[str, Any]]]] = {}
     hashes: dict[str, dict[str, str]] = {}
     mine = [(problems[str(row["problem_id"])], str(row["kernel"]), row) for row in rows if row["gpu"] == chosen]
     for key, kernel, row in sorted(mine, key=lambda item: str(item[2]["measured_at"])):
         hashes.setdefault(key, {})[kernel] = str(row["kernel_hash"])
     for key, kernel, row in mine:
-        if (op is None or key.startswith(f"{op}[")) and hashes[key][kernel] == row["kernel_hash"]:
+        if hashes[key][kernel] == row["kernel_hash"]:
             by_problem.setdefault(key, {}).setdefault((kernel, configs[str(row["config_id"])]), []).append(row)
     recordings = [
         Recording(

@@ -194,7 +194,6 @@ def watch_process(pid: int, reader: Reader, period_s: float, show: ShowSample) -
 
 
 def _signals(*names: str) -> list[signal.Signals]:
-    """The signals of these names that this system has."""
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
 
 

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from kernrec.errors import KernrecError
 from kernrec.kernel import Kernel, find_kernel, kernel_names
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.measure.device.interface import ConfigUnderTest, Device, DeviceKind, MeasurementFailure, PreparedProblem
+from kernrec.measure.device.interface import ConfigUnderTest, Device, MeasurementFailure, PreparedProblem
 from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
 from kernrec.measure.protocol.probe import IDLE_S, idle_power, measure_references, probe_sensors, read_idle_sensors
 from kernrec.op import Problem, problem_from_key
@@ -98,10 +98,10 @@ class WorkerSession:
     def _open(self, request: Request) -> dict[str, Any]:
         if request.get("spec"):
             self._user_kernel, self._folder = read_kernel(Path(request["spec"]))
-        if request["device"] == DeviceKind.REPLAY:
+        if request["device"] == "replay":
             from kernrec.measure.device.replay import load_recordings, replay_card
 
-            recordings = load_recordings(Path(request["file"]), request["gpu"], request.get("op"))
+            recordings = load_recordings(Path(request["file"]), request["gpu"])
             self._recorded = {recording.problem.key: recording.problem for recording in recordings}
             self._device = replay_card(recordings, request.get("seed", 0))
         else:

@@ -8,10 +8,10 @@ import pytest
 
 from kernrec.errors import KernrecError
 from kernrec.measure.campaign import device_session
-from kernrec.measure.campaign.campaign import Campaign, CampaignHooks, CampaignSettings
+from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.results import MeasuringEffort, Progress
+from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort, Progress
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import find_op

@@ -123,7 +123,7 @@ def test_kill_nine_of_the_child_costs_at_most_the_config_in_flight(tmp_path: Pat
     assert all(by_config[i] == ("crash", "the measuring process was killed by SIGKILL") for i in crashed)
 
 
-@pytest.mark.parametrize("most_bytes", [9_000, 40_000])
+@pytest.mark.parametrize("most_bytes", [80_000, 300_000])
 def test_a_full_disk_ends_in_one_line_and_keeps_what_was_acknowledged(server, tmp_path: Path, most_bytes: int) -> None:
     database = tmp_path / "k.duckdb"
     process, pipe = _start(server, database, 200, most_bytes)

@@ -1,115 +1,126 @@
-"""The journal: what was acknowledged is there after any crash, and one collector at a time has it."""
+"""The journal: what was acknowledged is there after any crash, and runs share it without touching each other's rows."""
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.journal import Journal, JournalError, journal_path
-from tests.helpers.depth import few_examples
+from kernrec.measure.campaign.journal import Journal, JournalError, journal_path, waiting_measurements
+
+END = {"closed": 0, "session": "s"}
 
 
-def drained(path: Path) -> list[dict]:
-    records: list[dict] = []
-    with Journal(path) as journal:
-        journal.drain(records.extend)
-    return records
+def row(**columns: object) -> dict[str, object]:
+    return {"row": {"session": "s", "block": 0} | columns}
 
 
-def test_what_was_appended_is_there_after_opening_anew(tmp_path: Path) -> None:
-    path = tmp_path / "a.journal"
-    with Journal(path) as journal:
-        journal.append({"a": 1})
-        journal.append({"a": [1.5, None, "ä\n"]})
-    assert drained(path) == [{"a": 1}, {"a": [1.5, None, "ä\n"]}]
-
-
-def test_an_emptied_journal_is_removed_and_one_that_holds_something_stays(tmp_path: Path) -> None:
-    path = tmp_path / "a.journal"
-    with Journal(path) as journal:
-        journal.append({"a": 1})
-    assert path.exists()
-    drained(path)
-    assert not path.exists()
-
-
-@few_examples(30)
-@given(cut=st.integers(1, 200))
-def test_wherever_a_crash_cuts_the_file_all_whole_lines_survive(
-    tmp_path_factory: pytest.TempPathFactory, cut: int
-) -> None:
-    path = tmp_path_factory.mktemp("cut") / "a.journal"
-    with Journal(path) as journal:
-        for i in range(8):
-            journal.append({"i": i, "text": "x" * i})
-    content = path.read_bytes()
-    stored = content[: max(0, len(content) - cut)]
-    path.write_bytes(stored)
-    whole = [json.loads(line) for line in stored.split(b"\n")[:-1]]
-    assert drained(path) == [record for record in whole if "i" in record]
-
-
-def test_appending_goes_on_after_a_torn_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.journal"
-    with Journal(path) as journal:
-        journal.append({"a": 1})
-    with path.open("ab") as file:
-        file.write(b'{"a": 2, "b"')
-    with Journal(path) as journal:
-        journal.append({"a": 3})
-    assert drained(path) == [{"a": 1}, {"a": 3}]
-
-
-def test_a_second_collector_is_told_who_is_at_work(tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    with Journal(journal_path(database)), pytest.raises(UsageError) as caught:
-        Journal(journal_path(database))
-    assert str(caught.value) == (
-        f"another collector (PID {os.getpid()}) is filling {database}; wait for it or give another --db"
-    )
-    Journal(journal_path(database)).close()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a lock that a fork inherits")
-def test_a_lock_that_a_dead_collector_left_to_a_process_it_was_starting_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "own.duckdb.journal"
+def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[str]:
+    """A run in a process of its own, which ends without closing the journal."""
     program = (
-        "import os, sys\nfrom pathlib import Path\nfrom kernrec.measure.campaign.journal import Journal\n"
-        "journal = Journal(Path(sys.argv[1]))\n"
-        "if os.fork() == 0:\n    sys.stdin.read()\nos._exit(0)\n"
+        "import os, sys\nfrom pathlib import Path\n"
+        "from kernrec.measure.campaign.journal import Journal, journal_path\n"
+        f"journal = Journal(journal_path(Path(sys.argv[1])))\n{statements}\nsys.stdout.flush()\nos._exit(9)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE) as collector:
-        assert collector.stdin is not None
-        while collector.poll() is None:  # `wait` would close the standard input
-            time.sleep(0.01)
-        threading.Timer(0.2, collector.stdin.close).start()
-        with Journal(path) as journal:
-            journal.append({"row": 1})
-    assert json.loads(path.read_text().splitlines()[-1]) == {"row": 1}
+    return subprocess.run([sys.executable, "-c", program, str(database)], capture_output=True, text=True, check=False)
 
 
-def test_a_journal_on_a_full_disk_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "a.journal"
+def test_what_a_killed_run_acknowledged_is_taken_over_by_the_next(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    records = [{"row": {"a": 1}}, {"row": {"a": [1.5, None, "ä\n"]}}]
+    assert another_run(database, f"journal.append(*{records!r}); journal.claim('x')").returncode == 9
+    assert waiting_measurements(database).measurements == 2
+    with Journal(journal_path(database)) as journal:
+        assert journal.records() == records
+        assert journal.claim("x")
+        journal.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_that_holds_something_stays_and_an_empty_one_is_deleted(tmp_path: Path) -> None:
+    path = journal_path(tmp_path / "k.duckdb")
     with Journal(path) as journal:
-        journal.append({"a": 1})
-        whole, file = path.stat().st_size, journal._file
-        journal._file = os.open("/dev/full", os.O_RDWR)
-        with pytest.raises(JournalError, match="no space left on device; what was measured before is safe in it"):
-            journal.append({"a": 2})
-        os.close(journal._file)
-        journal._file = file
-    assert path.stat().st_size == whole
+        journal.append(row())
+    assert path.exists()
+    with Journal(path) as journal:
+        journal.delete(journal.batch(10)[0])
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_runs_that_live_exclude_each_other_from_claims_and_records(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    with Journal(journal_path(database)) as journal:
+        journal.append(row(), END)
+        assert journal.claim("a")
+        assert journal.claim("plan", holder="strategy")
+        other = another_run(database, "print([journal.claim(name) for name in 'ab'], journal.records())")
+        assert other.stdout == "[False, True] []\n"
+        holder = waiting_measurements(database).holder
+        assert holder == os.getpid()
+        assert journal.claim("b"), "the other run has ended"
+        other = another_run(database, "print([journal.claim(name) for name in ('a', 'plan')])")
+        assert other.stdout == "[True, False]\n"
+        assert journal.records() == [row(), END]
+
+
+def test_a_journal_is_open_once_in_a_process(tmp_path: Path) -> None:
+    path = journal_path(tmp_path / "k.duckdb")
+    with Journal(path), pytest.raises(UsageError, match="one campaign on a database at a time"):
+        Journal(path)
+    Journal(path).close()
+
+
+def test_a_batch_has_measurements_with_the_ends_of_their_blocks(tmp_path: Path) -> None:
+    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
+        journal.append(row(a=1), row(a=2), row(block=1), END, {"closed": 5, "session": "t"})
+        assert journal.batch(1)[1] == [row(a=1), END]
+        numbers, records = journal.batch(10, ended_of=journal.run)
+        assert records == [row(a=1), row(a=2), END]
+        journal.delete(numbers)
+        assert journal.records() == [row(block=1)]
+
+
+def test_journals_of_0_1_are_read_once(tmp_path: Path) -> None:
+    database = tmp_path / "k.duckdb"
+    lines = [{"pid": 1}, row(a=1), END]
+    (tmp_path / "k.duckdb.journal").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"row": {"cut')
+    (tmp_path / "k.duckdb.2.journal").write_text(json.dumps(row(a=2)) + "\n[[[\n")
+    (tmp_path / "k.duckdb.old.journal").write_text(json.dumps(row(a=3)) + "\n")
+    assert waiting_measurements(database).measurements == 2
+    with Journal(journal_path(database)) as journal:
+        assert sorted(map(str, journal.records())) == sorted(map(str, [row(a=2), row(a=1), END]))
+    assert sorted(path.name for path in tmp_path.glob("*.journal")) == ["k.duckdb.old.journal"]
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
+        journal.append(row(a=1))
+        ((pages,),) = journal._query("PRAGMA page_count")
+        journal._query(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(JournalError, match="database or disk is full; what was measured before is safe in it"):
+            journal.append(row(a="x" * 10_000))
+        assert journal.records() == [row(a=1)]
+
+
+def test_a_file_that_is_no_journal_is_one_line(tmp_path: Path) -> None:
+    path = journal_path(tmp_path / "k.duckdb")
+    path.write_text("no journal " * 100)
+    with pytest.raises(UsageError, match="cannot be used: file is not a database"):
+        Journal(path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"the journal .* cannot be written: (file exists|not a directory)"):
-        Journal(tmp_path / "file" / "a.journal")
+        Journal(journal_path(tmp_path / "file" / "k.duckdb"))
+
+
+def test_a_record_that_somebody_damaged_is_a_measurement_that_cannot_be_read(tmp_path: Path) -> None:
+    path = journal_path(tmp_path / "k.duckdb")
+    with Journal(path) as journal:
+        journal.append(row())
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE record SET content = '{'")
+    with Journal(path) as journal:
+        assert journal.records() == [{"row": "{"}]

@@ -15,12 +15,12 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
 from kernrec.measure.campaign import compile_queue
-from kernrec.measure.campaign.campaign import Campaign, CampaignSettings
+from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
-from kernrec.measure.campaign.results import MeasuringEffort
+from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.model.search.expected_improvement import FIRST_COLD, ExpectedImprovement
 from kernrec.op import find_op

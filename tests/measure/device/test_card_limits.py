@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.measure import collect, refine
-from kernrec.measure.collect import CollectRequest, CollectResult
+from kernrec.measure import collect
 from kernrec.measure.device import card_limits, limits_guard, nvml
 from kernrec.measure.device.card_limits import check_limits, restore_abandoned
 from kernrec.measure.device.limits_journal import LimitsEntry, LimitsJournal, journal_path, present_entry
 from kernrec.measure.device.nvml import Card
-from kernrec.measure.refine_planner import RefineResult
-from kernrec.measure.refine_subject import RefineRequest
+from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
@@ -194,44 +192,35 @@ def test_an_entry_that_was_being_written_says_that_nothing_was_set(card: Emulate
     assert card.state == AS_IT_WAS
 
 
+@pytest.mark.parametrize("strategy", ["all", "refine"])
 def test_collect_measures_under_each_limit_and_leaves_the_card_as_it_was(
-    card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, strategy: str
 ) -> None:
     seen = []
 
     def measure(request: CollectRequest, *_: object) -> CollectResult:
-        seen.append((request.gpu, card.state["limit"], card.state["locked"]))
-        return CollectResult((), 0, 0, False, None)
+        seen.append((request.gpu, request.point.power_limit_w, card.state["limit"], card.state["locked"]))
+        return CollectResult()
 
     monkeypatch.setattr(nvml, "cards", lambda: [CARD])
     monkeypatch.setattr(collect, "collect", measure)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    wanted = ("collect", "--op", "mm", "--shape", "m=64,n=64,k=64", "--lock-clocks", "1200MHz")
+    wanted = ("collect", "--op", "mm", "--shape", "m=64,n=64,k=64", "--lock-clocks", "1200MHz", "--strategy", strategy)
     done = run_here(*wanted, "--set-power-limit", "300W,400W", home=tmp_path)
-    assert seen == [(CARD.uuid, 300_000, [1200, 1200]), (CARD.uuid, 400_000, [1200, 1200])]
+    assert seen == [(CARD.uuid, limit, 1000 * limit, [1200, 1200]) for limit in (300, 400)]
     assert card.state == AS_IT_WAS
     assert "power limit 300 W, clock locked to 1200 MHz" in done.stdout
     refused = run_here(*wanted, "--set-power-limit", "300W,900W", home=tmp_path)
     assert (refused.returncode, len(refused.stderr.splitlines()), len(seen)) == (2, 1, 2)
 
 
-def test_refine_believes_and_measures_at_each_limit_and_a_dry_run_sets_none(
+def test_a_dry_run_lists_visits_at_each_limit_and_sets_none(
     card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen = []
-
-    def measure(request: RefineRequest, *_: object) -> RefineResult:
-        seen.append((request.point.power_limit_w, card.state["limit"]))
-        return RefineResult(0, 0, 0, (), (0.0, 0.0), 0.0, "it is a test", 0.0)
-
     monkeypatch.setattr(nvml, "cards", lambda: [CARD])
-    monkeypatch.setattr(refine, "refine", measure)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    wanted = ("refine", "--op", "mm", "--shape", "m=64,n=64,k=64", "--set-power-limit", "300W,400W")
-    planned = run_here(*wanted, "--dry-run", home=tmp_path)
+    wanted = ("collect", "--op", "mm", "--shape", "m=64,n=64,k=64", "--set-power-limit", "300W,400W")
+    planned = run_here(*wanted, "--strategy", "refine", "--dry-run", home=tmp_path)
     assert planned.stdout.count("expected regret") == 2, planned.stderr
     assert "power limit 400 W" in planned.stdout
-    assert (seen, card.state) == ([], AS_IT_WAS)
-    assert run_here(*wanted, home=tmp_path).returncode == 0
-    assert seen == [(300.0, 300_000), (400.0, 400_000)]
     assert card.state == AS_IT_WAS

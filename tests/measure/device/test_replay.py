@@ -9,10 +9,11 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
-from kernrec.measure.collect import CollectRequest, CollectResult, collect
+from kernrec.measure.collect import collect
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure
 from kernrec.measure.device.replay import load_recordings, replay_card
 from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
+from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
 from kernrec.model.search.energy_guide import FIRST_ENERGY
 from kernrec.op import find_op
 from kernrec.store import Database, canonical_json
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
 
 
 def _collect(recording: Path, database: Path, **more: object) -> CollectResult:
-    wanted = {"problems": None, "database": database, "device": "replay", "recording": recording}
+    wanted = {"problems": None, "database": database, "recording": recording}
     return collect(CollectRequest(**wanted | more))  # type: ignore[arg-type]
 
 
@@ -185,7 +186,7 @@ def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_p
     recording = make_recording(tmp_path / "r.duckdb")
     problem = find_op("matmul").problem(m=8, n=8, k=8)
     with pytest.raises(UsageError, match=r"holds none of the requested problems; it holds matmul\[m=1024"):
-        _collect(recording, tmp_path / "k.duckdb", problems=[("layer", problem)])
+        _collect(recording, tmp_path / "k.duckdb", problems=[WantedProblem("layer", problem)])
 
 
 def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from kernrec.compile.pool import LocalProcessors, compile_many
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
-from kernrec.measure.collect import CollectRequest, collect
+from kernrec.measure.collect import collect
+from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.analyze.kernel import analyze, check_tunables_used
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
@@ -547,7 +548,9 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
     moved = 256 * 128 * (2 + 4)
     assert best.latency_s.value > 0
     assert kernel.definition.problem().bytes == moved
-    request = CollectRequest([("soften", kernel.definition.problem())], tmp_path / "own.duckdb", kernel=kernel)
+    request = CollectRequest(
+        [WantedProblem("soften", kernel.definition.problem())], tmp_path / "own.duckdb", kernel=kernel
+    )
     with pytest.raises(UsageError, match=r"soften takes textures \(out, image\)"):
         collect(request)
 

@@ -1,0 +1,123 @@
+"""The problems of a campaign: as a user names them, and their plans on a kind of GPU."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kernrec.errors import UsageError
+from kernrec.gpu import GPU, find_gpu
+from kernrec.kernel import kernels_for
+from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, plan_library, plan_recordings
+from kernrec.measure.device.replay import Recording, load_requested
+from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
+from kernrec.op import Problem, all_ops, find_op
+from kernrec.op.workload import Layer
+from kernrec.recommender.context import Context
+from kernrec.recommender.estimate.model_store import ModelStore
+from kernrec.recommender.networks.layers import NetworkRequest, in_best_layouts, layers_of, shapes_as_network
+from kernrec.recommender.recommender import Recommender
+from kernrec.store import Stack
+
+
+def select_layers(
+    op: str | None, shape: str | None, workload: str | None, dtype: str | None, layout: str | None
+) -> list[Layer] | None:
+    """Return the layers for what a user named, each problem once; None if no op, shape or workload was named.
+
+    Args:
+        op: name or alias of an op; None or `all`: every op that some kernel computes.
+        shape: dimensions, `m=4096,n=4096,k=4096`; None: the layers of a workload.
+        workload: name or file of a workload; None: the standard workload of each op.
+        dtype: data type; None: the default of the op or the layer.
+        layout: tensor layout; None: the one in which the layer is answered on a GPU (`layers_on`).
+
+    Raises:
+        UsageError: for an unknown name, and if no layer is left.
+    """
+    if op is None and workload is None and shape is None:
+        return None
+    every_op = op is None or op == "all"
+    if shape:
+        if every_op:
+            raise UsageError("--shape needs --op: the dimensions are an op's")
+        (layer,) = shapes_as_network(str(op), [shape], dtype, layout).layers
+        return [replace(layer, name=layer.problem.key)]
+    if workload:
+        wanted = [NetworkRequest(workload, None if every_op else op, dtype, layout)]
+    else:
+        ops = [each for each in all_ops() if kernels_for(each.name, dtype, layout)] if every_op else [find_op(str(op))]
+        wanted = [NetworkRequest(None, each.name, dtype, layout) for each in ops]
+    layers: dict[Problem, Layer] = {}
+    for request in wanted:
+        for layer in layers_of(request)[1]:
+            problem = layer.problem
+            # A layer without a kernel is skipped if all were named; a single op gets its error later.
+            if not every_op or kernels_for(problem.op, problem.dtype, None if layer.layout_free else problem.layout):
+                before = layers.get(problem)
+                layers[problem] = layer if before is None else replace(before, count=before.count + layer.count)
+    if not layers:
+        source = f"workload {workload}" if workload else "the standard workloads"
+        raise UsageError(f"no layer of {source} is {'one that a kernel here computes' if every_op else f'of op {op}'}")
+    return list(layers.values())
+
+
+def layers_on(wanted: Sequence[Layer | WantedProblem], gpu: GPU, database: Path) -> list[WantedProblem]:
+    """Return problems in the layouts in which they are answered on a GPU, unless a layout was named."""
+    free = [each for each in wanted if isinstance(each, Layer) and each.layout_free]
+    moved = {}
+    if free:
+        layers, _ = in_best_layouts(Recommender([database] if database.exists() else []), free, gpu)
+        moved = {layer.problem: other.problem for layer, other in zip(free, layers, strict=True)}
+    return [_wanted(each, moved.get(each.problem, each.problem)) for each in wanted]
+
+
+def recordings_on(gpu: str, request: CollectRequest) -> list[tuple[WantedProblem, Recording]]:
+    """Return the problems of a request with their recordings on a GPU; all recorded problems if none are named.
+
+    Raises:
+        UsageError: the recording has none of the problems.
+    """
+    assert request.recording is not None
+    keys = {key: each for each in request.wanted for key in _recorded_keys(each)}
+    recordings = {each.problem.key: each for each in load_requested(request.recording, gpu, keys or None)}
+    if not keys:
+        return [(WantedProblem(key, each.problem), each) for key, each in recordings.items()]
+    return [
+        (_wanted(each, recordings[key].problem), recordings[key]) for key, each in keys.items() if key in recordings
+    ]
+
+
+def planned_on(gpu: str, request: CollectRequest) -> list[PlannedProblem]:
+    """Return the plans of a request's problems on a kind of GPU.
+
+    Raises:
+        UsageError: nothing can run a problem, or a recording has none of them.
+    """
+    most = request.effort.configs if request.strategy is Strategy.ALL else None
+    if request.recording is not None:
+        recorded = [(each.name, recording) for each, recording in recordings_on(gpu, request)]
+        return plan_recordings(recorded, most, request.seed)
+    entry, effort = find_gpu(gpu), request.effort
+    problems = [(each.name, each.problem) for each in layers_on(request.wanted, entry, request.database)]
+    context = context_of(request, with_rows=request.kernel is not None)
+    return plan_library(problems, entry, context, PlanOptions(most, effort.drawn, request.seed), request.kernel)
+
+
+def context_of(request: CollectRequest, with_rows: bool) -> Context:
+    """Return the sources of predictions: shipped profiles, the models beside the database, and its rows if wanted."""
+    stored = [request.database] if with_rows and request.database.exists() else []
+    context = Context(stored, models=ModelStore(request.database.parent / "models", Stack(stored)))
+    context.triton = False  # devices measure kernels in CUDA
+    return context
+
+
+def _wanted(wanted: Layer | WantedProblem, problem: Problem) -> WantedProblem:
+    """A wanted problem in a layout; a problem named by its key gets the new key."""
+    return WantedProblem(problem.key if wanted.name == wanted.problem.key else wanted.name, problem, wanted.count)
+
+
+def _recorded_keys(wanted: Layer | WantedProblem) -> list[str]:
+    problem = wanted.problem
+    layouts = problem.definition.layouts if wanted.layout_free else ()
+    bare = problem.key.removesuffix(problem.layout)
+    return list(dict.fromkeys([problem.key, *(bare + layout for layout in layouts)]))

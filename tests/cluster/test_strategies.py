@@ -1,0 +1,147 @@
+"""Refining and searching on several machines: every measurement made once, and what one machine would measure."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernrec.cluster.commands import collect_on
+from kernrec.errors import UsageError
+from kernrec.measure.campaign.results import CampaignBudget
+from kernrec.measure.collect import collect
+from kernrec.measure.refine_planner import Refined
+from kernrec.measure.request import CollectRequest, CollectResult, Strategy
+from kernrec.measure.search_rounds import Searched
+from kernrec.recommender.request import Objective
+from kernrec.store import Database
+from tests.helpers.card_cluster import CardCluster
+from tests.helpers.needs import needs
+from tests.helpers.recording import make_recording
+
+pytestmark = pytest.mark.usefixtures("cards_here")
+REFINE, GUIDE = Strategy.REFINE, Strategy.GUIDE
+
+
+def request(
+    folder: Path, strategy: Strategy, configs: int | None, objective: Objective = Objective.LATENCY
+) -> CollectRequest:
+    budget = CampaignBudget(None, configs)
+    return CollectRequest(
+        None, folder / "own.duckdb", "auto", folder / "recorded.duckdb", strategy, objective, budget=budget
+    )  # fmt: skip
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    with Database.open(folder / "own.duckdb") as opened:
+        return opened.rows("measurement")
+
+
+def times(rows: list[dict[str, object]]) -> Counter[tuple[object, ...]]:
+    """How often each config was measured in each tier, in blocks that ended."""
+    return Counter((row["problem_id"], row["config_id"], row["tier"]) for row in rows if not row["block_open"])
+
+
+def only(result: CollectResult) -> Any:
+    assert result.error is None
+    ((_, outcome),) = result.outcomes
+    return outcome
+
+
+def killed(number: int) -> Callable[[CardCluster, int], None]:
+    def die(cluster: CardCluster, call: int) -> None:
+        if call == number:
+            cluster.kill("machine-0")
+            cluster.add_machine()
+
+    return die
+
+
+@pytest.mark.parametrize(
+    ("strategy", "objective"),
+    [
+        (REFINE, Objective.LATENCY),
+        (GUIDE, Objective.ENERGY),
+        pytest.param(Strategy.GENETIC, Objective.PARETO, marks=[needs("xgboost"), pytest.mark.deep]),
+    ],
+)
+def test_one_card_of_a_cluster_measures_what_one_machine_would(
+    tmp_path: Path, strategy: Strategy, objective: Objective
+) -> None:
+    make_recording(tmp_path / "recorded.duckdb", 40)
+    wanted = request(tmp_path, strategy, 16, objective)
+    (alone := tmp_path / "alone").mkdir()
+    expected = only(collect(replace(wanted, database=alone / "own.duckdb")))
+    outcome = only(collect_on(CardCluster(tmp_path, 1), wanted))
+    if isinstance(outcome, Refined):
+        expected = replace(expected, deciding_s=outcome.deciding_s)
+    assert outcome == expected
+    assert times(rows_of(tmp_path)) == times(rows_of(alone))
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("dies_at", [3, 4, 6, 7])
+def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path: Path, dies_at: int) -> None:
+    for size in (256, 512, 1024):
+        make_recording(tmp_path / "recorded.duckdb", 4, energy=False, size=size)
+    refined = only(collect_on(CardCluster(tmp_path, 2, killed(dies_at)), request(tmp_path, REFINE, None)))
+    assert refined.ended == "every contender is measured"
+    assert set(times(rows_of(tmp_path)).values()) == {1}
+    assert len(times(rows_of(tmp_path))) == refined.measured == 12
+
+
+def test_several_cards_search_each_config_once_one_measures_all_energies_and_another_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    make_recording(tmp_path / "recorded.duckdb", 40)
+    wanted = request(tmp_path, GUIDE, 16, Objective.ENERGY)
+    searched = only(collect_on(CardCluster(tmp_path, 3), wanted))
+    rows = rows_of(tmp_path)
+    assert sum(tier == "screen" for *_, tier in times(rows)) == 16
+    assert len({row["session"] for row in rows if row["tier"] == "coarse"}) == 1
+    assert searched.energies == sum(tier == "coarse" for *_, tier in times(rows)) > 0
+    assert searched.best is not None
+    searched = only(collect_on(CardCluster(tmp_path, 2, killed(7)), replace(wanted, budget=CampaignBudget())))
+    assert isinstance(searched, Searched)
+    assert set(times(rows_of(tmp_path)).values()) == {1}
+    assert sum(tier == "screen" for *_, tier in times(rows_of(tmp_path))) == searched.space == 40
+
+
+def test_each_kind_of_gpu_has_a_chooser_and_energy_is_measured_if_it_counts(tmp_path: Path) -> None:
+    for gpu in ("rtx3090", "a100-sxm4-40gb"):
+        make_recording(tmp_path / "recorded.duckdb", 8, gpu=gpu)
+    result = collect_on(CardCluster(tmp_path, 2), replace(request(tmp_path, REFINE, 3, Objective.ENERGY), gpu="all"))
+    assert result.error is None
+    assert {kind: outcome.measured for kind, outcome in result.outcomes} == {"rtx3090": 3, "a100-sxm4-40gb": 3}
+    assert Counter(row["tier"] for row in rows_of(tmp_path) if row["energy_j"] is not None) == {"coarse": 6}
+
+
+@pytest.mark.deep
+def test_the_time_of_the_cards_ends_it(tmp_path: Path) -> None:
+    make_recording(tmp_path / "recorded.duckdb", 140, energy=False)
+    limited = replace(request(tmp_path, REFINE, None), budget=CampaignBudget(0.7, None))
+    assert only(collect_on(CardCluster(tmp_path, 2), limited)).ended == "the budget is spent"
+    assert 0 < len(rows_of(tmp_path)) < 126
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"strategy": GUIDE}, "--strategy guide searches one problem"),
+        ({"budget": CampaignBudget(0.01)}, r"0\.01 s is shorter than one measurement"),
+        ({"recording": "own.duckdb"}, "cannot be collected into itself"),
+        ({"strategy": Strategy.PLAN}, "a cluster has no plan"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is(
+    tmp_path: Path, changed: dict[str, Any], reason: str
+) -> None:
+    for size in (256, 512):
+        make_recording(tmp_path / "recorded.duckdb", 2, size=size)
+    if "recording" in changed:
+        changed = {"recording": tmp_path / changed["recording"]}
+    with pytest.raises(UsageError, match=reason):
+        collect_on(CardCluster(tmp_path, 1), replace(request(tmp_path, REFINE, 5), **changed))
+    assert [path.name for path in tmp_path.iterdir()] == ["recorded.duckdb"]
