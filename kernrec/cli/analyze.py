@@ -166,7 +166,7 @@ def _analysis(
     database, folder = files
     only = None
     if wanted.recorded is not None:
-        from kernrec.recommender.analyze.recorded_configs import recorded_configs
+        from kernrec.recommender.recorded_configs import recorded_configs
 
         only = recorded_configs(wanted.recorded, kernel, problem)
     with _profiles(wanted.cluster) as profiles:

@@ -100,7 +100,6 @@ def sentence(error: TyperException) -> str:
     if context is None:
         return plain
     lists = f"{context.command_path} --help"
-    path = context.command_path.partition(" ")[2]
     if option and "No such option" in text:
         command = context.command_path.partition(" ")[2]
         if instead := REMOVED.get(f"{command} {option}") or REMOVED.get(option):

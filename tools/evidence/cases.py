@@ -33,11 +33,25 @@ class Cases:
     """Further columns by name, such as `low_s` and `high_s`, the ends of the 90 % interval."""
 
     @classmethod
-    def single(cls, kernel: str, gpu: str, problem: str, recorded: Array, predicted: Array, **more: Array) -> "Cases":
+    def of(cls, columns: Sequence[Array], more: Mapping[str, Array] | None = None) -> "Cases":
+        """Return cases of columns in the order of the fields."""
+        kernel, gpu, problem, recorded, predicted = columns
+        return cls(kernel, gpu, problem, recorded, predicted, more or {})
+
+    @classmethod
+    def single(
+        cls,
+        kernel: str,
+        gpu: str,
+        problem: str,
+        recorded: Array,
+        predicted: Array,
+        more: Mapping[str, Array] | None = None,
+    ) -> "Cases":
         """Return the cases of one kernel, GPU and problem."""
         count = len(recorded)
-        names = (np.full(count, name, dtype=object) for name in (kernel, gpu, problem))
-        return cls(*names, np.asarray(recorded), np.asarray(predicted), more)
+        names = [np.full(count, name, dtype=object) for name in (kernel, gpu, problem)]
+        return cls.of([*names, np.asarray(recorded), np.asarray(predicted)], more)
 
     def __len__(self) -> int:
         return len(self.recorded)
@@ -54,8 +68,8 @@ class Cases:
 
     def take(self, rows: Array) -> "Cases":
         """Return some rows, selected by positions or by a mask."""
-        columns = (self.column(name)[rows] for name in _COLUMNS)
-        return Cases(*columns, {name: column[rows] for name, column in self.more.items()})
+        columns = [self.column(name)[rows] for name in _COLUMNS]
+        return Cases.of(columns, {name: column[rows] for name, column in self.more.items()})
 
     def parts(self, *names: str) -> Iterator[tuple[dict[str, object], "Cases"]]:
         """Yield the rows with equal values in columns: (these values by column name, rows), in order of appearance."""
@@ -79,7 +93,7 @@ def joined(parts: Sequence[Cases]) -> Cases:
     """Return the rows of all parts, with the further columns that every part has."""
     more = [name for name in parts[0].more if all(name in part.more for part in parts)]
     columns = [np.concatenate([part.column(name) for part in parts]) for name in (*_COLUMNS, *more)]
-    return Cases(*columns[:5], dict(zip(more, columns[5:], strict=True)))
+    return Cases.of(columns[:5], dict(zip(more, columns[5:], strict=True)))
 
 
 def read_cases(paths: Sequence[Path]) -> Cases:
@@ -91,7 +105,7 @@ def read_cases(paths: Sequence[Path]) -> Cases:
         columns = {name: np.array(column) for name, column in json.loads(path.read_text()).items()}
         if not len(columns.get("recorded", ())):
             raise UsageError(f"{path} has no cases; `tools/evidence prior --json` writes them")
-        parts.append(Cases(*(columns.pop(name) for name in _COLUMNS), columns))
+        parts.append(Cases.of([columns.pop(name) for name in _COLUMNS], columns))
     return joined(parts)
 
 

@@ -71,8 +71,8 @@ class Sample:
             more[f"energy at {name}"] = np.log(at_recorded_j / each["energy_j"])
         joules = np.full(len(self.configs), np.nan) if self.recorded_j is None else self.recorded_j
         more["recorded_j"] = joules[rows]
-        names = kernel or self.table.kernel.name, self.title, self.problem.key
-        return Cases.single(*names, self.recorded_s[rows], columns["latency_s"], **more)
+        name, recorded_s = kernel or self.table.kernel.name, self.recorded_s[rows]
+        return Cases.single(name, self.title, self.problem.key, recorded_s, columns["latency_s"], more)
 
     def predicted_s(self) -> np.ndarray:
         """Return the predicted time of each config; NaN if it cannot run, (N,)."""

@@ -68,7 +68,8 @@ def _cases(loads: Sequence[Load], held_out: Mapping[str, Coefficients]) -> Cases
     for gpu in dict.fromkeys(load.gpu for load in loads):
         rows = np.array([i for i, load in enumerate(loads) if load.gpu == gpu])
         predicted[rows] = (1.0 + off([loads[i] for i in rows], held_out.get(gpu, shipped()))) * watts[rows]
-    return Cases(*(np.array(column, dtype=object) for column in zip(*names, strict=True)), watts, predicted)
+    columns = [np.array(column, dtype=object) for column in zip(*names, strict=True)]
+    return Cases.of([*columns, watts, predicted])
 
 
 def kernel_of(load: Load) -> str:
