@@ -1,0 +1,225 @@
+// The arithmetic of tensor cores: see the header. The loops are written so that compilers vectorize them.
+#include "tile_multiply.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace kernrec {
+namespace {
+
+using Type = NumberType;
+
+// Inlined into one function for each instruction set.
+template <bool kFused>
+[[gnu::always_inline]] inline void multiply_rows(const TileA& a, const double* b, double* sums) {
+    constexpr int kRows = 4;  // as many as leave their sums in vector registers
+    const int high = a.m / 8, blocks = a.k / a.width;
+    for (int row = 0; row < a.m; row += kRows) {
+        double sum[kRows][8] = {};
+        for (int block = 0; block < blocks; ++block) {
+            const double* part = a.numbers + ((block * high + row / 8) * 8 + row % 8) * a.width;
+            const double* rows = b + block * a.width * 8;
+            for (int k = 0; k < a.width; ++k)
+                for (int i = 0; i < kRows; ++i)
+                    for (int j = 0; j < 8; ++j) {
+                        const double x = part[i * a.width + k], y = rows[8 * k + j];
+                        if (kFused) sum[i][j] = std::fma(x, y, sum[i][j]);
+                        else sum[i][j] += x * y;
+                    }
+        }
+        std::memcpy(sums + 8 * row, sum, sizeof sum);
+    }
+}
+
+using Multiply = void (*)(const TileA&, const double*, double*);
+
+void multiply_plain(const TileA& a, const double* b, double* sums) { multiply_rows<false>(a, b, sums); }
+void multiply_fused(const TileA& a, const double* b, double* sums) { multiply_rows<true>(a, b, sums); }
+
+#if defined(__GNUC__) && defined(__x86_64__)
+[[gnu::target("avx2,fma")]] void multiply_avx2(const TileA& a, const double* b, double* sums) {
+    multiply_rows<true>(a, b, sums);
+}
+[[gnu::target("avx512f,fma")]] void multiply_avx512(const TileA& a, const double* b, double* sums) {
+    multiply_rows<true>(a, b, sums);
+}
+Multiply fastest(Multiply plain) {
+    if (__builtin_cpu_supports("avx512f")) return multiply_avx512;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? multiply_avx2 : plain;
+}
+#else
+Multiply fastest(Multiply plain) { return plain; }
+#endif
+
+// Decode 32 words, one of each lane, into 32 p numbers.
+void decode_words(Type type, const uint32_t* words, bool signs, double* out) {
+    if (type == Type::kB1) {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int bit = 0; bit < 32; ++bit) {
+                const int value = int(words[lane] >> bit & 1);
+                out[32 * lane + bit] = signs ? 1 - 2 * value : value;
+            }
+        return;
+    }
+    if (type == Type::kS4 || type == Type::kU4) {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < 8; ++i) {
+                const int code = int(words[lane] >> 4 * i & 15);
+                out[8 * lane + i] = type == Type::kS4 && code > 7 ? code - 16 : code;
+            }
+        return;
+    }
+    decode_bytes(type, reinterpret_cast<const uint8_t*>(words), 1024 / number_bits(type), out);
+}
+
+void decode_small_words(const SmallFloats& codes, const uint32_t* words, double* out) {
+    const float* values = small_float_values(codes.type);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
+    for (int i = 0; i < 128; ++i) {
+        if (codes.packed) {
+            out[2 * i] = values[bytes[i] & 15];
+            out[2 * i + 1] = values[bytes[i] >> 4];
+        } else {
+            const bool eight = codes.type == Type::kE4m3 || codes.type == Type::kE5m2;
+            const int code = codes.type == Type::kE2m1 ? bytes[i] >> 2 & 15 : eight ? bytes[i] : bytes[i] & 63;
+            out[i] = values[code];
+        }
+    }
+}
+
+// Put the numbers of one register of B, 8 columns of `width` numbers each, into rows.
+void transpose_block(const double* block, int width, double* rows) {
+    for (int k = 0; k < width; ++k)
+        for (int column = 0; column < 8; ++column) rows[8 * k + column] = block[column * width + k];
+}
+
+uint16_t to_f16(double value) {
+    const uint64_t bits = bit_cast<uint64_t>(value), magnitude = bits & 0x7FFFFFFFFFFFFFFF;
+    const auto sign = uint16_t(bits >> 48 & 0x8000);
+    if (magnitude > 0x7FF0000000000000) return 0x7FFF;
+    if (magnitude >= 0x40EFFE0000000000) return sign | 0x7C00;  // 65520 and more
+    if (magnitude < 0x3F10000000000000) {                       // below 2^-14: a multiple of 2^-24
+        const double shifted = std::fabs(value) + 0x1.8p28;
+        return sign | uint16_t(bit_cast<uint64_t>(shifted) & 0x7FF);
+    }
+    const uint64_t rounded = magnitude + 0x1FFFFFFFFFF + (magnitude >> 42 & 1);
+    return sign | uint16_t((rounded >> 42) - (uint64_t(1023 - 15) << 10));
+}
+
+uint32_t to_f32(double value) {
+    const auto bits = bit_cast<uint32_t>(float(value));
+    return value == value ? bits : 0x7FFFFFFF;
+}
+
+uint32_t to_s32(double value, bool saturates) {
+    if (saturates) value = value < -2147483648.0 ? -2147483648.0 : value > 2147483647.0 ? 2147483647.0 : value;
+    return uint32_t(int64_t(value));
+}
+
+}  // namespace
+
+void multiply_tile(const TileA& a, const double* b, double* sums) {
+    static const Multiply multiply = fastest(multiply_plain);
+    multiply(a, b, sums);
+}
+
+void multiply_tile_f64(const TileA& a, const double* b, double* sums) {
+    static const Multiply multiply = fastest(multiply_fused);
+    multiply(a, b, sums);
+}
+
+void decode_bytes(Type type, const uint8_t* bytes, int count, double* numbers) {
+    const auto each = [&](auto sample, auto decode) {
+        for (int i = 0; i < count; ++i) {
+            decltype(sample) code;
+            std::memcpy(&code, bytes + i * sizeof code, sizeof code);
+            numbers[i] = decode(code);
+        }
+    };
+    switch (type) {
+        case Type::kF16: each(uint16_t(), [](uint16_t code) { return f16_to_f32(code); }); break;
+        case Type::kBf16: each(uint16_t(), [](uint16_t code) { return bf16_to_f32(code); }); break;
+        // Tensor cores ignore the last 13 bits of a tf32 operand.
+        case Type::kTf32: each(uint32_t(), [](uint32_t code) { return bit_cast<float>(code & 0xFFFFE000u); }); break;
+        case Type::kS8: each(int8_t(), [](int8_t code) { return code; }); break;
+        case Type::kU8: each(uint8_t(), [](uint8_t code) { return code; }); break;
+        case Type::kB1:
+            for (int i = 0; i < count; ++i) numbers[i] = bytes[i / 8] >> i % 8 & 1;
+            break;
+        default: {
+            const float* values = small_float_values(type);
+            each(uint8_t(), [values](uint8_t code) { return values[code]; });
+        }
+    }
+}
+
+void decode_a(Type type, int registers, const uint32_t* const* fragment, bool signs, double* numbers) {
+    const int per_word = 32 / number_bits(type);
+    for (int r = 0; r < registers; ++r) decode_words(type, fragment[r], signs, numbers + 32 * per_word * r);
+}
+
+void decode_b(Type type, int registers, const uint32_t* const* fragment, bool signs, double* numbers) {
+    const int per_word = 32 / number_bits(type);
+    alignas(64) double block[1024];
+    for (int r = 0; r < registers; ++r) {
+        decode_words(type, fragment[r], signs, block);
+        transpose_block(block, 4 * per_word, numbers + 32 * per_word * r);
+    }
+}
+
+void decode_small_a(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
+    for (int r = 0; r < registers; ++r) decode_small_words(codes, fragment[r], numbers + (codes.packed ? 256 : 128) * r);
+}
+
+void decode_small_b(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
+    double block[256];
+    const int width = codes.packed ? 32 : 16;
+    for (int r = 0; r < registers; ++r) {
+        decode_small_words(codes, fragment[r], block);
+        transpose_block(block, width, numbers + 8 * width * r);
+    }
+}
+
+void add_c(Type type, int m, const uint32_t* const* fragment, double* sums) {
+    for (int high = 0; high < m / 8; ++high) {
+        double* part = sums + 64 * high;
+        if (type == Type::kF16) {
+            for (int lane = 0; lane < 32; ++lane) {
+                part[2 * lane] += f16_to_f32(uint16_t(fragment[high][lane]));
+                part[2 * lane + 1] += f16_to_f32(uint16_t(fragment[high][lane] >> 16));
+            }
+            continue;
+        }
+        for (int e = 0; e < 2; ++e) {
+            const uint32_t* words = fragment[2 * high + e];
+            if (type == Type::kF32)
+                for (int lane = 0; lane < 32; ++lane) part[2 * lane + e] += bit_cast<float>(words[lane]);
+            else
+                for (int lane = 0; lane < 32; ++lane) part[2 * lane + e] += int32_t(words[lane]);
+        }
+    }
+}
+
+uint32_t rounded_sum(Type type, bool saturates, double sum) {
+    return type == Type::kF16 ? to_f16(sum) : type == Type::kF32 ? to_f32(sum) : to_s32(sum, saturates);
+}
+
+void write_d(Type type, int m, bool saturates, const double* sums, uint32_t* const* fragment) {
+    for (int high = 0; high < m / 8; ++high) {
+        const double* part = sums + 64 * high;
+        if (type == Type::kF16) {
+            for (int lane = 0; lane < 32; ++lane)
+                fragment[high][lane] = to_f16(part[2 * lane]) | uint32_t(to_f16(part[2 * lane + 1])) << 16;
+            continue;
+        }
+        for (int e = 0; e < 2; ++e) {
+            uint32_t* words = fragment[2 * high + e];
+            if (type == Type::kF32)
+                for (int lane = 0; lane < 32; ++lane) words[lane] = to_f32(part[2 * lane + e]);
+            else
+                for (int lane = 0; lane < 32; ++lane) words[lane] = to_s32(part[2 * lane + e], saturates);
+        }
+    }
+}
+
+}  // namespace kernrec
