@@ -317,22 +317,25 @@ struct FmaLanes {
     }
 };
 
+// The operation on f32 and f64.
 template <template <class> class Op, int sources>
-Run of_type(const std::string& type, bool ftz) {
+Run of_wide_type(const std::string& type, bool ftz) {
     if (type == "f32") return ftz ? lanewise<Ftz<Op<float>>, float, sources>() : lanewise<Op<float>, float, sources>();
     if (type == "f64" && !ftz) return lanewise<Op<double>, double, sources>();
+    refuse("the type ." + type);
+}
+
+// The operation on any floating-point type.
+template <template <class> class Op, int sources>
+Run of_type(const std::string& type, bool ftz) {
     if (type == "f16") return ftz ? lanewise<Ftz<Op<Half>>, Half, sources>() : lanewise<Op<Half>, Half, sources>();
-    if (type == "bf16") return ftz ? lanewise<Ftz<Op<Bfloat>>, Bfloat, sources>() : lanewise<Op<Bfloat>, Bfloat, sources>();
     if (type == "f16x2")
         return ftz ? lanewise<Pairs<Ftz<Op<Half>>, Half, uint32_t>, uint32_t, sources>()
                    : lanewise<Pairs<Op<Half>, Half, uint32_t>, uint32_t, sources>();
-    if (type == "bf16x2")
-        return ftz ? lanewise<Pairs<Ftz<Op<Bfloat>>, Bfloat, uint32_t>, uint32_t, sources>()
-                   : lanewise<Pairs<Op<Bfloat>, Bfloat, uint32_t>, uint32_t, sources>();
-    if (type == "f32x2")
-        return ftz ? lanewise<Pairs<Ftz<Op<float>>, float, uint64_t>, uint64_t, sources>()
-                   : lanewise<Pairs<Op<float>, float, uint64_t>, uint64_t, sources>();
-    refuse("the type ." + type);
+    if (type == "bf16" && !ftz) return lanewise<Op<Bfloat>, Bfloat, sources>();
+    if (type == "bf16x2" && !ftz) return lanewise<Pairs<Op<Bfloat>, Bfloat, uint32_t>, uint32_t, sources>();
+    if (type == "f32x2" && !ftz) return lanewise<Pairs<Op<float>, float, uint64_t>, uint64_t, sources>();
+    return of_wide_type<Op, sources>(type, ftz);
 }
 
 // Arithmetic with directed rounding: the machine rounds in that direction.
@@ -399,18 +402,18 @@ Run plain_run(const std::string& opcode, const std::string& type, bool ftz, bool
     if (opcode == "add") return of_type<Add, 2>(type, ftz);
     if (opcode == "sub") return of_type<Sub, 2>(type, ftz);
     if (opcode == "mul") return of_type<Mul, 2>(type, ftz);
-    if (opcode == "div") return of_type<Div, 2>(type, ftz);
+    if (opcode == "div") return of_wide_type<Div, 2>(type, ftz);
     if (opcode == "min") return nan ? of_type<MinNan, 2>(type, ftz) : of_type<Min, 2>(type, ftz);
     if (opcode == "max") return nan ? of_type<MaxNan, 2>(type, ftz) : of_type<Max, 2>(type, ftz);
-    if (opcode == "neg") return of_type<Neg, 1>(type, ftz && type[0] != 'b');
-    if (opcode == "abs") return of_type<Abs, 1>(type, ftz && type[0] != 'b');
-    if (opcode == "sqrt") return of_type<Sqrt, 1>(type, ftz);
-    if (opcode == "rcp") return of_type<Rcp, 1>(type, ftz);
-    if (opcode == "rsqrt") return of_type<Rsqrt, 1>(type, ftz);
-    if (opcode == "sin") return of_type<Sin, 1>(type, ftz);
-    if (opcode == "cos") return of_type<Cos, 1>(type, ftz);
+    if (opcode == "neg") return of_type<Neg, 1>(type, ftz);
+    if (opcode == "abs") return of_type<Abs, 1>(type, ftz);
+    if (opcode == "sqrt") return of_wide_type<Sqrt, 1>(type, ftz);
+    if (opcode == "rcp") return of_wide_type<Rcp, 1>(type, ftz);
+    if (opcode == "rsqrt") return of_wide_type<Rsqrt, 1>(type, ftz);
+    if (opcode == "sin") return of_wide_type<Sin, 1>(type, ftz);
+    if (opcode == "cos") return of_wide_type<Cos, 1>(type, ftz);
     if (opcode == "ex2") return of_type<Ex2, 1>(type, ftz);
-    if (opcode == "lg2") return of_type<Lg2, 1>(type, ftz);
+    if (opcode == "lg2") return of_wide_type<Lg2, 1>(type, ftz);
     if (opcode == "tanh") return of_type<Tanh, 1>(type, ftz);
     refuse();
 }

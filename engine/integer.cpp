@@ -602,33 +602,33 @@ const Registration kFields({"bfe", "bfi"}, [](Decoder& decoder, const Source& in
           {type, type, type, "u32", "u32"});
 });
 
-// Logic of three operands: bit i of the table is the result where (a, b, c) spell i.
-template <int table>
-struct Lop3 {
-    static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
-        uint32_t result = 0;
-        for (int i = 0; i < 8; i++)
-            if (table >> i & 1) result |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
-        return result;
-    }
-};
-
-template <size_t... table>
-constexpr std::array<Run, 256> lop3_runs(std::index_sequence<table...>) {
-    return {Lanewise<Lop3<int(table)>, uint32_t, uint32_t, uint32_t, uint32_t>::run...};
+// Logic of three operands: bit i of the table `mode` is the result where (a, b, c) spell i.
+void lop3(Batch& batch, const Instruction& ins) {
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    const uint32_t *a = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        uint32_t result[kWarp] = {};
+        for (uint32_t i = 0; i < 8; i++) {
+            if (!(ins.mode >> i & 1)) continue;
+            const uint32_t x = i & 4 ? 0 : ~0u, y = i & 2 ? 0 : ~0u, z = i & 1 ? 0 : ~0u;
+            for (uint32_t lane = 0; lane < kWarp; lane++)
+                result[lane] |= (a[first + lane] ^ x) & (b[first + lane] ^ y) & (c[first + lane] ^ z);
+        }
+        put(d + first, result, mask);
+    });
 }
 
 const Registration kLop3({"lop3"}, [](Decoder& decoder, const Source& ins) {
-    static const std::array<Run, 256> runs = lop3_runs(std::make_index_sequence<256>{});
     expect_operands(ins, 5);
     if (ins.modifiers.size() > 1 || ins.operands[4].kind != OperandKind::kInteger) refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "b32");
     const Row c = decoder.read(ins.operands[3], "b32"), d = decoder.write(ins.operands[0], "b32");
-    Instruction& made = decoder.emit(runs[ins.operands[4].value & 255]);
+    Instruction& made = decoder.emit(lop3);
     made.d = d;
     made.a = a;
     made.b = b;
     made.c = c;
+    made.mode = uint32_t(ins.operands[4].value) & 255;
 });
 
 struct Prmt {

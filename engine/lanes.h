@@ -32,7 +32,7 @@ std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::i
 template <class Op, class D, class... S>
 struct Lanewise {
     template <size_t... I>
-    static void loop(D* d, const std::tuple<const S*...>& sources, uint32_t count, std::index_sequence<I...>) {
+    [[gnu::noinline]] static void loop(D* d, const std::tuple<const S*...>& sources, uint32_t count, std::index_sequence<I...>) {
 #pragma GCC ivdep
         for (uint32_t lane = 0; lane < count; lane++) d[lane] = Op::apply(std::get<I>(sources)[lane]...);
     }
