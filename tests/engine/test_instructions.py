@@ -57,7 +57,7 @@ def _names() -> list[str]:
     made += [f"{op}.{kind}" for op, kind in product(("min", "max"), FLOATS)]
     made += [f"{op}.{kind}" for op, kind in product(("min.NaN", "max.NaN"), ("f16", "f16x2", "bf16", "f32"))]
     made += [f"{op}.{kind}" for op, kind in product(("neg", "abs"), FLOATS)]
-    made += ["fma.rn.relu.f16", "fma.rn.relu.bf16x2", "fma.rn.ftz.f16", "add.ftz.f16x2", "mul.sat.f16", "min.ftz.f32"]
+    made += ["fma.rn.relu.f16", "fma.rn.relu.f16x2", "fma.rn.ftz.f16", "add.ftz.f16x2", "mul.sat.f16", "min.ftz.f32"]
     made += [
         f"{op}.approx{ftz}.f32"
         for op, ftz in product(("sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2"), ("", ".ftz"))

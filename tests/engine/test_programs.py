@@ -187,7 +187,7 @@ COUNTED = {
     "atomics": "and.b32 %r5, %r0, 5; mul.wide.u32 %a2, %r5, 4; add.u64 %a2, %a1, %a2; add.u64 %a2, %a2, 4096;"
     " atom.global.add.u32 %r6, [%a2], %r2; atom.global.cas.b32 %r7, [%a2], %r6, %r5; red.global.max.s32 [%a2], %r7;"
     " atom.shared.inc.u32 %r8, [tile+4], 5; red.shared.add.u32 [tile+8], 1; add.u32 %r4, %r6, %r7;",
-    "generic addresses": "cvta.shared.u64 %a2, 16; ld.u32 %r5, [%a2]; selp.b64 %a2, %a2, %a0, %p1; ld.u32 %r6, [%a2];",
+    "generic addresses": "cvta.shared.u64 %a2, 16; ld.u32 %r5, [%a2]; setp.lt.u32 %p1, %r3, 9; selp.b64 %a2, %a2, %a0, %p1; ld.u32 %r6, [%a2];",
     "asynchronous copies": "and.b32 %r5, %r0, 3; setp.eq.u32 %p1, %r5, 0; ld.param.u64 %a4, [x];"
     " cp.async.ca.shared.global [%s1], [%a0], 4; cp.async.commit_group; @%p1 cp.async.ca.shared.global [%s1], [%a4], 4, %r5;"
     " cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r6, [%s1]; cp.async.wait_all; add.u32 %r4, %r4, %r6;",
