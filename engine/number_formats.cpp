@@ -22,6 +22,14 @@ constexpr FloatFormat kE2m3Format{2, 3, 1, 0x1F, 0, 0};
 constexpr FloatFormat kE3m2Format{3, 2, 3, 0x1F, 0, 0};
 constexpr FloatFormat kE2m1Format{2, 1, 1, 0x7, 0, 0};
 
+constexpr std::pair<const char*, NumberType> kNames[] = {
+    {"b1", NumberType::kB1}, {"s4", NumberType::kS4}, {"u4", NumberType::kU4}, {"s8", NumberType::kS8}, {"u8", NumberType::kU8},
+    {"s16", NumberType::kS16}, {"u16", NumberType::kU16}, {"s32", NumberType::kS32}, {"u32", NumberType::kU32}, {"s64", NumberType::kS64},
+    {"u64", NumberType::kU64}, {"b8", NumberType::kU8}, {"b16", NumberType::kU16}, {"b32", NumberType::kU32}, {"b64", NumberType::kU64},
+    {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"tf32", NumberType::kTf32}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64},
+    {"e4m3", NumberType::kE4m3}, {"e5m2", NumberType::kE5m2}, {"e2m3", NumberType::kE2m3}, {"e3m2", NumberType::kE3m2},
+    {"e2m1", NumberType::kE2m1}, {"ue8m0", NumberType::kUe8m0}, {"ue4m3", NumberType::kUe4m3}};
+
 bool is_float(NumberType type) { return type >= NumberType::kF16; }
 
 bool has_eight_bits(NumberType type) { return type == NumberType::kE4m3 || type == NumberType::kE5m2; }
@@ -140,16 +148,15 @@ uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits
 }  // namespace
 
 NumberType number_type(const std::string& name) {
-    static const std::pair<const char*, NumberType> names[] = {
-        {"b1", NumberType::kB1}, {"s4", NumberType::kS4}, {"u4", NumberType::kU4}, {"s8", NumberType::kS8}, {"u8", NumberType::kU8},
-        {"s16", NumberType::kS16}, {"u16", NumberType::kU16}, {"s32", NumberType::kS32}, {"u32", NumberType::kU32}, {"s64", NumberType::kS64},
-        {"u64", NumberType::kU64}, {"b8", NumberType::kU8}, {"b16", NumberType::kU16}, {"b32", NumberType::kU32}, {"b64", NumberType::kU64},
-        {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"tf32", NumberType::kTf32}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64},
-        {"e4m3", NumberType::kE4m3}, {"e5m2", NumberType::kE5m2}, {"e2m3", NumberType::kE2m3}, {"e3m2", NumberType::kE3m2},
-        {"e2m1", NumberType::kE2m1}, {"ue8m0", NumberType::kUe8m0}, {"ue4m3", NumberType::kUe4m3}};
-    for (const auto& [text, type] : names)
+    for (const auto& [text, type] : kNames)
         if (name == text) return type;
     throw UnsupportedForm("type ." + name);
+}
+
+const char* number_name(NumberType type) {
+    for (const auto& [text, other] : kNames)
+        if (type == other) return text;
+    return "";
 }
 
 const FloatFormat& float_format(NumberType type) {

@@ -72,6 +72,9 @@ constexpr int number_bits(NumberType type) {
 // Return the type of a PTX name, or raise UnsupportedForm. Types of bits (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
 
+// Return the PTX name of a type.
+const char* number_name(NumberType type);
+
 // Return the format of a floating-point type with a sign bit.
 const FloatFormat& float_format(NumberType type);
 

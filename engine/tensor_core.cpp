@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "text.h"
 #include "tile_multiply.h"
 
 namespace kernrec {
@@ -30,19 +31,14 @@ bool one_of(Type type, std::initializer_list<Type> types) {
     return std::find(types.begin(), types.end(), type) != types.end();
 }
 
-// Whether A and B may have these types together.
-bool alike(Type a, Type b) {
-    const auto both = [&](Type first, Type second) { return one_of(a, {first, second}) && one_of(b, {first, second}); };
-    return a == b || both(Type::kE4m3, Type::kE5m2) || both(Type::kS8, Type::kU8) || both(Type::kS4, Type::kU4);
-}
-
 // Whether products of numbers of type `a` may be summed in type `d`.
 bool sums_in(Type a, Type d) {
     switch (a) {
         case Type::kF16: case Type::kE4m3: case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
         case Type::kBf16: case Type::kTf32: return d == Type::kF32;
         case Type::kF64: return d == Type::kF64;
-        default: return d == Type::kS32;
+        case Type::kS8: case Type::kU8: case Type::kS4: case Type::kU4: case Type::kB1: return d == Type::kS32;
+        default: return false;
     }
 }
 
@@ -67,18 +63,19 @@ bool has_mma_shape(Type a, const std::string& shape) {
 }
 
 WmmaShape extents(const std::string& shape) {
-    WmmaShape result{};
+    // A shape of the tables above: m<number>n<number>k<number>.
     const size_t n = shape.find('n'), k = shape.find('k');
-    if (shape.empty() || shape[0] != 'm' || n == std::string::npos || k == std::string::npos || k < n) return result;
-    try {
-        result = {std::stoi(shape.substr(1, n - 1)), std::stoi(shape.substr(n + 1, k - n - 1)), std::stoi(shape.substr(k + 1))};
-    } catch (const std::exception&) {
-        return {};
-    }
-    return result;
+    return {parse_int(shape.substr(1, n - 1)), parse_int(shape.substr(n + 1, k - n - 1)), parse_int(shape.substr(k + 1))};
 }
 
 }  // namespace
+
+bool may_multiply(Type a, Type b) {
+    const auto both = [&](Type first, Type second) { return one_of(a, {first, second}) && one_of(b, {first, second}); };
+    return a == b || both(Type::kE4m3, Type::kE5m2) || both(Type::kS8, Type::kU8) || both(Type::kS4, Type::kU4);
+}
+
+bool is_product_type(const MatrixMultiply& types) { return sums_in(types.a, types.c) && sums_in(types.a, types.d); }
 
 const ElementType& element_type(Type type) {
     static const ElementType f16{16, "f16"}, bf16{16, "bf16"}, tf32{32, "tf32"}, f8{8, "f16", 4}, i8{8, "i8"},
@@ -113,9 +110,8 @@ MatrixMultiply mma_form(const Modifiers& modifiers) {
     const size_t first = 5 + saturates;
     const Type d = number_type(marks[first]), a = number_type(marks[first + 1]), b = number_type(marks[first + 2]),
                c = number_type(marks[first + 3]);
-    if (!sums_in(a, c) || !sums_in(a, d) || !one_of(d, {Type::kF16, Type::kF32, Type::kF64, Type::kS32}))
-        throw UnsupportedForm("");
-    if (!has_mma_shape(a, marks[2]) || !alike(a, b))
+    if (!sums_in(a, c) || !sums_in(a, d)) throw UnsupportedForm("");
+    if (!has_mma_shape(a, marks[2]) || !may_multiply(a, b))
         throw UnsupportedForm("shape " + marks[2] + " of ." + marks[first + 1] + " and ." + marks[first + 2]);
     const bool counts_bits = contains(modifiers, "popc");
     if ((a == Type::kB1) != counts_bits || (counts_bits && contains(modifiers, "xor") == contains(modifiers, "and")))
@@ -388,7 +384,7 @@ WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
     const WmmaShape shape = wmma_extents(marks[2], a, types[1], 'a');
     wmma_extents(marks[2], c, types[3], 'c');
     wmma_extents(marks[2], d, types[0], 'd');
-    if (!alike(a, b) || !sums_in(a, c) || !sums_in(a, d))
+    if (!may_multiply(a, b) || !sums_in(a, c) || !sums_in(a, d))
         throw UnsupportedForm("shape " + marks[2] + " of ." + types[1] + " and ." + types[2]);
     return {{shape.m, shape.k, a, b, c, d, saturates, contains(modifiers, "xor")},
             shape.n,

@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,10 @@ struct MatrixMultiply {
     int registers_d() const { return m * 8 / (32 * element_type(d).per_register()); }
     uint64_t operations() const { return uint64_t(2) * m * 8 * k; }
 };
+
+// Whether A and B may have these types together, and whether their products may be summed in those of C and D.
+bool may_multiply(NumberType a, NumberType b);
+bool is_product_type(const MatrixMultiply& types);
 
 // Read the modifiers of `mma.sync` (PTX ISA, section "mma"): all shapes and types without `.kind` and sparsity.
 MatrixMultiply mma_form(const Modifiers& modifiers);
@@ -177,7 +182,8 @@ struct TileShape {
     uint32_t element_bytes;
     bool mn_major = false;  // rows run along M or N
 };
-uint32_t tile_address(const MatrixDescriptor& descriptor, const TileShape& shape, uint32_t element, uint32_t along_k);
+// Return the address of a byte of a tile: `along` bytes along its row, in row `across`.
+uint32_t tile_address(const MatrixDescriptor& descriptor, bool mn_major, uint32_t across, uint32_t along);
 
 // Bytes of A and B along K that one wgmma or tcgen05.mma reads.
 constexpr uint32_t kTileRowBytes = 32;
@@ -222,8 +228,8 @@ constexpr uint32_t kTensorColumns = 512;
 
 // One cell of tensor memory of a thread block.
 struct Cell {
-    uint16_t lane;
-    uint16_t column;
+    uint32_t lane;
+    uint32_t column;
 };
 using Cells = std::vector<Cell>;
 
@@ -244,7 +250,7 @@ class TensorMemory {
     void store(const Cells& cells, const uint32_t* values);  // under way until finish(kStored)
     void begin(const Cells& read, const Cells& written);     // of a matrix operation
     void end(const Cells& read, const Cells& written);
-    void finish(TensorUse use, const Cells& cells);
+    void finish(TensorUse use, const Cells& cells);          // loads or stores of cells are done
 
     uint32_t value(Cell cell) const { return cells_[index(cell)]; }
     void put(Cell cell, uint32_t value) { cells_[index(cell)] = value; }
@@ -290,7 +296,6 @@ struct TensorMultiply {
     int vector;   // numbers along K that share a scale factor; 0: none does
 
     bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
-    int depth(NumberType type) const;  // elements along K
 };
 TensorMultiply tensor_multiply_form(const Modifiers& modifiers);
 InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply& form);

@@ -9,25 +9,35 @@ namespace {
 
 using Type = NumberType;
 
-// Inlined into one function for each instruction set.
+template <bool kFused>
+[[gnu::always_inline]] inline double plus_product(double sum, double x, double y) {
+    return kFused ? std::fma(x, y, sum) : sum + x * y;
+}
+
+// Inlined into one function for each instruction set. Four rows of sums stay in vector registers.
 template <bool kFused>
 [[gnu::always_inline]] inline void multiply_rows(const TileA& a, const double* b, double* sums) {
-    constexpr int kRows = 4;  // as many as leave their sums in vector registers
-    const int high = a.m / 8, blocks = a.k / a.width;
-    for (int row = 0; row < a.m; row += kRows) {
-        double sum[kRows][8] = {};
+    const int high = a.m / 8, blocks = a.k / a.width, width = a.width;
+    for (int row = 0; row < a.m; row += 4) {
+        double sum0[8] = {}, sum1[8] = {}, sum2[8] = {}, sum3[8] = {};
         for (int block = 0; block < blocks; ++block) {
-            const double* part = a.numbers + ((block * high + row / 8) * 8 + row % 8) * a.width;
-            const double* rows = b + block * a.width * 8;
-            for (int k = 0; k < a.width; ++k)
-                for (int i = 0; i < kRows; ++i)
-                    for (int j = 0; j < 8; ++j) {
-                        const double x = part[i * a.width + k], y = rows[8 * k + j];
-                        if (kFused) sum[i][j] = std::fma(x, y, sum[i][j]);
-                        else sum[i][j] += x * y;
-                    }
+            const double* part = a.numbers + ((block * high + row / 8) * 8 + row % 8) * width;
+            const double* rows = b + block * width * 8;
+            for (int k = 0; k < width; ++k) {
+                const double x0 = part[k], x1 = part[width + k], x2 = part[2 * width + k], x3 = part[3 * width + k];
+                for (int j = 0; j < 8; ++j) {
+                    const double y = rows[8 * k + j];
+                    sum0[j] = plus_product<kFused>(sum0[j], x0, y);
+                    sum1[j] = plus_product<kFused>(sum1[j], x1, y);
+                    sum2[j] = plus_product<kFused>(sum2[j], x2, y);
+                    sum3[j] = plus_product<kFused>(sum3[j], x3, y);
+                }
+            }
         }
-        std::memcpy(sums + 8 * row, sum, sizeof sum);
+        std::memcpy(sums + 8 * row, sum0, sizeof sum0);
+        std::memcpy(sums + 8 * row + 8, sum1, sizeof sum1);
+        std::memcpy(sums + 8 * row + 16, sum2, sizeof sum2);
+        std::memcpy(sums + 8 * row + 24, sum3, sizeof sum3);
     }
 }
 

@@ -1,6 +1,7 @@
 """Tensor cores of the engine against the NumPy functions of the emulator, on random operands."""
 
 import re
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,30 +13,47 @@ from kernrec.ptx.instructions.mma_scaled import ScaledProduct, _kind, _Scale
 
 engine = pytest.importorskip("kernrec._engine", reason="the native engine is not built")
 
+_EIGHT_BIT_FLOATS = [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e5m2")]
+_INTEGERS = {
+    "8": ("m8n8k16", "m16n8k16", "m16n8k32"),
+    "4": ("m8n8k32", "m16n8k32", "m16n8k64"),
+}
+_SIGNS = [("s", "s"), ("u", "s"), ("u", "u")]
+_BIT_SHAPES = ("m8n8k128", "m16n8k128", "m16n8k256")
 _MMA = [
     *(f"m16n8k{k}.row.col.{d}.f16.f16.{c}" for k in (8, 16) for c in ("f16", "f32") for d in ("f16", "f32")),
     *(f"m16n8k{k}.row.col.f32.bf16.bf16.f32" for k in (8, 16)),
     *(f"m16n8k{k}.row.col.f32.tf32.tf32.f32" for k in (4, 8)),
-    *(f"m16n8k{k}.row.col.{c}.{a}.{b}.{c}" for k in (16, 32) for a, b in (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e5m2")) for c in ("f16", "f32")),
-    *(f"{shape}.row.col{sat}.s32.{a}.{b}.s32" for shape in ("m8n8k16", "m16n8k16", "m16n8k32") for sat in ("", ".satfinite") for a, b in (("s8", "s8"), ("u8", "s8"), ("u8", "u8"))),
-    *(f"{shape}.row.col{sat}.s32.{a}.{b}.s32" for shape in ("m8n8k32", "m16n8k32", "m16n8k64") for sat in ("", ".satfinite") for a, b in (("s4", "s4"), ("u4", "s4"), ("u4", "u4"))),
-    *(f"{shape}.row.col.s32.b1.b1.s32.{op}.popc" for shape in ("m8n8k128", "m16n8k128", "m16n8k256") for op in ("and", "xor")),
-]  # fmt: skip
+    *(f"m16n8k{k}.row.col.{c}.{a}.{b}.{c}" for k in (16, 32) for a, b in _EIGHT_BIT_FLOATS for c in ("f16", "f32")),
+    *(
+        f"{shape}.row.col{saturates}.s32.{a}{bits}.{b}{bits}.s32"
+        for bits, shapes in _INTEGERS.items()
+        for shape in shapes
+        for saturates in ("", ".satfinite")
+        for a, b in _SIGNS
+    ),
+    *(f"{shape}.row.col.s32.b1.b1.s32.{how}.popc" for shape in _BIT_SHAPES for how in ("and", "xor")),
+]
 _MMA_F64 = ["m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"]
+_NARROW = [("e4m3", "e2m1"), ("e2m3", "e3m2"), ("e2m1", "e5m2")]
 _SCALED = [
-    *(f"m16n8k32.row.col.kind.f8f6f4.{d}.{a}.{b}.{d}" for d in ("f16", "f32") for a, b in (("e4m3", "e2m1"), ("e2m3", "e3m2"), ("e2m1", "e5m2"))),
-    *(f"m16n8k32.row.col.kind.mxf8f6f4.block_scale.scale_vec.1X.f32.{a}.{b}.f32.ue8m0" for a, b in (("e4m3", "e4m3"), ("e2m1", "e3m2"))),
-    *(f"m16n8k64.row.col.kind.mxf4nvf4.block_scale.scale_vec.{v}.f32.e2m1.e2m1.f32.{s}" for v, s in (("2X", "ue8m0"), ("4X", "ue4m3"))),
+    *(f"m16n8k32.row.col.kind.f8f6f4.{d}.{a}.{b}.{d}" for d in ("f16", "f32") for a, b in _NARROW),
+    *(f"m16n8k32.row.col.kind.mxf8f6f4.block_scale.scale_vec.1X.f32.{a}.{b}.f32.ue8m0" for a, b in _NARROW),
+    "m16n8k64.row.col.kind.mxf4nvf4.block_scale.scale_vec.2X.f32.e2m1.e2m1.f32.ue8m0",
+    "m16n8k64.row.col.kind.mxf4nvf4.block_scale.scale_vec.4X.f32.e2m1.e2m1.f32.ue4m3",
     "m16n8k64.row.col.kind.mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
-]  # fmt: skip
+]
+_WIDE = ("m16n16k16", "m32n8k16", "m8n32k16")
 _WMMA = [
-    *(f"mma.sync.aligned.row.col.{shape}.{d}.{c}" for shape in ("m16n16k16", "m32n8k16", "m8n32k16") for d, c in (("f32", "f32"), ("f16", "f16"), ("f32", "f16"))),
-    *(f"mma.sync.aligned.row.col.{shape}.s32.{a}.{a}.s32.satfinite" for shape in ("m16n16k16", "m32n8k16", "m8n32k16") for a in ("s8", "u8")),
-    *(f"mma.sync.aligned.row.col.{shape}.f32.bf16.bf16.f32" for shape in ("m16n16k16", "m32n8k16", "m8n32k16")),
+    *(
+        f"mma.sync.aligned.row.col.{shape}.{types}"
+        for shape in _WIDE
+        for types in ("f32.f32", "f16.f16", "f32.f16", "s32.s8.s8.s32.satfinite", "s32.u8.u8.s32", "f32.bf16.bf16.f32")
+    ),
     "mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32",
     "mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32",
     "mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32",
-]  # fmt: skip
+]
 _SPECIAL = {"f16": (0x7C00, 16), "bf16": (0x7F80, 16), "f32": (0x7F800000, 32), "tf32": (0x7F800000, 32)}
 
 
@@ -62,12 +80,14 @@ def _registers(kind: str, count: int, generator: np.random.Generator, special: b
 
 
 def _check_equal(result: np.ndarray, expected: np.ndarray, kind: str) -> None:
-    """Equal bits; a NaN may be any NaN."""
+    """Compare bits; a NaN may be any NaN."""
     dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}.get(kind)
+    same = result == expected
     if dtype is not None:
-        both_nan = np.isnan(result.view(dtype)) & np.isnan(expected.view(dtype))
-        result, expected = (np.where(both_nan, 0, x.view(dtype)).view(f"u{np.dtype(dtype).itemsize}") for x in (result, expected))  # fmt: skip
-    assert np.array_equal(result, expected), f"{np.count_nonzero(result != expected)} of {result.size} differ"
+        unsigned = f"u{np.dtype(dtype).itemsize}"
+        same = result.view(unsigned) == expected.view(unsigned)
+        same |= np.isnan(result.view(dtype)) & np.isnan(expected.view(dtype))
+    assert same.all(), f"{np.count_nonzero(~same)} of {same.size} differ"
 
 
 def _product(a: np.ndarray, b: np.ndarray, c: np.ndarray, types: list[str], m: int, form: str) -> np.ndarray:
@@ -76,7 +96,7 @@ def _product(a: np.ndarray, b: np.ndarray, c: np.ndarray, types: list[str], m: i
     d_count = m * 8 // (32 * ELEMENT_TYPES[types[0]].per_register)
     file = np.concatenate([a, b, c, np.zeros((d_count, 32), a.dtype)])
     bounds = np.cumsum([0, len(a), len(b), len(c), d_count])
-    rows = [tuple(range(low, high)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    rows = [tuple(range(low, high)) for low, high in pairwise(bounds)]
 
     def values(i: int, kind: str) -> np.ndarray:
         return fragments.register_values(file, [rows[i]], kind, slice(None))
