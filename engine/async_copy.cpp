@@ -109,42 +109,6 @@ void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
     store(place, BarrierPhase{state.expected, state.expected, 0, state.parity ^ 1}.word());
 }
 
-// --- cp.async ---
-
-void WarpCopies::start(uint32_t mask, uint8_t* const* targets, const uint8_t (*data)[16], uint32_t bytes) {
-    Copy& copy = pending_.emplace_back();
-    copy.mask = mask;
-    copy.bytes = bytes;
-    copy.group = committed_;
-    for (uint32_t lane = 0; lane < kWarp; ++lane) {
-        copy.targets[lane] = targets[lane];
-        std::memcpy(copy.data[lane].data(), data[lane], 16);
-    }
-}
-
-void WarpCopies::commit(uint32_t mask) {
-    for (uint32_t lane = 0; lane < kWarp; ++lane) committed_[lane] += mask >> lane & 1;
-}
-
-template <class Done>
-void WarpCopies::finish(uint32_t mask, Done done) {
-    for (Copy& copy : pending_)
-        for (uint32_t lane = 0; lane < kWarp; ++lane)
-            if ((copy.mask & mask) >> lane & 1 && done(copy, lane)) {
-                std::memcpy(copy.targets[lane], copy.data[lane].data(), copy.bytes);
-                copy.mask &= ~(1u << lane);
-            }
-    pending_.erase(std::remove_if(pending_.begin(), pending_.end(), [](const Copy& copy) { return !copy.mask; }), pending_.end());
-}
-
-void WarpCopies::wait(uint32_t mask, uint32_t allowed) {
-    finish(mask, [&](const Copy& copy, uint32_t lane) { return uint64_t(copy.group[lane]) + allowed < committed_[lane]; });
-}
-
-void WarpCopies::wait_all(uint32_t mask) {
-    finish(mask, [](const Copy&, uint32_t) { return true; });
-}
-
 // --- Tensor maps ---
 
 uint32_t TensorMap::element_bytes() const {

@@ -1,6 +1,6 @@
 // Asynchronous copies, tensor maps, barriers in shared memory, and addresses in a cluster.
 //
-// Sources: PTX ISA, sections "cp.async", "cp.async.bulk", "cp.async.bulk.tensor", "Tensors", "mbarrier",
+// Sources: PTX ISA, sections "cp.async.bulk", "cp.async.bulk.tensor", "Tensors", "mbarrier",
 // "Distributed shared memory" (`mapa`) and "tensormap.replace". Functions raise std::invalid_argument with the reason,
 // without the instruction.
 #pragma once
@@ -89,34 +89,6 @@ class Mbarriers {
     std::function<void(SharedPlace)> on_completion_;
     std::unordered_set<uint64_t> initialized_;
     uint64_t completed_ = 0;
-};
-
-// --- cp.async (PTX ISA, section "cp.async") ---
-
-// Copies to shared memory that the lanes of one warp started and did not wait for. Bytes reach shared memory when the
-// lane waits: a kernel that does not wait reads what was there before.
-class WarpCopies {
-   public:
-    void start(uint32_t mask, uint8_t* const* targets, const uint8_t (*data)[16], uint32_t bytes);
-    void commit(uint32_t mask);
-    // Complete the copies of some lanes except their `allowed` newest groups.
-    void wait(uint32_t mask, uint32_t allowed);
-    // Complete all copies of some lanes, committed or not.
-    void wait_all(uint32_t mask);
-
-   private:
-    struct Copy {
-        uint32_t mask;
-        uint32_t bytes;
-        std::array<uint32_t, kWarp> group;
-        std::array<uint8_t*, kWarp> targets;
-        std::array<std::array<uint8_t, 16>, kWarp> data;
-    };
-    template <class Done>
-    void finish(uint32_t mask, Done done);
-
-    std::array<uint32_t, kWarp> committed_{};
-    std::deque<Copy> pending_;
 };
 
 // --- Tensor maps (PTX ISA, sections "Tensor-map" and "tensormap.replace") ---

@@ -89,7 +89,6 @@ class SharedArray final : public Memory {
             if (access.addresses[lane] + access.bytes > shared_bytes()) fail("outside");
             places[lane] = shared(0) + access.addresses[lane];
         }
-        accesses.push_back({access.bytes, access.unit});
     }
     void record(const WarpAccess&) override {}
     uint8_t* shared(uint32_t block) override { return bytes_.data() + size_t(block) * shared_bytes(); }
@@ -101,7 +100,6 @@ class SharedArray final : public Memory {
     [[noreturn]] void fail(uint32_t, uint32_t, const std::string& text) override { throw Error(text); }
 
     std::map<std::string, uint64_t> counts;
-    std::vector<std::pair<uint32_t, uint32_t>> accesses;  // bytes, unit
 
    private:
     Bytes bytes_;
@@ -274,8 +272,7 @@ Fetched run_gather(const Image& image, const std::string& shape, const std::arra
 void bind_tensor_cores(nb::module_& m) {
     nb::class_<SharedArray>(m, "SharedArray")
         .def(nb::init<Bytes, uint32_t>())
-        .def_ro("counts", &SharedArray::counts)
-        .def_ro("accesses", &SharedArray::accesses);
+        .def_ro("counts", &SharedArray::counts);
     m.def("read_tile", run_read_tile);
     m.def("wgmma", run_wgmma);
     m.def("instruction_descriptor", run_instruction_descriptor);
@@ -293,22 +290,6 @@ void bind_tensor_cores(nb::module_& m) {
         .def("get", &TensorMemories::get);
     m.def("tcgen05_mma", run_tcgen05_mma);
     m.def("tcgen05_cp", run_tcgen05_cp);
-    m.def("ldmatrix", [](SharedArray& memory, const Modifiers& modifiers, const Row& addresses, const Words& out) {
-        ldmatrix(memory, matrix_move_form(modifiers), 0, addresses.data(), Space::kShared, words_of(out).data());
-    });
-    m.def("stmatrix", [](SharedArray& memory, const Modifiers& modifiers, const Row& addresses, const Words& in) {
-        stmatrix(memory, matrix_move_form(modifiers), 0, addresses.data(), Space::kShared, read_only(words_of(in)));
-    });
-    m.def("movmatrix", [](const Words& in, const Words& out) { movmatrix(in.data(), out.data()); });
-    m.def("wmma_move", [](SharedArray& memory, const Modifiers& modifiers, const Row& addresses, uint32_t stride, Bytes registers) {
-        const WmmaMove form = wmma_move_form(modifiers);
-        const std::vector<uint32_t> strides(kWarp, stride ? stride : form.default_stride());
-        std::vector<uint8_t*> places;
-        const size_t bytes = form.type == NumberType::kF64 ? 256 : 128;
-        if (registers.shape(0) != bytes * size_t(form.registers)) throw std::invalid_argument("registers");
-        for (int r = 0; r < form.registers; ++r) places.push_back(registers.data() + bytes * size_t(r));
-        wmma_move(memory, form, 0, addresses.data(), strides.data(), Space::kShared, places.data());
-    });
 }
 
 void bind_async_copies(nb::module_& m) {
@@ -347,16 +328,6 @@ void bind_async_copies(nb::module_& m) {
             return self.barriers.arrive({0, byte}, count, drop, completes);
         })
         .def("passed", [](BarrierArray& self, uint32_t byte, uint32_t parity) { return self.barriers.passed({0, byte}, parity); });
-    nb::class_<WarpCopies>(m, "WarpCopies")
-        .def(nb::init<>())
-        .def("start", [](WarpCopies& self, uint32_t mask, const Row& targets, const Bytes& memory, const Bytes& data, uint32_t bytes) {
-            uint8_t* places[kWarp];
-            for (uint32_t lane = 0; lane < kWarp; ++lane) places[lane] = memory.data() + targets.data()[lane];
-            self.start(mask, places, reinterpret_cast<const uint8_t(*)[16]>(data.data()), bytes);
-        })
-        .def("commit", &WarpCopies::commit)
-        .def("wait", &WarpCopies::wait)
-        .def("wait_all", &WarpCopies::wait_all);
     nb::class_<Image>(m, "Image");
     m.def("image", image_of, nb::keep_alive<0, 1>());
     m.def("fetch", run_fetch);

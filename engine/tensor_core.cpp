@@ -1,4 +1,4 @@
-// Products of mma.sync and wmma, and moves of matrices between shared memory and registers: see the header.
+// Forms and products of mma.sync and wmma: see the header.
 #include "tensor_core.h"
 
 #include <algorithm>
@@ -12,8 +12,6 @@ namespace kernrec {
 namespace {
 
 using Type = NumberType;
-
-constexpr uint32_t kFullMask = 0xFFFFFFFF;
 
 bool contains(const Modifiers& modifiers, const char* name) {
     return std::find(modifiers.begin(), modifiers.end(), name) != modifiers.end();
@@ -340,38 +338,6 @@ WmmaMove wmma_move_form(const Modifiers& modifiers) {
     return form;
 }
 
-void wmma_move(Memory& memory, const WmmaMove& form, uint32_t warp, const uint64_t* addresses, const uint32_t* strides,
-               Space space, uint8_t* const* registers) {
-    const int p = element_type(form.type).per_register(), bits = form.bits();
-    const uint32_t register_bytes = form.type == Type::kF64 ? 8 : 4;
-    for (const WmmaPiece& piece : form.pieces) {
-        uint64_t places[kWarp];
-        for (uint32_t lane = 0; lane < kWarp; ++lane) {
-            const int64_t row = piece.row[lane], column = piece.column[lane], stride = strides[lane];
-            const int64_t element = form.by_row ? row * stride + column : column * stride + row;
-            places[lane] = addresses[lane] + uint64_t(element * bits / 8);
-        }
-        const uint32_t bytes = form.piece_bytes(piece), unit = form.unit_bytes(piece);
-        const WarpAccess access{warp, kFullMask, places, bytes, unit, space,
-                                form.store ? AccessKind::kWrite : AccessKind::kRead};
-        uint8_t* at[kWarp];
-        memory.resolve(access, at);
-        for (uint32_t i = 0; i < bytes / unit; ++i) {
-            const int element = piece.first_element + int(i) * piece.elements / int(bytes / unit);
-            const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
-            for (int r = element / p; r < form.registers; r += form.distinct) {
-                for (uint32_t lane = 0; lane < kWarp; ++lane) {
-                    uint8_t* value = registers[r] + register_bytes * lane + shift;
-                    if (form.store) std::memcpy(at[lane] + unit * i, value, unit);
-                    else std::memcpy(value, at[lane] + unit * i, unit);
-                }
-                if (form.store) break;
-            }
-        }
-        memory.record(access);
-    }
-}
-
 WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
     const bool saturates = contains(modifiers, "satfinite");
     const bool counts_bits = contains(modifiers, "popc") || contains(modifiers, "xor") || contains(modifiers, "and");
@@ -410,67 +376,6 @@ void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegis
 void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
                   const uint64_t* const* c, uint64_t* const* d) {
     mma_sync_f64(form.tile, a, b, c, d);  // m8n8k4 is the only shape
-}
-
-// --- ldmatrix, stmatrix, movmatrix ---
-
-namespace {
-
-// Transpose a matrix of 8 x 8 elements of 16 bits, two of a row in each word.
-void transpose(const uint32_t* source, uint32_t* target) {
-    uint16_t in[64], out[64];
-    std::memcpy(in, source, sizeof in);
-    for (int row = 0; row < 8; ++row)
-        for (int column = 0; column < 8; ++column) out[8 * column + row] = in[8 * row + column];
-    std::memcpy(target, out, sizeof out);
-}
-
-uint32_t matrix_lanes(const MatrixMove& form) { return form.matrices == 4 ? kFullMask : (1u << 8 * form.matrices) - 1; }
-
-}  // namespace
-
-MatrixMove matrix_move_form(const Modifiers& modifiers) {
-    const int matrices = contains(modifiers, "x1") ? 1 : contains(modifiers, "x2") ? 2 : contains(modifiers, "x4") ? 4 : 0;
-    const Modifiers rest = without(modifiers, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "cta", "b16"});
-    const bool complete = contains(modifiers, "sync") && contains(modifiers, "aligned") && contains(modifiers, "m8n8");
-    if (!matrices || !complete || !rest.empty() || modifiers.back() != "b16") throw UnsupportedForm("");
-    return {matrices, contains(modifiers, "trans")};
-}
-
-void ldmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const Register* registers) {
-    WarpAccess access{warp, matrix_lanes(form), addresses, 16, 8, space, AccessKind::kRead};
-    access.rows_of_matrices = true;
-    uint8_t* at[kWarp];
-    memory.resolve(access, at);
-    uint32_t words[4][kWarp];
-    for (int lane = 0; lane < 8 * form.matrices; ++lane) std::memcpy(&words[lane / 8][lane % 8 * 4], at[lane], 16);
-    for (int i = 0; i < form.matrices; ++i) {
-        if (form.transposes) transpose(words[i], registers[i]);
-        else std::memcpy(registers[i], words[i], sizeof words[i]);
-    }
-    memory.record(access);
-}
-
-void stmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const ConstRegister* registers) {
-    WarpAccess access{warp, matrix_lanes(form), addresses, 16, 8, space, AccessKind::kWrite};
-    access.rows_of_matrices = true;
-    uint8_t* at[kWarp];
-    memory.resolve(access, at);
-    for (int i = 0; i < form.matrices; ++i) {
-        uint32_t words[kWarp];
-        if (form.transposes) transpose(registers[i], words);
-        else std::memcpy(words, registers[i], sizeof words);
-        for (int row = 0; row < 8; ++row) std::memcpy(at[8 * i + row], words + 4 * row, 16);
-    }
-    memory.record(access);
-}
-
-void movmatrix(ConstRegister source, Register target) {
-    uint32_t result[kWarp];
-    transpose(source, result);
-    std::memcpy(target, result, sizeof result);
 }
 
 }  // namespace kernrec

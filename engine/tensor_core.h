@@ -1,4 +1,4 @@
-// Tensor-core instructions on the registers of one warp: mma.sync, wmma, wgmma, tcgen05, and the moves of matrices.
+// Tensor-core instructions on the registers of one warp: mma.sync, wmma, wgmma and tcgen05.
 //
 // Sources: PTX ISA, sections "Warp Level Matrix Multiply-Accumulate Instructions", "Asynchronous Warpgroup Level Matrix
 // Multiply-Accumulate Instructions" and "TensorCore 5th Generation Family Instructions".
@@ -124,11 +124,6 @@ struct WmmaMove {
 };
 WmmaMove wmma_move_form(const Modifiers& modifiers);
 
-// Move a fragment of one warp between memory and registers, piece by piece; each piece is one access. `addresses` and
-// `strides` (in elements) are those of each lane. Registers of f64 are arrays of 32 `uint64_t`.
-void wmma_move(Memory& memory, const WmmaMove& form, uint32_t warp, const uint64_t* addresses, const uint32_t* strides,
-               Space space, uint8_t* const* registers);
-
 // `wmma.mma`: one MatrixMultiply for each eight columns of B.
 struct WmmaMultiply {
     MatrixMultiply tile;
@@ -142,22 +137,6 @@ void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegis
               const Register* d);
 void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
                   const uint64_t* const* c, uint64_t* const* d);
-
-// --- ldmatrix, stmatrix, movmatrix (PTX ISA, sections of these names): matrices of 8 x 8 elements of 16 bits ---
-
-struct MatrixMove {
-    int matrices;
-    bool transposes;
-};
-MatrixMove matrix_move_form(const Modifiers& modifiers);
-
-void ldmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const Register* registers);
-void stmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const ConstRegister* registers);
-
-// Transpose one matrix that lies in a register, two elements of a row in each lane.
-void movmatrix(ConstRegister source, Register target);
 
 // --- Matrices in shared memory (PTX ISA, sections "Matrix Descriptor Format" and "Shared memory descriptor") ---
 
