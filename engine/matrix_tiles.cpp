@@ -153,7 +153,7 @@ void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& o
     alignas(64) double a[16 * 256], row[256], b[8 * 256], sums[128];
     int width = form.k;
     if (operands.a_registers) {
-        decode_a(form.a, 4, operands.a_registers, false, a);
+        decode_a(form.a, 4, operands.a_registers, a);
         width = 4 * 32 / number_bits(form.a);
     } else {
         const std::vector<uint8_t> a_tile = tile_of(form.a, 64, operands.a_mn_major, operands.a_descriptor);

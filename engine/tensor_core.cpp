@@ -120,15 +120,7 @@ MatrixMultiply mma_form(const Modifiers& modifiers) {
 
 void mma_sync(const MatrixMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
               const Register* d) {
-    alignas(64) double numbers_a[kMostTileNumbers], numbers_b[kMostTileNumbers], sums[kMostTileSums];
-    decode_a(form.a, form.registers_a(), a, form.counts_xor, numbers_a);
-    decode_b(form.b, form.registers_b(), b, form.counts_xor, numbers_b);
-    const int width = 4 * element_type(form.a).per_register();
-    multiply_tile({numbers_a, form.m, form.k, width}, numbers_b, sums);
-    if (form.counts_xor)  // bits are 1 and -1: a pair adds 1 if they agree, else -1
-        for (int i = 0; i < form.m * 8; ++i) sums[i] = (form.k - sums[i]) / 2;
-    add_c(form.c, form.m, c, sums);
-    write_d(form.d, form.m, form.saturates, sums, d);
+    multiply_fragments({form.a, form.b, form.c, form.d, form.m, form.k, form.saturates, form.counts_xor, a, b, c, d});
 }
 
 void mma_sync_f64(const MatrixMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
