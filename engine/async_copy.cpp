@@ -43,7 +43,8 @@ uint32_t rank_of_address(uint64_t address, uint32_t own_rank) {
 
 uint64_t BarrierPhase::word() const {
     const uint64_t transactions = uint64_t(bytes) & ((1 << kTransactionBits) - 1);
-    return uint64_t(pending) | uint64_t(expected) << 20 | transactions << 40 | uint64_t(parity) << 61 | uint64_t(1) << 62;
+    return uint64_t(pending) | uint64_t(expected) << 20 | transactions << 40 | uint64_t(parity) << 61 |
+           uint64_t(1) << 62;
 }
 
 BarrierPhase barrier_phase(uint64_t word) {
@@ -61,7 +62,8 @@ void Mbarriers::initialize(SharedPlace place, int64_t count) {
         refuse("which is initialized already, with no mbarrier.inval since");
     initialized_.insert(place.key());
     if (count < 1 || count > kMostArrivals)
-        refuse("initialized with " + std::to_string(count) + " arrivals, 1 to " + std::to_string(kMostArrivals) + " are possible");
+        refuse("initialized with " + std::to_string(count) + " arrivals, 1 to " + std::to_string(kMostArrivals) +
+               " are possible");
     store(place, BarrierPhase{count, count, 0, 0}.word());
 }
 
@@ -75,7 +77,8 @@ void Mbarriers::expect(SharedPlace place, int64_t bytes) {
     BarrierPhase state = phase(place);
     state.bytes += bytes;
     if (state.bytes < -kMostArrivals || state.bytes > kMostArrivals)
-        refuse("whose transaction count would be " + std::to_string(state.bytes) + ", beyond " + std::to_string(kMostArrivals) + " bytes");
+        refuse("whose transaction count would be " + std::to_string(state.bytes) + ", beyond " +
+               std::to_string(kMostArrivals) + " bytes");
     settle(place, state);
 }
 
@@ -83,10 +86,13 @@ uint64_t Mbarriers::arrive(SharedPlace place, int64_t count, bool drops, bool co
     const uint64_t word = load(place);
     BarrierPhase state = barrier_phase(word);
     if (count < 1 || count > state.pending)
-        refuse("where " + std::to_string(state.pending) + " arrivals are pending in this phase, and " + std::to_string(count) + " come");
-    if (!completes && count == state.pending && !state.bytes) refuse("whose phase completes by an arrival that says .noComplete");
+        refuse("where " + std::to_string(state.pending) + " arrivals are pending in this phase, and " +
+               std::to_string(count) + " come");
+    if (!completes && count == state.pending && !state.bytes)
+        refuse("whose phase completes by an arrival that says .noComplete");
     if (drops && state.expected < count)
-        refuse("that expects " + std::to_string(state.expected) + " arrivals, and " + std::to_string(count) + " are dropped");
+        refuse("that expects " + std::to_string(state.expected) + " arrivals, and " + std::to_string(count) +
+               " are dropped");
     if (drops) state.expected -= count;
     state.pending -= count;
     settle(place, state);
@@ -125,8 +131,11 @@ uint64_t TensorMap::elements() const {
 uint64_t TensorMap::fill() const {
     if (!fill_nan) return 0;
     switch (type) {
-        case TensorElement::kF16: case TensorElement::kBf16: return 0x7FFF;
-        case TensorElement::kF32: case TensorElement::kF32Ftz: case TensorElement::kTf32: return 0x7FFFFFFF;
+        case TensorElement::kF16:
+        case TensorElement::kBf16: return 0x7FFF;
+        case TensorElement::kF32:
+        case TensorElement::kF32Ftz:
+        case TensorElement::kTf32: return 0x7FFFFFFF;
         default: return 0;
     }
 }
@@ -145,7 +154,9 @@ std::string tuple_text(const Numbers& numbers, uint32_t count) {
 
 void TensorMap::check() const {
     // CUDA Driver API, `cuTensorMapEncodeTiled`, lists these limits.
-    const auto all = [&](const auto& numbers, uint32_t count, auto fits) { return std::all_of(numbers.begin(), numbers.begin() + count, fits); };
+    const auto all = [&](const auto& numbers, uint32_t count, auto fits) {
+        return std::all_of(numbers.begin(), numbers.begin() + count, fits);
+    };
     if (interleave_bytes) refuse("interleave of " + std::to_string(interleave_bytes) + " bytes is not emulated");
     if (address % 16 || !address) refuse("address " + hex(address) + " is not a multiple of 16");
     if (!all(extents, rank, [](uint32_t extent) { return extent >= 1; }))
@@ -153,22 +164,26 @@ void TensorMap::check() const {
     if (!all(strides_bytes, rank - 1, [](uint64_t stride) { return stride % 16 == 0 && stride < uint64_t(1) << 40; }))
         refuse("strides of " + tuple_text(strides_bytes, rank - 1) + " bytes are not multiples of 16 below 2^40");
     if (!all(box, rank, [](uint32_t extent) { return extent >= 1 && extent <= kMostBox; }))
-        refuse("box " + tuple_text(box, rank) + " is not of 1 to " + std::to_string(kMostBox) + " elements along each dimension");
+        refuse("box " + tuple_text(box, rank) + " is not of 1 to " + std::to_string(kMostBox) +
+               " elements along each dimension");
     if (!all(steps, rank, [](uint32_t step) { return step >= 1 && step <= 8; }))
         refuse("element strides " + tuple_text(steps, rank) + " are not from 1 to 8");
     const uint32_t row = moved(0) * element_bytes();
     if (row % 16) refuse("a row of the box has " + std::to_string(row) + " bytes, not a multiple of 16");
     if (swizzle_bytes && row > swizzle_bytes)
-        refuse("a row of the box has " + std::to_string(row) + " bytes, more than the swizzle of " + std::to_string(swizzle_bytes));
+        refuse("a row of the box has " + std::to_string(row) + " bytes, more than the swizzle of " +
+               std::to_string(swizzle_bytes));
 }
 
 TensorMap decode_tensor_map(const uint8_t* bytes) {
     if (std::memcmp(bytes + 8, kMapMark, 4) != 0)
         refuse("these 128 bytes are no tensor map (build one with kernrec.ptx.TensorMap)");
-    const uint32_t rank = bytes[12] + 1u, type = bytes[13], interleave = bytes[14], swizzle = bytes[15], fill = bytes[16];
+    const uint32_t rank = bytes[12] + 1u, type = bytes[13], interleave = bytes[14], swizzle = bytes[15],
+                   fill = bytes[16];
     if (rank > kMostRank || type > uint32_t(TensorElement::kTf32Ftz) || swizzle > 3 || interleave > 2 || fill > 1)
-        refuse("rank " + std::to_string(rank) + ", element type " + std::to_string(type) + ", swizzle " + std::to_string(swizzle) +
-               ", interleave " + std::to_string(interleave) + ", fill " + std::to_string(fill));
+        refuse("rank " + std::to_string(rank) + ", element type " + std::to_string(type) + ", swizzle " +
+               std::to_string(swizzle) + ", interleave " + std::to_string(interleave) + ", fill " +
+               std::to_string(fill));
     TensorMap map;
     map.address = load_at<uint64_t>(bytes);
     map.rank = rank;
@@ -190,12 +205,14 @@ void replace_tensor_map_field(uint8_t* bytes, const std::string& field, int64_t 
         const char* name;
         uint32_t first_byte, bytes, pitch_bytes;
     };
-    static constexpr Field kFields[] = {
-        {"global_address", 0, 8, 0}, {"rank", 12, 1, 0}, {"elemtype", 13, 1, 0}, {"interleave_layout", 14, 1, 0},
-        {"swizzle_mode", 15, 1, 0}, {"fill_mode", 16, 1, 0}, {"global_dim", 20, 4, 4}, {"global_stride", 44, 8, 8},
-        {"box_dim", 76, 2, 2}, {"element_stride", 86, 2, 2}};
+    static constexpr Field kFields[] = {{"global_address", 0, 8, 0}, {"rank", 12, 1, 0},
+                                        {"elemtype", 13, 1, 0},      {"interleave_layout", 14, 1, 0},
+                                        {"swizzle_mode", 15, 1, 0},  {"fill_mode", 16, 1, 0},
+                                        {"global_dim", 20, 4, 4},    {"global_stride", 44, 8, 8},
+                                        {"box_dim", 76, 2, 2},       {"element_stride", 86, 2, 2}};
     for (const Field& known : kFields) {
-        if (field != known.name || ordinal < 0 || ordinal >= (field == "global_stride" ? kMostRank - 1 : kMostRank)) continue;
+        if (field != known.name || ordinal < 0 || ordinal >= (field == "global_stride" ? kMostRank - 1 : kMostRank))
+            continue;
         std::memcpy(bytes + 8, kMapMark, 4);
         std::memcpy(bytes + known.first_byte + uint32_t(ordinal) * known.pitch_bytes, &value, known.bytes);
         return;
@@ -208,16 +225,20 @@ std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kM
     const uint32_t size = map.element_bytes();
     const auto add = [&](int64_t offset, bool inside) {
         CopyRun* last = runs.empty() ? nullptr : &runs.back();
-        if (last && last->inside == inside && last->offset + last->bytes == offset) last->bytes += size;
-        else runs.push_back({offset, size, inside});
+        if (last && last->inside == inside && last->offset + last->bytes == offset)
+            last->bytes += size;
+        else
+            runs.push_back({offset, size, inside});
     };
     const auto visit = [&](auto&& self, uint32_t axis, int64_t offset, bool inside) -> void {
         const int64_t stride = axis ? int64_t(map.strides_bytes[axis - 1]) : size;
         for (uint32_t i = 0; i < map.moved(axis); ++i) {
             const int64_t place = corner[axis] + int64_t(i) * map.steps[axis];
             const bool within = inside && place >= 0 && place < int64_t(map.extents[axis]);
-            if (axis) self(self, axis - 1, offset + place * stride, within);
-            else add(offset + place * stride, within);
+            if (axis)
+                self(self, axis - 1, offset + place * stride, within);
+            else
+                add(offset + place * stride, within);
         }
     };
     visit(visit, map.rank - 1, 0, true);
@@ -262,8 +283,8 @@ Reduction reduction_of(const std::string& name) {
 NumberType reducible_type(TensorElement type, bool& reducible) {
     using Element = TensorElement;
     static const std::pair<Element, NumberType> kTypes[] = {
-        {Element::kU32, NumberType::kU32}, {Element::kS32, NumberType::kS32}, {Element::kU64, NumberType::kU64},
-        {Element::kS64, NumberType::kS64}, {Element::kF16, NumberType::kF16}, {Element::kF32, NumberType::kF32},
+        {Element::kU32, NumberType::kU32},    {Element::kS32, NumberType::kS32}, {Element::kU64, NumberType::kU64},
+        {Element::kS64, NumberType::kS64},    {Element::kF16, NumberType::kF16}, {Element::kF32, NumberType::kF32},
         {Element::kF32Ftz, NumberType::kF32}, {Element::kF64, NumberType::kF64}, {Element::kBf16, NumberType::kBf16}};
     reducible = true;
     for (const auto& [element, number] : kTypes)
@@ -310,10 +331,12 @@ uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t val
         case NumberType::kU64: return reduced_integer(reduction, old, value);
         case NumberType::kS64: return uint64_t(reduced_integer(reduction, int64_t(old), int64_t(value)));
         case NumberType::kF32:
-            return bit_cast<uint32_t>(reduced_float(reduction, bit_cast<float>(uint32_t(old)), bit_cast<float>(uint32_t(value))));
+            return bit_cast<uint32_t>(
+                reduced_float(reduction, bit_cast<float>(uint32_t(old)), bit_cast<float>(uint32_t(value))));
         case NumberType::kF64:
             return bit_cast<uint64_t>(reduced_float(reduction, bit_cast<double>(old), bit_cast<double>(value)));
-        case NumberType::kF16: case NumberType::kBf16: {
+        case NumberType::kF16:
+        case NumberType::kBf16: {
             // A sum of two halves has few enough bits in float64: it is rounded once, unless their exponents are far
             // apart, and then the smaller one does not reach the last bit.
             const double sum = reduced_float(reduction, to_double(type, old), to_double(type, value));
@@ -331,9 +354,11 @@ std::vector<uint8_t> CopySide::read() const {
     std::vector<uint8_t> data(size);
     size_t position = 0;
     for (const Run& run : runs) {
-        if (run.at) std::memcpy(&data[position], run.at, run.bytes);
+        if (run.at)
+            std::memcpy(&data[position], run.at, run.bytes);
         else
-            for (uint32_t i = 0; i < run.bytes; i += element_bytes) std::memcpy(&data[position + i], &fill, element_bytes);
+            for (uint32_t i = 0; i < run.bytes; i += element_bytes)
+                std::memcpy(&data[position + i], &fill, element_bytes);
         position += run.bytes;
     }
     return data;
@@ -412,7 +437,8 @@ void AsyncEngine::start(std::function<void()> finish, std::vector<SharedPlace> b
 bool AsyncEngine::finish_one(const std::set<SharedPlace>& awaited) {
     if (under_way_.empty()) return false;
     const auto counts = [&](const Operation& operation) {
-        return std::any_of(operation.barriers.begin(), operation.barriers.end(), [&](SharedPlace place) { return awaited.count(place) != 0; });
+        return std::any_of(operation.barriers.begin(), operation.barriers.end(),
+                           [&](SharedPlace place) { return awaited.count(place) != 0; });
     };
     auto next = std::find_if(under_way_.begin(), under_way_.end(), counts);
     if (next == under_way_.end()) next = under_way_.begin();

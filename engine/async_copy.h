@@ -61,7 +61,7 @@ inline uint32_t parity_of_token(uint64_t token) { return uint32_t(token >> 61 & 
 
 // The barriers in the shared memory of a batch of thread blocks.
 class Mbarriers {
-   public:
+ public:
     // `word_at` returns the 8 bytes of a place; `on_completion` is called when a phase completes.
     Mbarriers(std::function<uint8_t*(SharedPlace)> word_at, std::function<void(SharedPlace)> on_completion)
         : word_at_(std::move(word_at)), on_completion_(std::move(on_completion)) {}
@@ -80,7 +80,7 @@ class Mbarriers {
     uint64_t completed_phases() const { return completed_; }
     void clear() { initialized_.clear(), completed_ = 0; }
 
-   private:
+ private:
     uint64_t load(SharedPlace place) const;
     void store(SharedPlace place, uint64_t word);
     void settle(SharedPlace place, BarrierPhase phase);
@@ -96,7 +96,21 @@ class Mbarriers {
 constexpr uint32_t kTensorMapBytes = 128;
 constexpr uint32_t kMostRank = 5;
 
-enum class TensorElement : uint8_t { kU8, kU16, kU32, kS32, kU64, kS64, kF16, kF32, kF32Ftz, kF64, kBf16, kTf32, kTf32Ftz };
+enum class TensorElement : uint8_t {
+    kU8,
+    kU16,
+    kU32,
+    kS32,
+    kU64,
+    kS64,
+    kF16,
+    kF32,
+    kF32Ftz,
+    kF64,
+    kBf16,
+    kTf32,
+    kTf32Ftz
+};
 
 // A tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous.
 struct TensorMap {
@@ -135,7 +149,7 @@ inline uint32_t swizzled(uint32_t address, uint32_t span_bytes) {
 
 // One contiguous part of what a copy moves.
 struct CopyRun {
-    int64_t offset;   // bytes from the begin of the tensor, or of shared memory
+    int64_t offset;  // bytes from the begin of the tensor, or of shared memory
     uint32_t bytes;
     bool inside = true;  // else it reads as the fill value and is not written
 };
@@ -187,7 +201,7 @@ struct BulkCopy {
 
 // The bulk groups of threads (cp.async.bulk.commit_group, .wait_group), by number of the thread in the batch.
 class BulkGroups {
-   public:
+ public:
     void start(uint32_t thread, BulkCopy copy) { open_[thread].push_back(std::move(copy)); }
     void commit(uint32_t thread);
     // Finish all groups of a thread except its `allowed` newest; with `only_read`, only read their sources.
@@ -197,7 +211,7 @@ class BulkGroups {
     int64_t thread_that_reads() const;
     void clear() { open_.clear(), committed_.clear(); }
 
-   private:
+ private:
     std::map<uint32_t, std::vector<BulkCopy>> open_;
     std::map<uint32_t, std::deque<std::vector<BulkCopy>>> committed_;
 };
@@ -205,13 +219,13 @@ class BulkGroups {
 // Operations beside the threads of a batch, oldest first. Each is finished as late as possible: when all threads wait,
 // the oldest one that a thread waits for finishes.
 class AsyncEngine {
-   public:
+ public:
     void start(std::function<void()> finish, std::vector<SharedPlace> barriers);
     // Finish the oldest operation that counts at one of these barriers, else the oldest; false if there is none.
     bool finish_one(const std::set<SharedPlace>& awaited = {});
     void clear() { under_way_.clear(); }
 
-   private:
+ private:
     struct Operation {
         std::function<void()> finish;
         std::vector<SharedPlace> barriers;
@@ -221,7 +235,7 @@ class AsyncEngine {
 
 // Fences of the tensor maps in global memory that a kernel wrote (PTX ISA, section "fence.proxy.tensormap").
 class MapFences {
-   public:
+ public:
     void write(uint64_t address, bool released);
     void release();
     void acquire(uint64_t address, uint32_t block);
@@ -229,7 +243,7 @@ class MapFences {
     std::string missing(uint64_t address, uint32_t block) const;
     void clear() { released_.clear(), acquired_.clear(); }
 
-   private:
+ private:
     std::map<uint64_t, bool> released_;
     std::set<std::pair<uint64_t, uint32_t>> acquired_;
 };

@@ -60,7 +60,8 @@ void run_mma_f64(const Modifiers& modifiers, const Longs& a, const Longs& b, con
     const auto ra = registers_of<uint64_t>(a), rb = registers_of<uint64_t>(b), rc = registers_of<uint64_t>(c),
                rd = registers_of<uint64_t>(d);
     mma_sync_f64(mma_form(modifiers), const_cast<const uint64_t* const*>(ra.data()),
-                 const_cast<const uint64_t* const*>(rb.data()), const_cast<const uint64_t* const*>(rc.data()), rd.data());
+                 const_cast<const uint64_t* const*>(rb.data()), const_cast<const uint64_t* const*>(rc.data()),
+                 rd.data());
 }
 
 void run_scaled_mma(const Modifiers& modifiers, const Words& a, const Words& b, const Words& c, const Words& d,
@@ -79,7 +80,7 @@ using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Shared memory of a few thread blocks, one behind the other in an array, and counters.
 class SharedArray final : public Memory {
-   public:
+ public:
     SharedArray(Bytes bytes, uint32_t blocks) : bytes_(bytes), blocks_(blocks) {}
 
     void resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) override {
@@ -101,7 +102,7 @@ class SharedArray final : public Memory {
 
     std::map<std::string, uint64_t> counts;
 
-   private:
+ private:
     Bytes bytes_;
     uint32_t blocks_;
 };
@@ -132,23 +133,39 @@ void run_wgmma(SharedArray& memory, const Modifiers& modifiers, const Words& a, 
         std::vector<Register> part_a, part_d;
         for (Register r : ra) part_a.push_back(r + 32 * quarter);
         for (Register r : rd) part_d.push_back(r + 32 * quarter);
-        WgmmaOperands operands{part_a.empty() ? nullptr : read_only(part_a), a_descriptor, b_descriptor, options[0] != 0,
-                               options[1] != 0, options[2], options[3] != 0};
+        WgmmaOperands operands{part_a.empty() ? nullptr : read_only(part_a),
+                               a_descriptor,
+                               b_descriptor,
+                               options[0] != 0,
+                               options[1] != 0,
+                               options[2],
+                               options[3] != 0};
         wgmma_mma(memory, form, operands, 0, quarter, part_d.data());
     }
 }
 
-using Described = std::tuple<int, int, std::string, std::string, std::string, bool, bool, int, bool, std::string, int, int>;
+using Described =
+    std::tuple<int, int, std::string, std::string, std::string, bool, bool, int, bool, std::string, int, int>;
 
 Described run_instruction_descriptor(uint32_t bits, const Modifiers& modifiers) {
     const InstructionDescriptor says = instruction_descriptor(bits, tensor_multiply_form(modifiers));
-    return {says.m, says.n, number_name(says.a), number_name(says.b), number_name(says.d), says.a_mn_major,
-            says.b_mn_major, says.sign, says.saturates, number_name(says.scale), says.first_scale_a, says.first_scale_b};
+    return {says.m,
+            says.n,
+            number_name(says.a),
+            number_name(says.b),
+            number_name(says.d),
+            says.a_mn_major,
+            says.b_mn_major,
+            says.sign,
+            says.saturates,
+            number_name(says.scale),
+            says.first_scale_a,
+            says.first_scale_b};
 }
 
 // Tensor memory of a few thread blocks.
 class TensorMemories {
-   public:
+ public:
     explicit TensorMemories(uint32_t blocks) : blocks_(blocks) {}
     uint32_t allocate(uint32_t block, uint32_t columns) { return blocks_[block].allocate(columns, "site"); }
     void release(uint32_t block, uint32_t address, uint32_t columns) { blocks_[block].release(address, columns); }
@@ -181,7 +198,7 @@ class TensorMemories {
             blocks_[operation.blocks[i]].end(operation.read[i], operation.written[i]);
     }
 
-   private:
+ private:
     static Cells cells_of(const Pairs& pairs) {
         Cells cells;
         for (const auto& [lane, column] : pairs) cells.push_back({lane, column});
@@ -196,15 +213,23 @@ std::vector<Addresses> run_tcgen05_mma(SharedArray& memory, TensorMemories& tens
                                        const std::array<uint32_t, 2>& scales, const std::vector<uint32_t>& disabled,
                                        bool adds, int shift) {
     const TensorMultiply form = tensor_multiply_form(modifiers);
-    const TensorOperands operands{uint32_t(d_a_b[0]), a_in_tensor, d_a_b[1], d_a_b[2], scales[0], scales[1],
-                                  disabled.empty() ? nullptr : disabled.data(), adds, shift};
+    const TensorOperands operands{uint32_t(d_a_b[0]),
+                                  a_in_tensor,
+                                  d_a_b[1],
+                                  d_a_b[2],
+                                  scales[0],
+                                  scales[1],
+                                  disabled.empty() ? nullptr : disabled.data(),
+                                  adds,
+                                  shift};
     const TensorOperation operation =
         tcgen05_mma(memory, form, instruction_descriptor(says, form), operands, tensor.first(uint32_t(form.ctas)));
     tensor.end(operation);
     return operation.shared_bytes;
 }
 
-void run_tcgen05_cp(SharedArray& memory, TensorMemories& tensor, const Modifiers& modifiers, uint32_t address, uint64_t descriptor) {
+void run_tcgen05_cp(SharedArray& memory, TensorMemories& tensor, const Modifiers& modifiers, uint32_t address,
+                    uint64_t descriptor) {
     const TensorCopy form = tensor_copy_form(modifiers);
     tensor.end(tcgen05_cp(memory, form, address, descriptor, tensor.first(uint32_t(form.ctas))));
 }
@@ -231,24 +256,30 @@ TensorMap map_of(const Bytes& bytes) {
 
 // Mbarriers of one thread block in an array.
 class BarrierArray {
-   public:
+ public:
     explicit BarrierArray(Bytes bytes)
-        : bytes_(bytes), barriers([this](SharedPlace place) { return bytes_.data() + place.byte; }, [this](SharedPlace place) { completed.push_back(place.byte); }) {}
+        : bytes_(bytes),
+          barriers([this](SharedPlace place) { return bytes_.data() + place.byte; },
+                   [this](SharedPlace place) { completed.push_back(place.byte); }) {}
 
-   private:
+ private:
     Bytes bytes_;
 
-   public:
+ public:
     std::vector<uint32_t> completed;
     Mbarriers barriers;
 };
 
-Image image_of(const Bytes& data, const std::vector<int64_t>& extents, const std::string& element, const std::array<int64_t, 3>& counts,
-               const std::string& address, const std::array<bool, 3>& marks) {
-    Image image{data.data(), 0, uint32_t(extents.size()), {1, 1, 1}, number_type(element), uint32_t(counts[0]), counts[1], counts[2], {}};
+Image image_of(const Bytes& data, const std::vector<int64_t>& extents, const std::string& element,
+               const std::array<int64_t, 3>& counts, const std::string& address, const std::array<bool, 3>& marks) {
+    Image image{
+        data.data(), 0, uint32_t(extents.size()), {1, 1, 1}, number_type(element), uint32_t(counts[0]), counts[1],
+        counts[2],   {}};
     std::copy(extents.begin(), extents.end(), image.extents.begin());
-    const AddressMode mode = address == "wrap" ? AddressMode::kWrap : address == "mirror" ? AddressMode::kMirror
-                             : address == "border" ? AddressMode::kBorder : AddressMode::kClamp;
+    const AddressMode mode = address == "wrap"     ? AddressMode::kWrap
+                             : address == "mirror" ? AddressMode::kMirror
+                             : address == "border" ? AddressMode::kBorder
+                                                   : AddressMode::kClamp;
     image.sampler = {marks[0], mode, marks[1], marks[2]};
     return image;
 }
@@ -263,16 +294,15 @@ Fetched run_fetch(const Image& image, const std::string& shape, const std::array
     return {values, stored};
 }
 
-Fetched run_gather(const Image& image, const std::string& shape, const std::array<double, 3>& coordinates, int64_t layer, uint32_t channel) {
+Fetched run_gather(const Image& image, const std::string& shape, const std::array<double, 3>& coordinates,
+                   int64_t layer, uint32_t channel) {
     std::vector<int64_t> stored;
     const auto values = gather(image, image_place(image, geometry({shape}), coordinates, layer), channel, stored);
     return {values, stored};
 }
 
 void bind_tensor_cores(nb::module_& m) {
-    nb::class_<SharedArray>(m, "SharedArray")
-        .def(nb::init<Bytes, uint32_t>())
-        .def_ro("counts", &SharedArray::counts);
+    nb::class_<SharedArray>(m, "SharedArray").def(nb::init<Bytes, uint32_t>()).def_ro("counts", &SharedArray::counts);
     m.def("read_tile", run_read_tile);
     m.def("wgmma", run_wgmma);
     m.def("instruction_descriptor", run_instruction_descriptor);
@@ -309,9 +339,10 @@ void bind_async_copies(nb::module_& m) {
         const TensorMap map = map_of(bytes);
         return std::make_tuple(map.box_bytes(), map.shared_bytes(), map.fill());
     });
-    m.def("replace_tensor_map_field", [](const Bytes& bytes, const std::string& field, int64_t ordinal, uint64_t value) {
-        replace_tensor_map_field(bytes.data(), field, ordinal, value);
-    });
+    m.def("replace_tensor_map_field",
+          [](const Bytes& bytes, const std::string& field, int64_t ordinal, uint64_t value) {
+              replace_tensor_map_field(bytes.data(), field, ordinal, value);
+          });
     m.def("map_to_rank", map_to_rank);
     m.def("rank_of_address", rank_of_address);
     m.def("reduce", [](const std::string& reduction, const std::string& type, uint64_t old, uint64_t value) {
@@ -320,24 +351,28 @@ void bind_async_copies(nb::module_& m) {
     nb::class_<BarrierArray>(m, "BarrierArray")
         .def(nb::init<Bytes>())
         .def_ro("completed", &BarrierArray::completed)
-        .def("initialize", [](BarrierArray& self, uint32_t byte, int64_t count) { self.barriers.initialize({0, byte}, count); })
+        .def("initialize",
+             [](BarrierArray& self, uint32_t byte, int64_t count) { self.barriers.initialize({0, byte}, count); })
         .def("invalidate", [](BarrierArray& self, uint32_t byte) { self.barriers.invalidate({0, byte}); })
         .def("expect", [](BarrierArray& self, uint32_t byte, int64_t bytes) { self.barriers.expect({0, byte}, bytes); })
-        .def("await_more", [](BarrierArray& self, uint32_t byte, int64_t count) { self.barriers.await_more({0, byte}, count); })
-        .def("arrive", [](BarrierArray& self, uint32_t byte, int64_t count, bool drop, bool completes) {
-            return self.barriers.arrive({0, byte}, count, drop, completes);
-        })
-        .def("passed", [](BarrierArray& self, uint32_t byte, uint32_t parity) { return self.barriers.passed({0, byte}, parity); });
+        .def("await_more",
+             [](BarrierArray& self, uint32_t byte, int64_t count) { self.barriers.await_more({0, byte}, count); })
+        .def("arrive", [](BarrierArray& self, uint32_t byte, int64_t count, bool drop,
+                          bool completes) { return self.barriers.arrive({0, byte}, count, drop, completes); })
+        .def("passed", [](BarrierArray& self, uint32_t byte, uint32_t parity) {
+            return self.barriers.passed({0, byte}, parity);
+        });
     nb::class_<Image>(m, "Image");
     m.def("image", image_of, nb::keep_alive<0, 1>());
     m.def("fetch", run_fetch);
     m.def("gather", run_gather);
     m.def("level_of_gradients", level_of_gradients);
     m.def("channel_bits", [](const std::string& type, double value) { return channel_bits(number_type(type), value); });
-    m.def("surface_place", [](const Image& image, const std::array<int64_t, 3>& at, int64_t layer, uint32_t bytes, int mode) {
-        const SurfacePlace place = surface_place(image, at, layer, bytes, OutsideMode(mode));
-        return std::make_tuple(place.byte, place.stored, place.outside);
-    });
+    m.def("surface_place",
+          [](const Image& image, const std::array<int64_t, 3>& at, int64_t layer, uint32_t bytes, int mode) {
+              const SurfacePlace place = surface_place(image, at, layer, bytes, OutsideMode(mode));
+              return std::make_tuple(place.byte, place.stored, place.outside);
+          });
 }
 
 }  // namespace

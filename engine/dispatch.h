@@ -15,11 +15,17 @@ inline std::vector<Operand> elements(const Operand& operand) {
     return operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand};
 }
 
-inline void append(std::vector<Row>& rows, const std::vector<Row>& more) { rows.insert(rows.end(), more.begin(), more.end()); }
+inline void append(std::vector<Row>& rows, const std::vector<Row>& more) {
+    rows.insert(rows.end(), more.begin(), more.end());
+}
 
 inline Space space_of(const Source& ins) {
-    return ins.has("global") ? Space::kGlobal : ins.has("shared") ? Space::kShared : ins.has("local") ? Space::kLocal
-           : ins.has("const") ? Space::kConst : ins.has("param") ? Space::kParam : Space::kGeneric;
+    return ins.has("global")   ? Space::kGlobal
+           : ins.has("shared") ? Space::kShared
+           : ins.has("local")  ? Space::kLocal
+           : ins.has("const")  ? Space::kConst
+           : ins.has("param")  ? Space::kParam
+                               : Space::kGeneric;
 }
 
 // Read the name of an instruction; what is not supported becomes the decoder's refusal.

@@ -25,7 +25,12 @@ MatrixDescriptor descriptor_of(uint64_t bits, std::initializer_list<ReservedFiel
     const uint32_t base_offset = field(bits, 49, 3);
     if (base_offset && row_bytes == 16)
         throw std::invalid_argument("matrix descriptor " + hex(bits, 16) + " has a base offset and no swizzling");
-    return {field(bits, 0, 14) << 4, field(bits, 16, 14) << 4, field(bits, 32, 14) << 4, base_offset, row_bytes, piece_bytes};
+    return {field(bits, 0, 14) << 4,
+            field(bits, 16, 14) << 4,
+            field(bits, 32, 14) << 4,
+            base_offset,
+            row_bytes,
+            piece_bytes};
 }
 
 }  // namespace
@@ -43,8 +48,10 @@ MatrixDescriptor tcgen05_descriptor(uint64_t bits) {
     descriptor_of(without_base, {{14, 2}, {30, 2}, {53, 8}}, row_bytes, 16);
     const std::string name = "matrix descriptor " + hex(bits, 16);
     if (field(bits, 46, 3) != 1)
-        throw std::invalid_argument("bits 46 to 48 of " + name + " are " + std::to_string(field(bits, 46, 3)) + ", not 1");
-    if (field(bits, 52, 1)) throw std::invalid_argument("the leading offset of " + name + " is an address: not supported");
+        throw std::invalid_argument("bits 46 to 48 of " + name + " are " + std::to_string(field(bits, 46, 3)) +
+                                    ", not 1");
+    if (field(bits, 52, 1))
+        throw std::invalid_argument("the leading offset of " + name + " is an address: not supported");
     if (mode == 3 || mode == 5 || mode == 7)
         throw std::invalid_argument(name + " has swizzle mode " + std::to_string(mode) + ", which does not exist");
     return descriptor_of(bits, {}, row_bytes, mode == 1 ? 32 : 16);
@@ -98,7 +105,8 @@ std::vector<uint8_t> read_tile(Memory& memory, uint32_t block, bool is_tcgen05, 
         if (!shape.mn_major && !addresses) return;
         for (uint32_t i = 0; i < bytes / size; ++i) {
             const uint32_t position = along / size + i;
-            const size_t element = shape.mn_major ? size_t(position) * shape.depth + across : size_t(across) * shape.depth + position;
+            const size_t element =
+                shape.mn_major ? size_t(position) * shape.depth + across : size_t(across) * shape.depth + position;
             if (shape.mn_major) std::memcpy(&tile[element * size], shared + address + i * size, size);
             if (addresses) (*addresses)[element] = address + i * size;
         }
@@ -129,12 +137,14 @@ WgmmaMultiply wgmma_form(const Modifiers& modifiers) {
     }
     const NumberType d = number_type(marks[3]), a = number_type(marks[4]), b = number_type(marks[5]);
     const MatrixMultiply types{16, k, a, b, d, d};
-    if (n <= 0 || k <= 0 || !is_product_type(types) || a == NumberType::kF64 || a == NumberType::kS4 || a == NumberType::kU4)
+    if (n <= 0 || k <= 0 || !is_product_type(types) || a == NumberType::kF64 || a == NumberType::kS4 ||
+        a == NumberType::kU4)
         throw UnsupportedForm("");
     if (!may_multiply(a, b)) throw UnsupportedForm("." + marks[4] + " with ." + marks[5]);
     const bool of_integers = d == NumberType::kS32;
     const bool fits = of_integers ? n == 8 || n == 24 || (n % 16 == 0 && n <= 256) : n % 8 == 0 && n <= 256;
-    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes)) throw UnsupportedForm("shape " + shape + " of ." + marks[4]);
+    if (!fits || k * number_bits(a) != 8 * int(kTileRowBytes))
+        throw UnsupportedForm("shape " + shape + " of ." + marks[4]);
     if ((a == NumberType::kB1) != counts_bits) throw UnsupportedForm("");
     return {n, k, d, a, b, saturates};
 }
@@ -175,7 +185,8 @@ void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& o
     const uint64_t operations = uint64_t(2) * 16 * form.n * form.k;
     count_operations(memory, "mma", form.a, operations);
     count_operations(memory, "wgmma", form.a, operations);
-    if (quarter == 0) memory.count("wgmma.shared_bytes", uint64_t(form.n + (operands.a_registers ? 0 : 64)) * kTileRowBytes);
+    if (quarter == 0)
+        memory.count("wgmma.shared_bytes", uint64_t(form.n + (operands.a_registers ? 0 : 64)) * kTileRowBytes);
 }
 
 }  // namespace kernrec

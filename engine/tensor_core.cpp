@@ -32,10 +32,17 @@ bool one_of(Type type, std::initializer_list<Type> types) {
 // Whether products of numbers of type `a` may be summed in type `d`.
 bool sums_in(Type a, Type d) {
     switch (a) {
-        case Type::kF16: case Type::kE4m3: case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
-        case Type::kBf16: case Type::kTf32: return d == Type::kF32;
+        case Type::kF16:
+        case Type::kE4m3:
+        case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
+        case Type::kBf16:
+        case Type::kTf32: return d == Type::kF32;
         case Type::kF64: return d == Type::kF64;
-        case Type::kS8: case Type::kU8: case Type::kS4: case Type::kU4: case Type::kB1: return d == Type::kS32;
+        case Type::kS8:
+        case Type::kU8:
+        case Type::kS4:
+        case Type::kU4:
+        case Type::kB1: return d == Type::kS32;
         default: return false;
     }
 }
@@ -49,11 +56,15 @@ bool in(const std::string& shape, Shapes shapes) {
 // PTX ISA, section "mma", table of shapes.
 bool has_mma_shape(Type a, const std::string& shape) {
     switch (a) {
-        case Type::kF16: case Type::kBf16: return in(shape, {"m16n8k8", "m16n8k16"});
+        case Type::kF16:
+        case Type::kBf16: return in(shape, {"m16n8k8", "m16n8k16"});
         case Type::kTf32: return in(shape, {"m16n8k4", "m16n8k8"});
-        case Type::kE4m3: case Type::kE5m2: return in(shape, {"m16n8k16", "m16n8k32"});
-        case Type::kS8: case Type::kU8: return in(shape, {"m8n8k16", "m16n8k16", "m16n8k32"});
-        case Type::kS4: case Type::kU4: return in(shape, {"m8n8k32", "m16n8k32", "m16n8k64"});
+        case Type::kE4m3:
+        case Type::kE5m2: return in(shape, {"m16n8k16", "m16n8k32"});
+        case Type::kS8:
+        case Type::kU8: return in(shape, {"m8n8k16", "m16n8k16", "m16n8k32"});
+        case Type::kS4:
+        case Type::kU4: return in(shape, {"m8n8k32", "m16n8k32", "m16n8k64"});
         case Type::kB1: return in(shape, {"m8n8k128", "m16n8k128", "m16n8k256"});
         case Type::kF64: return in(shape, {"m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"});
         default: return false;
@@ -63,7 +74,8 @@ bool has_mma_shape(Type a, const std::string& shape) {
 WmmaShape extents(const std::string& shape) {
     // A shape of the tables above: m<number>n<number>k<number>.
     const size_t n = shape.find('n'), k = shape.find('k');
-    return {parse_int(shape.substr(1, n - 1)), parse_int(shape.substr(n + 1, k - n - 1)), parse_int(shape.substr(k + 1))};
+    return {parse_int(shape.substr(1, n - 1)), parse_int(shape.substr(n + 1, k - n - 1)),
+            parse_int(shape.substr(k + 1))};
 }
 
 }  // namespace
@@ -82,9 +94,15 @@ const ElementType& element_type(Type type) {
         case Type::kF16: return f16;
         case Type::kBf16: return bf16;
         case Type::kTf32: return tf32;
-        case Type::kE4m3: case Type::kE5m2: case Type::kE2m3: case Type::kE3m2: case Type::kE2m1: return f8;
-        case Type::kS8: case Type::kU8: return i8;
-        case Type::kS4: case Type::kU4: return i4;
+        case Type::kE4m3:
+        case Type::kE5m2:
+        case Type::kE2m3:
+        case Type::kE3m2:
+        case Type::kE2m1: return f8;
+        case Type::kS8:
+        case Type::kU8: return i8;
+        case Type::kS4:
+        case Type::kU4: return i4;
         case Type::kB1: return b1;
         case Type::kF64: return f64;
         case Type::kF32: return f32;
@@ -137,8 +155,7 @@ void mma_sync_f64(const MatrixMultiply& form, const uint64_t* const* a, const ui
             sums[i] += bit_cast<double>(c[r][lane]);
         }
     for (int r = 0; r < form.registers_d(); ++r)
-        for (int lane = 0; lane < 32; ++lane)
-            d[r][lane] = bit_cast<uint64_t>(sums[64 * (r / 2) + 2 * lane + r % 2]);
+        for (int lane = 0; lane < 32; ++lane) d[r][lane] = bit_cast<uint64_t>(sums[64 * (r / 2) + 2 * lane + r % 2]);
 }
 
 // --- Block scaling ---
@@ -161,7 +178,8 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
         const bool states = marks[1] == "scale_vec";
         const std::string stated = states ? marks[2] : kind == "mxf8f6f4" ? "1X" : kind == "mxf4" ? "2X" : "";
         form.factors = stated == "1X" ? 1 : stated == "2X" ? 2 : stated == "4X" ? 4 : 0;
-        if (!form.factors || (marks.back() != "ue8m0" && marks.back() != "ue4m3")) throw UnsupportedForm("scale factors");
+        if (!form.factors || (marks.back() != "ue8m0" && marks.back() != "ue4m3"))
+            throw UnsupportedForm("scale factors");
         form.scale = number_type(marks.back());
         marks = Modifiers(marks.begin() + (states ? 3 : 1), marks.end() - 1);
     }
@@ -172,7 +190,8 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
         return one_of(type, {Type::kE4m3, Type::kE5m2, Type::kE2m3, Type::kE3m2, Type::kE2m1});
     };
     const auto is_sum = [](Type type) { return one_of(type, {Type::kF16, Type::kF32}); };
-    if (!is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) || (!plain && form.d != Type::kF32))
+    if (!is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) ||
+        (!plain && form.d != Type::kF32))
         throw UnsupportedForm("");
     if (packed && (form.a != Type::kE2m1 || form.b != Type::kE2m1)) throw UnsupportedForm("");
     return form;
@@ -181,15 +200,16 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
 namespace {
 
 // Multiply the numbers of a row of A, or a column of B, by the scale factors along K.
-void scale_numbers(const ScaledMultiply& form, const ScaleOperand& operand, int rows_of_thread, int width, int registers,
-                   double* numbers, bool is_b) {
+void scale_numbers(const ScaledMultiply& form, const ScaleOperand& operand, int rows_of_thread, int width,
+                   int registers, double* numbers, bool is_b) {
     // Which thread of four, and which byte, is the same in the whole warp.
     const int extent = 8 * rows_of_thread, per_factor = form.k / form.factors, high = extent / 8;
     (void)registers;
     for (int row = 0; row < extent; ++row) {
         const int lane = 4 * (row % 8) + int(operand.thread) * rows_of_thread + row / 8;
         for (int k = 0; k < form.k; ++k) {
-            const uint32_t code = operand.factors[lane & 31] >> 8 * ((operand.byte + uint32_t(k / per_factor)) & 3) & 0xFF;
+            const uint32_t code =
+                operand.factors[lane & 31] >> 8 * ((operand.byte + uint32_t(k / per_factor)) & 3) & 0xFF;
             const int i = is_b ? k * 8 + row : ((k / width * high + row / 8) * 8 + row % 8) * width + k % width;
             numbers[i] *= to_double(form.scale, code);
         }
@@ -236,10 +256,14 @@ bool has_wmma_shape(Type type, bool is_sum, const std::string& shape) {
         }
     }
     switch (type) {
-        case Type::kF16: case Type::kBf16: case Type::kS8: case Type::kU8: return in(shape, kWideShapes);
+        case Type::kF16:
+        case Type::kBf16:
+        case Type::kS8:
+        case Type::kU8: return in(shape, kWideShapes);
         case Type::kTf32: return shape == "m16n16k8";
         case Type::kF64: return shape == "m8n8k4";
-        case Type::kS4: case Type::kU4: return shape == "m8n8k32";
+        case Type::kS4:
+        case Type::kU4: return shape == "m8n8k32";
         case Type::kB1: return shape == "m8n8k128";
         default: return false;
     }
@@ -323,7 +347,8 @@ WmmaMove wmma_move_form(const Modifiers& modifiers) {
     form.type = number_type(modifiers.back());
     form.shape = wmma_extents(shape == modifiers.end() - 1 ? "" : *shape, form.type, modifiers.back(), form.operand);
     if (one_of(form.type, {Type::kS4, Type::kU4, Type::kB1}) && by_row != (form.operand == 'a'))
-        throw UnsupportedForm("a matrix " + modifiers[1] + " of ." + modifiers.back() + " by " + (by_row ? "row" : "col"));
+        throw UnsupportedForm("a matrix " + modifiers[1] + " of ." + modifiers.back() + " by " +
+                              (by_row ? "row" : "col"));
     form.registers = wmma_registers(form.shape, form.operand, form.type);
     form.distinct = distinct_registers(form.shape, form.operand, form.type);
     form.pieces = wmma_pieces(form);
@@ -333,12 +358,14 @@ WmmaMove wmma_move_form(const Modifiers& modifiers) {
 WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
     const bool saturates = contains(modifiers, "satfinite");
     const bool counts_bits = contains(modifiers, "popc") || contains(modifiers, "xor") || contains(modifiers, "and");
-    const Modifiers marks = without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
+    const Modifiers marks =
+        without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
     if (marks.size() < 5 || !contains(modifiers, "sync")) throw UnsupportedForm("");
     Modifiers types(marks.begin() + 3, marks.end());
     if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};  // of f16, A and B are not named
     if (types.size() != 4 || (types[1] == "b1") != counts_bits) throw UnsupportedForm("");
-    const Type d = number_type(types[0]), a = number_type(types[1]), b = number_type(types[2]), c = number_type(types[3]);
+    const Type d = number_type(types[0]), a = number_type(types[1]), b = number_type(types[2]),
+               c = number_type(types[3]);
     const WmmaShape shape = wmma_extents(marks[2], a, types[1], 'a');
     wmma_extents(marks[2], c, types[3], 'c');
     wmma_extents(marks[2], d, types[0], 'd');

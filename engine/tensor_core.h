@@ -46,8 +46,8 @@ struct MatrixMultiply {
     int m;
     int k;
     NumberType a, b, c, d;
-    bool saturates = false;     // .satfinite of integers
-    bool counts_xor = false;    // of bits: count those that differ, not those that are both set
+    bool saturates = false;   // .satfinite of integers
+    bool counts_xor = false;  // of bits: count those that differ, not those that are both set
 
     int registers_a() const { return m * k / (32 * element_type(a).per_register()); }
     int registers_b() const { return 8 * k / (32 * element_type(b).per_register()); }
@@ -74,10 +74,10 @@ void count_operations(Memory& memory, const char* unit, NumberType type, uint64_
 
 // mma.sync of numbers with 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
 struct ScaledMultiply {
-    int k;                // m is 16
-    bool packed;          // two numbers of 4 bits in a byte; else a byte holds one number
+    int k;        // m is 16
+    bool packed;  // two numbers of 4 bits in a byte; else a byte holds one number
     NumberType a, b, c, d;
-    int factors = 0;      // scale factors along K; 0: no block scaling
+    int factors = 0;  // scale factors along K; 0: no block scaling
     NumberType scale = NumberType::kUe8m0;
 };
 ScaledMultiply scaled_mma_form(const Modifiers& modifiers);
@@ -191,8 +191,8 @@ struct WgmmaOperands {
     uint64_t b_descriptor = 0;
     bool a_mn_major = false;
     bool b_mn_major = false;
-    int sign = 1;         // imm-scale-a times imm-scale-b
-    bool adds_d = true;   // scale-d
+    int sign = 1;        // imm-scale-a times imm-scale-b
+    bool adds_d = true;  // scale-d
 };
 
 // Multiply the 16 rows of A and D that one warp of a warpgroup has. `quarter` is the warp's number in its warpgroup;
@@ -218,7 +218,7 @@ enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
 // Tensor memory of one thread block, and what is under way in it (PTX ISA, section "Tensor Memory"). Functions raise
 // std::invalid_argument with the reason, without the instruction.
 class TensorMemory {
-   public:
+ public:
     uint32_t allocate(uint32_t columns, const std::string& site);
     void release(uint32_t address, uint32_t columns);
     void relinquish() { closed_ = true; }
@@ -229,12 +229,12 @@ class TensorMemory {
     void store(const Cells& cells, const uint32_t* values);  // under way until finish(kStored)
     void begin(const Cells& read, const Cells& written);     // of a matrix operation
     void end(const Cells& read, const Cells& written);
-    void finish(TensorUse use, const Cells& cells);          // loads or stores of cells are done
+    void finish(TensorUse use, const Cells& cells);  // loads or stores of cells are done
 
     uint32_t value(Cell cell) const { return cells_[index(cell)]; }
     void put(Cell cell, uint32_t value) { cells_[index(cell)] = value; }
 
-   private:
+ private:
     struct Allocation {
         uint32_t first, columns;
         std::string site;
@@ -252,7 +252,7 @@ class TensorMemory {
 struct TensorMove {
     std::string shape;
     int registers;
-    bool packed;            // .pack::16b, .unpack::16b
+    bool packed;  // .pack::16b, .unpack::16b
 };
 TensorMove tensor_move_form(const Modifiers& modifiers);
 Cells tensor_move_cells(const TensorMove& form, uint32_t address, uint32_t split_columns);
@@ -271,8 +271,8 @@ struct InstructionDescriptor {
 // What the name of a `tcgen05.mma` says.
 struct TensorMultiply {
     std::string kind;
-    int ctas;     // thread blocks that multiply together
-    int vector;   // numbers along K that share a scale factor; 0: none does
+    int ctas;    // thread blocks that multiply together
+    int vector;  // numbers along K that share a scale factor; 0: none does
 
     bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
 };
@@ -301,14 +301,15 @@ struct TensorOperation {
 
 // Multiply. `blocks` are the positions of one or two thread blocks and their tensor memories.
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
-                            const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
+                            const TensorOperands& operands,
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
 
 // `tcgen05.cp`: rows of a matrix in shared memory to lanes of tensor memory.
 struct TensorCopy {
     uint32_t rows, row_bytes;
     std::vector<uint32_t> first_lanes;  // of each copy of the rows
     uint32_t lane_step;
-    bool skips_quarter;                 // rows 32 to 63 go to the lanes from 64 on
+    bool skips_quarter;  // rows 32 to 63 go to the lanes from 64 on
     int ctas;
 };
 TensorCopy tensor_copy_form(const Modifiers& modifiers);

@@ -12,8 +12,10 @@ std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType t
     std::vector<Row> rows;
     for (const Operand& item : elements(operand)) {
         const bool is_register = item.kind == OperandKind::kRegister;
-        if (is_register && decoder.plain(item).width != width) rows.clear();
-        else rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
+        if (is_register && decoder.plain(item).width != width)
+            rows.clear();
+        else
+            rows.push_back(write ? decoder.write(item, register_type) : decoder.read(item, register_type));
     }
     if (int(rows.size()) != registers)
         refuse("a fragment of ." + std::string(number_name(type)) + " takes " + std::to_string(registers) +
@@ -59,11 +61,13 @@ void run_scaled_mma(Batch& batch, const Instruction& ins) {
     batch.require_whole_warps(ins);
     const size_t c_size = form.c == NumberType::kF16 ? 2 : 4, d_size = form.d == NumberType::kF16 ? 2 : 4;
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
-        const Fragments<uint32_t> all(batch, std::vector<Row>(ins.list.begin(), ins.list.begin() + 6 + c_size + d_size), first);
+        const Fragments<uint32_t> all(batch, std::vector<Row>(ins.list.begin(), ins.list.begin() + 6 + c_size + d_size),
+                                      first);
         ScaleOperand scales[2];
         for (size_t i = 0; i < 2 && form.factors; ++i) {
             const Row* rows = &ins.list[6 + c_size + d_size + 3 * i];
-            scales[i] = {batch.row<uint32_t>(rows[0]) + first, batch.row<uint16_t>(rows[1])[first], batch.row<uint16_t>(rows[2])[first]};
+            scales[i] = {batch.row<uint32_t>(rows[0]) + first, batch.row<uint16_t>(rows[1])[first],
+                         batch.row<uint16_t>(rows[2])[first]};
         }
         scaled_mma(form, all.from(0), all.from(4), all.from(6), all.from(6 + c_size), scales[0], scales[1]);
         count_scaled_mma(batch, form);
@@ -72,7 +76,8 @@ void run_scaled_mma(Batch& batch, const Instruction& ins) {
 
 void decode_scaled_mma(Decoder& decoder, const Source& ins) {
     const ScaledMultiply form = form_from(scaled_mma_form, ins);
-    if (ins.operands.size() != (form.factors ? 8u : 4u)) refuse(std::to_string(ins.operands.size() - 4) + " operands of scale factors");
+    if (ins.operands.size() != (form.factors ? 8u : 4u))
+        refuse(std::to_string(ins.operands.size() - 4) + " operands of scale factors");
     const auto size_of = [](NumberType type) { return type == NumberType::kF16 ? 2 : 4; };
     std::vector<Row> rows = fragment(decoder, ins.operands[1], NumberType::kU8, 4, false);
     append(rows, fragment(decoder, ins.operands[2], NumberType::kU8, 2, false));
@@ -80,7 +85,8 @@ void decode_scaled_mma(Decoder& decoder, const Source& ins) {
     append(rows, fragment(decoder, ins.operands[0], form.d, size_of(form.d), true));
     for (size_t i = 4; i < ins.operands.size(); i += 2) {
         const Operand& place = ins.operands[i + 1];
-        if (place.kind != OperandKind::kVector || place.items.size() != 2) refuse("byte and thread of the scale factors");
+        if (place.kind != OperandKind::kVector || place.items.size() != 2)
+            refuse("byte and thread of the scale factors");
         rows.push_back(decoder.read(ins.operands[i], "u32"));
         for (const Operand& item : place.items) rows.push_back(decoder.read(item, "u16"));
     }
@@ -138,9 +144,11 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
     for (const WmmaPiece& piece : form.pieces) {
         each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
             for (uint32_t lane = 0; lane < kWarp; ++lane) {
-                const uint64_t base = ins.a.width == 32 ? batch.row<uint32_t>(ins.a)[first + lane] : batch.row<uint64_t>(ins.a)[first + lane];
+                const uint64_t base = ins.a.width == 32 ? batch.row<uint32_t>(ins.a)[first + lane]
+                                                        : batch.row<uint64_t>(ins.a)[first + lane];
                 const int64_t stride = ins.b ? batch.row<uint32_t>(ins.b)[first + lane] : form.default_stride();
-                const int64_t element = form.by_row ? piece.row[lane] * stride + piece.column[lane] : piece.column[lane] * stride + piece.row[lane];
+                const int64_t element = form.by_row ? piece.row[lane] * stride + piece.column[lane]
+                                                    : piece.column[lane] * stride + piece.row[lane];
                 addresses[first + lane] = base + uint64_t(ins.immediate) + uint64_t(element * bits / 8);
             }
         });
@@ -153,7 +161,8 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
                 // Loads fill the registers that repeat an element, too.
                 const int stop = form.store ? element / p + 1 : form.registers;
                 for (int r = element / p; r < stop; r += form.distinct) {
-                    uint8_t* row = batch.row<uint8_t>(ins.list[size_t(r)]) + size_t(at.warp) * kWarp * register_bytes + shift;
+                    uint8_t* row =
+                        batch.row<uint8_t>(ins.list[size_t(r)]) + size_t(at.warp) * kWarp * register_bytes + shift;
                     for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
                         const uint32_t lane = uint32_t(__builtin_ctz(rest));
                         uint8_t *value = row + register_bytes * lane, *place = at.places[lane] + unit * i;
@@ -183,7 +192,8 @@ const Registration kWmma({"wmma"}, [](Decoder& decoder, const Source& ins) {
     }
     const WmmaMove form = form_from(wmma_move_form, ins);
     const auto [base, offset] = decoder.address(ins.operands[form.store ? 0 : 1]);
-    const std::vector<Row> rows = fragment(decoder, ins.operands[form.store ? 1 : 0], form.type, form.registers, !form.store);
+    const std::vector<Row> rows =
+        fragment(decoder, ins.operands[form.store ? 1 : 0], form.type, form.registers, !form.store);
     const Row stride = ins.operands.size() > 2 ? decoder.read(ins.operands[2], "u32") : Row{};
     const Row addresses = decoder.scratch(64);
     Instruction& made = decoder.emit(run_wmma_move);

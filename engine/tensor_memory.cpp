@@ -13,8 +13,8 @@ namespace {
 
 using Type = NumberType;
 
-constexpr uint32_t kFewestColumns = 32;           // that can be allocated
-constexpr uint32_t kUninitialized = 0xFFFFFFFF;   // value of a cell that nobody wrote
+constexpr uint32_t kFewestColumns = 32;          // that can be allocated
+constexpr uint32_t kUninitialized = 0xFFFFFFFF;  // value of a cell that nobody wrote
 constexpr int kMostMoveRegisters = 128;
 
 const char* const kWhyNot[] = {
@@ -83,7 +83,8 @@ uint32_t TensorMemory::allocate(uint32_t columns, const std::string& site) {
         allocations_.push_back({first, columns, site});
         return first;
     }
-    refuse("deadlock: " + std::to_string(columns) + " columns of tensor memory, of which " + std::to_string(taken) + " are taken");
+    refuse("deadlock: " + std::to_string(columns) + " columns of tensor memory, of which " + std::to_string(taken) +
+           " are taken");
 }
 
 void TensorMemory::release(uint32_t address, uint32_t columns) {
@@ -103,8 +104,8 @@ void TensorMemory::release(uint32_t address, uint32_t columns) {
 void TensorMemory::check_released() const {
     if (allocations_.empty()) return;
     const Allocation& left = allocations_.front();
-    refuse(left.site + ": " + std::to_string(left.columns) + " columns of tensor memory from " + std::to_string(left.first) +
-           " on were not released when the kernel ended");
+    refuse(left.site + ": " + std::to_string(left.columns) + " columns of tensor memory from " +
+           std::to_string(left.first) + " on were not released when the kernel ended");
 }
 
 void TensorMemory::check(const Cells& cells, std::initializer_list<TensorUse> hindrances) const {
@@ -120,7 +121,8 @@ void TensorMemory::check(const Cells& cells, std::initializer_list<TensorUse> hi
     std::array<bool, kTensorColumns + 1> taken{};
     for (const Allocation& allocation : allocations_)
         std::fill_n(taken.begin() + allocation.first, allocation.columns, true);
-    const std::string columns = "columns " + std::to_string(first) + " to " + std::to_string(last) + " of tensor memory";
+    const std::string columns =
+        "columns " + std::to_string(first) + " to " + std::to_string(last) + " of tensor memory";
     for (const Cell cell : cells)
         if (!taken[std::min(cell.column, kTensorColumns)]) refuse(columns + " are not all allocated");
     for (const TensorUse use : hindrances)
@@ -172,12 +174,16 @@ TensorMove tensor_move_form(const Modifiers& modifiers) {
     TensorMove form{modifiers[3], 0, false};
     const int times = modifiers[4].size() > 1 && modifiers[4][0] == 'x' ? parse_int(modifiers[4].substr(1)) : -1;
     const int of_one = form.shape == "32x32b" || form.shape == "16x32bx2" || form.shape == "16x64b" ? 1
-                       : form.shape == "16x128b" ? 2 : form.shape == "16x256b" ? 4 : 0;
-    form.packed = modifiers.size() == 8 && modifiers[5] == (modifiers[0] == "ld" ? "pack" : "unpack") && modifiers[6] == "16b";
+                       : form.shape == "16x128b"                                                    ? 2
+                       : form.shape == "16x256b"                                                    ? 4
+                                                                                                    : 0;
+    form.packed =
+        modifiers.size() == 8 && modifiers[5] == (modifiers[0] == "ld" ? "pack" : "unpack") && modifiers[6] == "16b";
     if (!of_one || times < 1 || modifiers.size() != (form.packed ? 8u : 6u)) throw UnsupportedForm("");
     form.registers = of_one * std::min(times, 1024);
     if (form.registers > kMostMoveRegisters)
-        throw UnsupportedForm(std::to_string(form.registers) + " registers, at most " + std::to_string(kMostMoveRegisters));
+        throw UnsupportedForm(std::to_string(form.registers) + " registers, at most " +
+                              std::to_string(kMostMoveRegisters));
     return form;
 }
 
@@ -187,11 +193,16 @@ Cells tensor_move_cells(const TensorMove& form, uint32_t address, uint32_t split
     for (uint32_t t = 0; t < kWarp; ++t)
         for (uint32_t r = 0; r < uint32_t(form.registers); ++r) {
             uint32_t lane = 0, column = 0, split = 0;
-            if (form.shape == "32x32b") lane = t, column = r;
-            else if (form.shape == "16x32bx2") lane = t % 16, column = r, split = t / 16 * split_columns;
-            else if (form.shape == "16x64b") lane = t / 4 + 8 * (t % 2), column = t / 2 % 2 + 2 * r;
-            else if (form.shape == "16x128b") lane = t / 4 + 8 * (r % 2), column = t % 4 + 4 * (r / 2);
-            else lane = t / 4 + 8 * (r / 2 % 2), column = 2 * (t % 4) + r % 2 + 8 * (r / 4);
+            if (form.shape == "32x32b")
+                lane = t, column = r;
+            else if (form.shape == "16x32bx2")
+                lane = t % 16, column = r, split = t / 16 * split_columns;
+            else if (form.shape == "16x64b")
+                lane = t / 4 + 8 * (t % 2), column = t / 2 % 2 + 2 * r;
+            else if (form.shape == "16x128b")
+                lane = t / 4 + 8 * (r % 2), column = t % 4 + 4 * (r / 2);
+            else
+                lane = t / 4 + 8 * (r / 2 % 2), column = 2 * (t % 4) + r % 2 + 8 * (r / 4);
             const uint32_t columns = form.packed ? 2 : 1;
             for (uint32_t i = 0; i < columns; ++i)
                 cells.push_back({first_lane + lane, first_column + column * columns + split + i});
@@ -211,7 +222,8 @@ TensorMultiply tensor_multiply_form(const Modifiers& modifiers) {
     if (modifiers.size() < 5 || modifiers[1] != "cta_group" || modifiers[3] != "kind") throw UnsupportedForm("");
     TensorMultiply form{modifiers[4], parse_int(modifiers[2]), 0};
     const bool scaled = form.kind == "mxf8f6f4" || form.packed();
-    const bool known = scaled || form.kind == "f16" || form.kind == "tf32" || form.kind == "f8f6f4" || form.kind == "i8";
+    const bool known =
+        scaled || form.kind == "f16" || form.kind == "tf32" || form.kind == "f8f6f4" || form.kind == "i8";
     if (!known || (form.ctas != 1 && form.ctas != 2)) throw UnsupportedForm("");
     if (has("block_scale") != scaled) throw UnsupportedForm("block scaling");
     if (!scaled) return form;
@@ -240,7 +252,8 @@ InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply
         if (form.kind == "tf32") return code == 2 ? Type::kTf32 : kNone;
         if (form.kind == "i8") return code == 0 ? Type::kU8 : code == 1 ? Type::kS8 : kNone;
         if (form.packed()) return code == 1 ? Type::kE2m1 : kNone;
-        constexpr Type kTypes[] = {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3, Type::kE3m2, Type::kE2m1, kNone, kNone};
+        constexpr Type kTypes[] = {Type::kE4m3, Type::kE5m2, kNone, Type::kE2m3,
+                                   Type::kE3m2, Type::kE2m1, kNone, kNone};
         return kTypes[code];
     };
     const auto result = [&](uint32_t code) {
@@ -275,19 +288,26 @@ namespace {
 
 // One `tcgen05.mma`: collects what it reads, checks it, then multiplies.
 class TensorMultiplication {
-   public:
+ public:
     TensorMultiplication(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& says,
                          const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks)
-        : memory_(memory), form_(form), says_(says), operands_(operands), blocks_(blocks),
-          rows_(uint32_t(says.m) / uint32_t(blocks.size())), depth_(kTileRowBytes / stored_bytes(says.a) * (form.packed() ? 2 : 1)) {}
+        : memory_(memory),
+          form_(form),
+          says_(says),
+          operands_(operands),
+          blocks_(blocks),
+          rows_(uint32_t(says.m) / uint32_t(blocks.size())),
+          depth_(kTileRowBytes / stored_bytes(says.a) * (form.packed() ? 2 : 1)) {}
 
     TensorOperation run() {
         const size_t count = blocks_.size();
         operation_.read.resize(count), operation_.written.resize(count), operation_.shared_bytes.resize(count);
-        for (size_t i = 0; i < count; ++i) operation_.blocks.push_back(blocks_[i].first), operation_.written[i] = cells_of_d(i);
+        for (size_t i = 0; i < count; ++i)
+            operation_.blocks.push_back(blocks_[i].first), operation_.written[i] = cells_of_d(i);
         a_.resize(size_t(says_.m) * depth_), b_.resize(size_t(says_.n) * depth_);
         for (size_t i = 0; i < count; ++i) read_a(i);
-        for (size_t i = 0; i < count; ++i) read_shared(i, operands_.b_descriptor, uint32_t(says_.n) / uint32_t(count), says_.b, says_.b_mn_major, b_);
+        for (size_t i = 0; i < count; ++i)
+            read_shared(i, operands_.b_descriptor, uint32_t(says_.n) / uint32_t(count), says_.b, says_.b_mn_major, b_);
         if (form_.vector) {
             note_scales(says_.first_scale_a, operands_.scale_a_address, uint32_t(says_.m), count);
             note_scales(says_.first_scale_b, operands_.scale_b_address, uint32_t(says_.n), 1);
@@ -303,7 +323,7 @@ class TensorMultiplication {
         return std::move(operation_);
     }
 
-   private:
+ private:
     Cells cells_of_d(size_t i) const {
         (void)i;
         const uint32_t lane = operands_.d_address >> 16, column = operands_.d_address & 0xFFFF, n = uint32_t(says_.n);
@@ -311,8 +331,10 @@ class TensorMultiplication {
         Cells cells;
         for (uint32_t row = 0; row < rows_; ++row)
             for (uint32_t j = 0; j < n; ++j) {
-                if (halves) cells.push_back({lane + row + j / (n / 2) * 64, column + j % (n / 2)});
-                else cells.push_back({lane + lane_of_row(row, rows_), column + j});
+                if (halves)
+                    cells.push_back({lane + row + j / (n / 2) * 64, column + j % (n / 2)});
+                else
+                    cells.push_back({lane + lane_of_row(row, rows_), column + j});
             }
         return cells;
     }
@@ -327,7 +349,8 @@ class TensorMultiplication {
         const uint32_t lane = uint32_t(operands_.a) >> 16, column = uint32_t(operands_.a) & 0xFFFF;
         for (uint32_t row = 0; row < rows_; ++row)
             for (uint32_t j = 0; j < kTileRowBytes / 4; ++j)
-                operation_.read[i].push_back({lane + (blocks_.size() == 2 ? row : lane_of_row(row, rows_)), column + j});
+                operation_.read[i].push_back(
+                    {lane + (blocks_.size() == 2 ? row : lane_of_row(row, rows_)), column + j});
     }
 
     void decode_tensor_a(size_t i) {
@@ -340,11 +363,13 @@ class TensorMultiplication {
     }
 
     // Read the part of A or B that is in the shared memory of a block.
-    void read_shared(size_t i, uint64_t descriptor, uint32_t extent, Type type, bool mn_major, std::vector<double>& numbers) {
+    void read_shared(size_t i, uint64_t descriptor, uint32_t extent, Type type, bool mn_major,
+                     std::vector<double>& numbers) {
         const uint32_t size = stored_bytes(type);
         if (mn_major && is_narrow(type)) refuse(std::string(number_name(type)) + " numbers must be K-major");
         std::vector<uint32_t> addresses;
-        const auto tile = read_tile(memory_, blocks_[i].first, true, descriptor, {extent, kTileRowBytes / size, size, mn_major}, &addresses);
+        const auto tile = read_tile(memory_, blocks_[i].first, true, descriptor,
+                                    {extent, kTileRowBytes / size, size, mn_major}, &addresses);
         auto& all = operation_.shared_bytes[i];
         all.insert(all.end(), addresses.begin(), addresses.end());
         elements_read_ += addresses.size();
@@ -360,7 +385,9 @@ class TensorMultiplication {
             for (uint32_t row = 0; row < extent / count; ++row) operation_.read[i].push_back(scale_cell(address, row));
     }
 
-    static Cell scale_cell(uint32_t address, uint32_t row) { return {(address >> 16) + row % 32, (address & 0xFFFF) + row / 32}; }
+    static Cell scale_cell(uint32_t address, uint32_t row) {
+        return {(address >> 16) + row % 32, (address & 0xFFFF) + row / 32};
+    }
 
     void scale(std::vector<double>& numbers, int first, uint32_t address, uint32_t extent, size_t count) const {
         const uint32_t vector = uint32_t(form_.vector), per_block = extent / uint32_t(count);
@@ -376,10 +403,12 @@ class TensorMultiplication {
         const double divisor = std::ldexp(1.0, -operands_.divide_by_power);
         for (int first = 0; first < says_.n; first += 8) {
             for (uint32_t column = 0; column < 8; ++column)
-                for (uint32_t k = 0; k < depth_; ++k) tile[8 * k + column] = b_[(uint32_t(first) + column) * depth_ + k];
+                for (uint32_t k = 0; k < depth_; ++k)
+                    tile[8 * k + column] = b_[(uint32_t(first) + column) * depth_ + k];
             multiply_tile({a_.data(), says_.m, int(depth_), int(depth_)}, tile.data(), sums.data());
             for (int row = 0; row < says_.m; ++row)
-                for (int j = 0; j < 8; ++j) put_sum(uint32_t(row), uint32_t(first + j), says_.sign * sums[size_t(8 * row + j)], divisor);
+                for (int j = 0; j < 8; ++j)
+                    put_sum(uint32_t(row), uint32_t(first + j), says_.sign * sums[size_t(8 * row + j)], divisor);
         }
     }
 
@@ -419,7 +448,8 @@ class TensorMultiplication {
 }  // namespace
 
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
-                            const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks) {
+                            const TensorOperands& operands,
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks) {
     return TensorMultiplication(memory, form, descriptor, operands, blocks).run();
 }
 
@@ -431,17 +461,24 @@ TensorCopy tensor_copy_form(const Modifiers& modifiers) {
     std::string shape, multicast;
     for (size_t i = 3; i < modifiers.size(); ++i) {
         const std::string& mark = modifiers[i];
-        const bool is_shape = mark == "128x256b" || mark == "4x256b" || mark == "128x128b" || mark == "64x128b" || mark == "32x128b";
-        if (is_shape && shape.empty()) shape = mark;
-        else multicast += "." + mark;
+        const bool is_shape =
+            mark == "128x256b" || mark == "4x256b" || mark == "128x128b" || mark == "64x128b" || mark == "32x128b";
+        if (is_shape && shape.empty())
+            shape = mark;
+        else
+            multicast += "." + mark;
     }
     TensorCopy form{0, shape.find("256b") != std::string::npos ? 32u : 16u, {0}, 1, false, modifiers[2] == "1" ? 1 : 2};
     form.rows = uint32_t(parse_int(shape.substr(0, shape.find('x'))));
     form.lane_step = form.rows == 4 ? 32 : 1;
-    if (shape == "64x128b" && multicast == ".warpx2.02_13") form.first_lanes = {0, 64};
-    else if (shape == "64x128b" && multicast == ".warpx2.01_23") form.first_lanes = {0, 32}, form.skips_quarter = true;
-    else if (shape == "32x128b" && multicast == ".warpx4") form.first_lanes = {0, 32, 64, 96};
-    else if (shape.empty() || !multicast.empty() || shape == "64x128b" || shape == "32x128b") throw UnsupportedForm("");
+    if (shape == "64x128b" && multicast == ".warpx2.02_13")
+        form.first_lanes = {0, 64};
+    else if (shape == "64x128b" && multicast == ".warpx2.01_23")
+        form.first_lanes = {0, 32}, form.skips_quarter = true;
+    else if (shape == "32x128b" && multicast == ".warpx4")
+        form.first_lanes = {0, 32, 64, 96};
+    else if (shape.empty() || !multicast.empty() || shape == "64x128b" || shape == "32x128b")
+        throw UnsupportedForm("");
     return form;
 }
 

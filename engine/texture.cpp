@@ -66,12 +66,15 @@ double stored_number(NumberType type, const uint8_t* bytes) {
         case NumberType::kS8: return int8_t(bits);
         case NumberType::kS16: return int16_t(bits);
         case NumberType::kS32: return int32_t(bits);
-        case NumberType::kF16: case NumberType::kF32: return to_double(type, bits);
+        case NumberType::kF16:
+        case NumberType::kF32: return to_double(type, bits);
         default: return double(bits);
     }
 }
 
-bool is_signed(NumberType type) { return type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32; }
+bool is_signed(NumberType type) {
+    return type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32;
+}
 
 }  // namespace
 
@@ -92,8 +95,8 @@ int64_t Image::first_texel(int64_t level) const {
 
 int64_t texel_number(const Image& image, const Texel& texel) {
     const auto [width, height, depth] = image.extents_at(texel.level);
-    return image.first_texel(texel.level) +
-           ((texel.layer * depth + texel.at[2]) * height + texel.at[1]) * width + texel.at[0];
+    return image.first_texel(texel.level) + ((texel.layer * depth + texel.at[2]) * height + texel.at[1]) * width +
+           texel.at[0];
 }
 
 int64_t stored_byte(const Image& image, const Texel& texel) {
@@ -108,15 +111,21 @@ int64_t stored_byte(const Image& image, const Texel& texel) {
 }
 
 Geometry geometry(const Modifiers& modifiers) {
-    static const std::pair<const char*, Geometry> kGeometries[] = {
-        {"1d", {1}}, {"2d", {2}}, {"3d", {3}}, {"a1d", {1, true}}, {"a2d", {2, true}}, {"cube", {3, false, true}}, {"acube", {3, true, true}}};
+    static const std::pair<const char*, Geometry> kGeometries[] = {{"1d", {1}},
+                                                                   {"2d", {2}},
+                                                                   {"3d", {3}},
+                                                                   {"a1d", {1, true}},
+                                                                   {"a2d", {2, true}},
+                                                                   {"cube", {3, false, true}},
+                                                                   {"acube", {3, true, true}}};
     for (const std::string& modifier : modifiers)
         for (const auto& [name, result] : kGeometries)
             if (modifier == name) return result;
     throw UnsupportedForm("its geometry");
 }
 
-ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates, int64_t layer) {
+ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
+                       int64_t layer) {
     ImagePlace place{coordinates, layer};
     if (geometry.cube) {
         // CUDA C++ Programming Guide, appendix "Cubemap Textures".
@@ -200,16 +209,18 @@ std::array<double, 4> fetch(const Image& image, ImagePlace place, const std::arr
     return sum;
 }
 
-std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel, std::vector<int64_t>& stored) {
+std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel,
+                             std::vector<int64_t>& stored) {
     const auto read = corners(image, place, 0, true, false);  // of x and y: 00, 01, 10, 11
     for (const Corner& corner : read) stored.push_back(corner.inside ? stored_byte(image, corner.texel) : -1);
-    return {read_texel(image, read[1])[channel], read_texel(image, read[3])[channel], read_texel(image, read[2])[channel],
-            read_texel(image, read[0])[channel]};
+    return {read_texel(image, read[1])[channel], read_texel(image, read[3])[channel],
+            read_texel(image, read[2])[channel], read_texel(image, read[0])[channel]};
 }
 
 uint32_t channel_bits(NumberType type, double value) {
     if (type == NumberType::kF32) return bit_cast<uint32_t>(float(value));
-    if (type == NumberType::kF16) return uint32_t(convert({NumberType::kF16, NumberType::kF64}, bit_cast<uint64_t>(value)));
+    if (type == NumberType::kF16)
+        return uint32_t(convert({NumberType::kF16, NumberType::kF64}, bit_cast<uint64_t>(value)));
     constexpr double kLimit = 9223372036854775808.0;
     if (!(value >= -kLimit && value < kLimit)) return 0;
     return uint32_t(int64_t(value));
@@ -218,10 +229,11 @@ uint32_t channel_bits(NumberType type, double value) {
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
                            uint32_t access_bytes, OutsideMode mode) {
     const int64_t size = access_bytes, texel_bytes = image.texel_bytes();
-    const std::array<int64_t, 3> last{image.extents[0] * texel_bytes - size, image.extents[1] - 1, image.extents[2] - 1};
+    const std::array<int64_t, 3> last{image.extents[0] * texel_bytes - size, image.extents[1] - 1,
+                                      image.extents[2] - 1};
     if (last[0] < 0)
-        throw std::invalid_argument("moves " + std::to_string(size) + " bytes of a row of " + std::to_string(last[0] + size) +
-                                    " bytes of the surface " + image.name);
+        throw std::invalid_argument("moves " + std::to_string(size) + " bytes of a row of " +
+                                    std::to_string(last[0] + size) + " bytes of the surface " + image.name);
     bool inside = layer >= 0 && layer < image.layers;
     for (uint32_t axis = 0; axis < image.axes; ++axis)
         inside = inside && coordinates[axis] >= 0 && coordinates[axis] <= last[axis];
@@ -229,15 +241,18 @@ SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coo
         throw std::invalid_argument("x is not a multiple of " + std::to_string(size) + " bytes");
     if (!inside && mode == OutsideMode::kTrap) {
         std::string shown;
-        for (uint32_t axis = 0; axis < image.axes; ++axis) shown += (axis ? ", " : "") + std::to_string(coordinates[axis]);
+        for (uint32_t axis = 0; axis < image.axes; ++axis)
+            shown += (axis ? ", " : "") + std::to_string(coordinates[axis]);
         throw std::invalid_argument("(" + shown + ") is outside of the surface " + image.name);
     }
     Texel texel{{0, 0, 0}, std::clamp<int64_t>(layer, 0, image.layers - 1), 0};
-    for (uint32_t axis = 1; axis < image.axes; ++axis) texel.at[axis] = std::clamp<int64_t>(coordinates[axis], 0, last[axis]);
+    for (uint32_t axis = 1; axis < image.axes; ++axis)
+        texel.at[axis] = std::clamp<int64_t>(coordinates[axis], 0, last[axis]);
     const int64_t x = std::clamp<int64_t>(coordinates[0], 0, last[0]) / size * size;
     texel.at[0] = x / texel_bytes;
     const bool reads_zero = !inside && mode == OutsideMode::kZero;
-    return {texel_number(image, texel) * texel_bytes + x % texel_bytes, reads_zero ? -1 : stored_byte(image, texel), reads_zero};
+    return {texel_number(image, texel) * texel_bytes + x % texel_bytes, reads_zero ? -1 : stored_byte(image, texel),
+            reads_zero};
 }
 
 }  // namespace kernrec

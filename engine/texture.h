@@ -1,10 +1,10 @@
 // Textures and surfaces: how a coordinate finds its texels, and what a fetch returns.
 //
-// Sources: CUDA C++ Programming Guide, appendix "Texture Fetching"; PTX ISA, sections "tex", "tld4", "suld" and "sust". A
-// linear filter weighs with fractions of 8 bits. An image lies in its buffer densely, x fastest, the channels of a texel
-// together, then layers (faces of a cube are layers), then levels of detail. Accesses are counted where the hardware
-// keeps a 2-D image: in blocks of 64 bytes x 8 rows, whose sectors are 16 bytes x 2 rows (NVIDIA's block linear layout,
-// `drm_fourcc.h` of the Linux kernel).
+// Sources: CUDA C++ Programming Guide, appendix "Texture Fetching"; PTX ISA, sections "tex", "tld4", "suld" and "sust".
+// A linear filter weighs with fractions of 8 bits. An image lies in its buffer densely, x fastest, the channels of a
+// texel together, then layers (faces of a cube are layers), then levels of detail. Accesses are counted where the
+// hardware keeps a 2-D image: in blocks of 64 bytes x 8 rows, whose sectors are 16 bytes x 2 rows (NVIDIA's block
+// linear layout, `drm_fourcc.h` of the Linux kernel).
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ struct Sampler {
 };
 
 struct Image {
-    uint8_t* data;  // of its buffer
+    uint8_t* data;     // of its buffer
     uint64_t address;  // of its buffer in global memory
     uint32_t axes;
     std::array<int64_t, 3> extents;  // texels along x, y and z; 1 for axes that it does not have
@@ -76,7 +76,8 @@ struct ImagePlace {
     int64_t layer;
 };
 // Find layer and coordinates from what an instruction names; of a cube, those on the face that a direction points to.
-ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates, int64_t layer);
+ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
+                       int64_t layer);
 
 // Return the texels that make a fetch, with the last axis fastest. `whole`: the coordinates are numbers of texels.
 std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole);
@@ -94,7 +95,8 @@ std::array<double, 4> fetch(const Image& image, ImagePlace place, const std::arr
                             bool whole, std::vector<int64_t>& stored);
 
 // Read one channel of the four texels that a linear filter would mix (PTX ISA, section "tld4").
-std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel, std::vector<int64_t>& stored);
+std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel,
+                             std::vector<int64_t>& stored);
 
 // Return the bits of a channel for a result of type f32, f16, u32 or s32.
 uint32_t channel_bits(NumberType type, double value);

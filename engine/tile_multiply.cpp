@@ -5,6 +5,10 @@
 #include <cmath>
 #include <cstring>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")  // GCC vectorizes loops of unknown length at this level only
+#endif
+
 namespace kernrec {
 namespace {
 
@@ -132,12 +136,14 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
     return uint32_t(int64_t(value));
 }
 
-[[gnu::always_inline]] inline void decode_a_inline(Type type, int registers, const uint32_t* const* fragment, bool signs, double* numbers) {
+[[gnu::always_inline]] inline void decode_a_inline(Type type, int registers, const uint32_t* const* fragment,
+                                                   bool signs, double* numbers) {
     const int per_word = 32 / number_bits(type);
     for (int r = 0; r < registers; ++r) decode_words(type, fragment[r], signs, numbers + 32 * per_word * r);
 }
 
-[[gnu::always_inline]] inline void decode_b(Type type, int registers, const uint32_t* const* fragment, bool signs, double* numbers) {
+[[gnu::always_inline]] inline void decode_b(Type type, int registers, const uint32_t* const* fragment, bool signs,
+                                            double* numbers) {
     const int per_word = 32 / number_bits(type);
     alignas(64) double block[1024];
     for (int r = 0; r < registers; ++r) {
@@ -166,7 +172,8 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
     }
 }
 
-[[gnu::always_inline]] inline void write_d_inline(Type type, int m, bool saturates, const double* sums, uint32_t* const* fragment) {
+[[gnu::always_inline]] inline void write_d_inline(Type type, int m, bool saturates, const double* sums,
+                                                  uint32_t* const* fragment) {
     for (int high = 0; high < m / 8; ++high) {
         const double* part = sums + 64 * high;
         if (type == Type::kF16) {
@@ -214,7 +221,8 @@ void fragments_plain(const FragmentProduct& product) { multiply_fragments_inline
 [[gnu::target("avx2,fma")]] void fragments_avx2(const FragmentProduct& product) {
     multiply_fragments_inline<true>(product);
 }
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")]] void tile_avx512(const TileA& a, const double* b, double* sums) {
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")]] void tile_avx512(const TileA& a, const double* b,
+                                                                           double* sums) {
     multiply_rows<true>(a, b, sums);
 }
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")]] void fragments_avx512(const FragmentProduct& product) {
@@ -263,7 +271,8 @@ void write_d(Type type, int m, bool saturates, const double* sums, uint32_t* con
 }
 
 void decode_small_a(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
-    for (int r = 0; r < registers; ++r) decode_small_words(codes, fragment[r], numbers + (codes.packed ? 256 : 128) * r);
+    for (int r = 0; r < registers; ++r)
+        decode_small_words(codes, fragment[r], numbers + (codes.packed ? 256 : 128) * r);
 }
 
 void decode_small_b(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
