@@ -22,13 +22,24 @@ constexpr FloatFormat kE2m3Format{2, 3, 1, 0x1F, 0, 0};
 constexpr FloatFormat kE3m2Format{3, 2, 3, 0x1F, 0, 0};
 constexpr FloatFormat kE2m1Format{2, 1, 1, 0x7, 0, 0};
 
+constexpr std::pair<const char*, NumberType> kNames[] = {
+    {"b1", NumberType::kB1},     {"s4", NumberType::kS4},       {"u4", NumberType::kU4},
+    {"s8", NumberType::kS8},     {"u8", NumberType::kU8},       {"s16", NumberType::kS16},
+    {"u16", NumberType::kU16},   {"s32", NumberType::kS32},     {"u32", NumberType::kU32},
+    {"s64", NumberType::kS64},   {"u64", NumberType::kU64},     {"b8", NumberType::kU8},
+    {"b16", NumberType::kU16},   {"b32", NumberType::kU32},     {"b64", NumberType::kU64},
+    {"f16", NumberType::kF16},   {"bf16", NumberType::kBf16},   {"tf32", NumberType::kTf32},
+    {"f32", NumberType::kF32},   {"f64", NumberType::kF64},     {"e4m3", NumberType::kE4m3},
+    {"e5m2", NumberType::kE5m2}, {"e2m3", NumberType::kE2m3},   {"e3m2", NumberType::kE3m2},
+    {"e2m1", NumberType::kE2m1}, {"ue8m0", NumberType::kUe8m0}, {"ue4m3", NumberType::kUe4m3}};
+
 bool is_float(NumberType type) { return type >= NumberType::kF16; }
 
 bool has_eight_bits(NumberType type) { return type == NumberType::kE4m3 || type == NumberType::kE5m2; }
 
 bool is_signed(NumberType type) {
-    return type == NumberType::kS4 || type == NumberType::kS8 || type == NumberType::kS16 ||
-           type == NumberType::kS32 || type == NumberType::kS64;
+    return type == NumberType::kS4 || type == NumberType::kS8 || type == NumberType::kS16 || type == NumberType::kS32 ||
+           type == NumberType::kS64;
 }
 
 // The lowest `count` bits.
@@ -87,9 +98,7 @@ double rounded_to_integral(double value, Rounding rounding) {
     return std::copysign(up ? below + 1 : below, value);
 }
 
-double flushed(double value) {
-    return std::fabs(value) < 0x1p-126 ? std::copysign(0.0, value) : value;
-}
+double flushed(double value) { return std::fabs(value) < 0x1p-126 ? std::copysign(0.0, value) : value; }
 
 // A float to an integer: clamps, and takes NaN to 0 (PTX ISA, section "cvt").
 uint64_t float_to_integer(double value, NumberType to) {
@@ -109,7 +118,8 @@ uint64_t integer_to_integer(const Conversion& conversion, uint64_t bits) {
     const int count = number_bits(conversion.to), source = number_bits(conversion.from);
     const ExactNumber number = exact(conversion.from, bits);
     if (!conversion.saturates) {
-        const uint64_t value = is_signed(conversion.from) ? uint64_t(sign_extended(bits, source)) : low_bits(bits, source);
+        const uint64_t value =
+            is_signed(conversion.from) ? uint64_t(sign_extended(bits, source)) : low_bits(bits, source);
         return low_bits(value, count);
     }
     if (number.negative) {
@@ -140,16 +150,15 @@ uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits
 }  // namespace
 
 NumberType number_type(const std::string& name) {
-    static const std::pair<const char*, NumberType> names[] = {
-        {"b1", NumberType::kB1}, {"s4", NumberType::kS4}, {"u4", NumberType::kU4}, {"s8", NumberType::kS8}, {"u8", NumberType::kU8},
-        {"s16", NumberType::kS16}, {"u16", NumberType::kU16}, {"s32", NumberType::kS32}, {"u32", NumberType::kU32}, {"s64", NumberType::kS64},
-        {"u64", NumberType::kU64}, {"b8", NumberType::kU8}, {"b16", NumberType::kU16}, {"b32", NumberType::kU32}, {"b64", NumberType::kU64},
-        {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"tf32", NumberType::kTf32}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64},
-        {"e4m3", NumberType::kE4m3}, {"e5m2", NumberType::kE5m2}, {"e2m3", NumberType::kE2m3}, {"e3m2", NumberType::kE3m2},
-        {"e2m1", NumberType::kE2m1}, {"ue8m0", NumberType::kUe8m0}, {"ue4m3", NumberType::kUe4m3}};
-    for (const auto& [text, type] : names)
+    for (const auto& [text, type] : kNames)
         if (name == text) return type;
     throw UnsupportedForm("type ." + name);
+}
+
+const char* number_name(NumberType type) {
+    for (const auto& [text, other] : kNames)
+        if (type == other) return text;
+    return "";
 }
 
 const FloatFormat& float_format(NumberType type) {
@@ -203,7 +212,8 @@ double to_double(NumberType type, uint64_t bits) {
         case NumberType::kF16: return f16_to_f32(uint16_t(bits));
         case NumberType::kBf16: return bf16_to_f32(uint16_t(bits));
         case NumberType::kUe8m0:
-            return (bits & 0xFF) == 0xFF ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, int(bits & 0xFF) - 127);
+            return (bits & 0xFF) == 0xFF ? std::numeric_limits<double>::quiet_NaN()
+                                         : std::ldexp(1.0, int(bits & 0xFF) - 127);
         case NumberType::kUe4m3: return to_double(NumberType::kE4m3, bits & 0x7F);
         default: break;
     }
@@ -211,8 +221,7 @@ double to_double(NumberType type, uint64_t bits) {
     const uint64_t magnitude = low_bits(bits, format.sign_shift());
     const double sign = bits >> format.sign_shift() & 1 ? -1.0 : 1.0;
     if (format.infinity && magnitude == format.infinity) return sign * std::numeric_limits<double>::infinity();
-    if (format.nan && magnitude > format.largest)
-        return std::copysign(std::numeric_limits<double>::quiet_NaN(), sign);
+    if (format.nan && magnitude > format.largest) return std::copysign(std::numeric_limits<double>::quiet_NaN(), sign);
     const int exponent = int(magnitude >> format.mantissa_bits);
     const uint64_t mantissa = low_bits(magnitude, format.mantissa_bits);
     const uint64_t significand = exponent ? mantissa | uint64_t(1) << format.mantissa_bits : mantissa;
@@ -272,32 +281,45 @@ Conversion conversion_form(const Modifiers& modifiers) {
     for (size_t i = 0; i + 2 < modifiers.size(); ++i) {
         const std::string& mark = modifiers[i];
         const std::string mode = mark.substr(0, 2);
-        if (mark == "ftz") form.flushes = true;
-        else if (mark == "sat") form.saturates = true;
-        else if (mark == "relu") form.relu = true;
-        else if (mark == "satfinite") satfinite = true;
-        else if (mark == "rna") form.rounding = Rounding::kNearestAway, rounds = true;
-        else if ((mode == "rn" || mode == "rz" || mode == "rm" || mode == "rp") && (mark.size() == 2 || mark.substr(2) == "i")) {
-            form.rounding = mode == "rn" ? Rounding::kNearestEven : mode == "rz" ? Rounding::kZero
-                            : mode == "rm" ? Rounding::kDown : Rounding::kUp;
+        if (mark == "ftz")
+            form.flushes = true;
+        else if (mark == "sat")
+            form.saturates = true;
+        else if (mark == "relu")
+            form.relu = true;
+        else if (mark == "satfinite")
+            satfinite = true;
+        else if (mark == "rna")
+            form.rounding = Rounding::kNearestAway, rounds = true;
+        else if ((mode == "rn" || mode == "rz" || mode == "rm" || mode == "rp") &&
+                 (mark.size() == 2 || mark.substr(2) == "i")) {
+            form.rounding = mode == "rn"   ? Rounding::kNearestEven
+                            : mode == "rz" ? Rounding::kZero
+                            : mode == "rm" ? Rounding::kDown
+                                           : Rounding::kUp;
             form.to_integral = mark.size() == 3;
             rounds = true;
-        } else throw UnsupportedForm("");
+        } else
+            throw UnsupportedForm("");
     }
     const bool eight_to = has_eight_bits(form.to), eight_from = has_eight_bits(form.from);
     if (eight_to || eight_from) {
-        const bool nearest = form.rounding == Rounding::kNearestEven && !form.to_integral && !form.flushes && !form.saturates;
-        const bool narrows = eight_to && pair_to && satfinite && (pair_from ? form.from == NumberType::kF16 : form.from == NumberType::kF32);
+        const bool nearest =
+            form.rounding == Rounding::kNearestEven && !form.to_integral && !form.flushes && !form.saturates;
+        const bool narrows = eight_to && pair_to && satfinite &&
+                             (pair_from ? form.from == NumberType::kF16 : form.from == NumberType::kF32);
         const bool widens = eight_from && pair_from && pair_to && form.to == NumberType::kF16 && !satfinite;
         if (!nearest || !(narrows || widens)) throw UnsupportedForm("");
         return form;
     }
     const bool pair_of_halves = pair_to && (form.to == NumberType::kF16 || form.to == NumberType::kBf16);
-    if (satfinite || pair_from || form.from == NumberType::kTf32 || (pair_to && !(pair_of_halves && form.from == NumberType::kF32)) ||
-        (form.to == NumberType::kTf32 && form.from != NumberType::kF32) || number_bits(form.to) < 8 || number_bits(form.from) < 8 ||
-        form.to > NumberType::kF64 || form.from > NumberType::kF64)
+    if (satfinite || pair_from || form.from == NumberType::kTf32 ||
+        (pair_to && !(pair_of_halves && form.from == NumberType::kF32)) ||
+        (form.to == NumberType::kTf32 && form.from != NumberType::kF32) || number_bits(form.to) < 8 ||
+        number_bits(form.from) < 8 || form.to > NumberType::kF64 || form.from > NumberType::kF64)
         throw UnsupportedForm("");
-    if (is_float(form.from) && !is_float(form.to) && !(rounds && form.to_integral)) throw UnsupportedForm("no rounding");
+    if (is_float(form.from) && !is_float(form.to) && !(rounds && form.to_integral))
+        throw UnsupportedForm("no rounding");
     return form;
 }
 
@@ -358,7 +380,8 @@ uint32_t convert_packed(const Conversion& conversion, uint32_t pair) {
         const uint32_t code = pair >> shift & 0xFF;
         const double value = to_double(conversion.from, code);
         uint32_t half = code << 8;  // an e5m2 is the upper byte of an f16
-        if (conversion.relu && value <= 0) half = 0;
+        if (conversion.relu && value <= 0)
+            half = 0;
         else if (conversion.from == NumberType::kE4m3)
             half = uint32_t(convert({conversion.to, NumberType::kF64}, bit_cast<uint64_t>(value)));
         result = result << 16 | half;

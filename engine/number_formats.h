@@ -1,7 +1,7 @@
 // Number formats of PTX, and the conversions between them.
 //
-// Sources: PTX ISA, sections "Fundamental Types", "Alternate Floating-Point Data Formats" and "cvt". A number travels as
-// the bits of its register, in the low part of a `uint64_t`.
+// Sources: PTX ISA, sections "Fundamental Types", "Alternate Floating-Point Data Formats" and "cvt". A number travels
+// as the bits of its register, in the low part of a `uint64_t`.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,29 @@ struct UnsupportedForm : std::runtime_error {
 using Modifiers = std::vector<std::string>;  // of an instruction, without its opcode: "sync", "aligned", ...
 
 enum class NumberType : uint8_t {
-    kB1, kS4, kU4, kS8, kU8, kS16, kU16, kS32, kU32, kS64, kU64,  // integers
-    kF16, kBf16, kTf32, kF32, kF64,                               // floating point
-    kE4m3, kE5m2, kE2m3, kE3m2, kE2m1, kUe8m0, kUe4m3,            // of 8 bits and less
+    kB1,
+    kS4,
+    kU4,
+    kS8,
+    kU8,
+    kS16,
+    kU16,
+    kS32,
+    kU32,
+    kS64,
+    kU64,  // integers
+    kF16,
+    kBf16,
+    kTf32,
+    kF32,
+    kF64,  // floating point
+    kE4m3,
+    kE5m2,
+    kE2m3,
+    kE3m2,
+    kE2m1,
+    kUe8m0,
+    kUe4m3,  // of 8 bits and less
 };
 
 enum class Rounding : uint8_t {
@@ -48,10 +68,10 @@ struct FloatFormat {
     int exponent_bits;
     int mantissa_bits;
     int bias;
-    uint64_t largest;     // code of the largest finite number
-    uint64_t infinity;    // code of infinity; 0: the format has none
-    uint64_t nan;         // code of the canonical NaN; 0: the format has none
-    int padding_bits = 0; // unused bits below the mantissa (tf32 in a register of 32 bits)
+    uint64_t largest;      // code of the largest finite number
+    uint64_t infinity;     // code of infinity; 0: the format has none
+    uint64_t nan;          // code of the canonical NaN; 0: the format has none
+    int padding_bits = 0;  // unused bits below the mantissa (tf32 in a register of 32 bits)
 
     constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
 };
@@ -60,17 +80,31 @@ struct FloatFormat {
 constexpr int number_bits(NumberType type) {
     switch (type) {
         case NumberType::kB1: return 1;
-        case NumberType::kS4: case NumberType::kU4: case NumberType::kE2m1: return 4;
-        case NumberType::kE2m3: case NumberType::kE3m2: return 6;
-        case NumberType::kS16: case NumberType::kU16: case NumberType::kF16: case NumberType::kBf16: return 16;
-        case NumberType::kS32: case NumberType::kU32: case NumberType::kTf32: case NumberType::kF32: return 32;
-        case NumberType::kS64: case NumberType::kU64: case NumberType::kF64: return 64;
+        case NumberType::kS4:
+        case NumberType::kU4:
+        case NumberType::kE2m1: return 4;
+        case NumberType::kE2m3:
+        case NumberType::kE3m2: return 6;
+        case NumberType::kS16:
+        case NumberType::kU16:
+        case NumberType::kF16:
+        case NumberType::kBf16: return 16;
+        case NumberType::kS32:
+        case NumberType::kU32:
+        case NumberType::kTf32:
+        case NumberType::kF32: return 32;
+        case NumberType::kS64:
+        case NumberType::kU64:
+        case NumberType::kF64: return 64;
         default: return 8;
     }
 }
 
 // Return the type of a PTX name, or raise UnsupportedForm. Types of bits (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
+
+// Return the PTX name of a type.
+const char* number_name(NumberType type);
 
 // Return the format of a floating-point type with a sign bit.
 const FloatFormat& float_format(NumberType type);

@@ -44,6 +44,7 @@ struct Instruction {
     uint32_t unit = 0;            // bytes of an element of an access
     std::vector<Row> list;        // registers of a vector or fragment
     std::vector<uint32_t> modes;  // parameters of a tensor operation
+    std::shared_ptr<const void> form;  // what the name of a tensor operation or bulk copy says
 };
 
 enum class OperandKind : uint8_t {

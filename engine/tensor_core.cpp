@@ -1,18 +1,17 @@
-// Products of mma.sync and wmma, and moves of matrices between shared memory and registers: see the header.
+// Forms and products of mma.sync and wmma: see the header.
 #include "tensor_core.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "text.h"
 #include "tile_multiply.h"
 
 namespace kernrec {
 namespace {
 
 using Type = NumberType;
-
-constexpr uint32_t kFullMask = 0xFFFFFFFF;
 
 bool contains(const Modifiers& modifiers, const char* name) {
     return std::find(modifiers.begin(), modifiers.end(), name) != modifiers.end();
@@ -30,19 +29,21 @@ bool one_of(Type type, std::initializer_list<Type> types) {
     return std::find(types.begin(), types.end(), type) != types.end();
 }
 
-// Whether A and B may have these types together.
-bool alike(Type a, Type b) {
-    const auto both = [&](Type first, Type second) { return one_of(a, {first, second}) && one_of(b, {first, second}); };
-    return a == b || both(Type::kE4m3, Type::kE5m2) || both(Type::kS8, Type::kU8) || both(Type::kS4, Type::kU4);
-}
-
 // Whether products of numbers of type `a` may be summed in type `d`.
 bool sums_in(Type a, Type d) {
     switch (a) {
-        case Type::kF16: case Type::kE4m3: case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
-        case Type::kBf16: case Type::kTf32: return d == Type::kF32;
+        case Type::kF16:
+        case Type::kE4m3:
+        case Type::kE5m2: return one_of(d, {Type::kF16, Type::kF32});
+        case Type::kBf16:
+        case Type::kTf32: return d == Type::kF32;
         case Type::kF64: return d == Type::kF64;
-        default: return d == Type::kS32;
+        case Type::kS8:
+        case Type::kU8:
+        case Type::kS4:
+        case Type::kU4:
+        case Type::kB1: return d == Type::kS32;
+        default: return false;
     }
 }
 
@@ -55,11 +56,15 @@ bool in(const std::string& shape, Shapes shapes) {
 // PTX ISA, section "mma", table of shapes.
 bool has_mma_shape(Type a, const std::string& shape) {
     switch (a) {
-        case Type::kF16: case Type::kBf16: return in(shape, {"m16n8k8", "m16n8k16"});
+        case Type::kF16:
+        case Type::kBf16: return in(shape, {"m16n8k8", "m16n8k16"});
         case Type::kTf32: return in(shape, {"m16n8k4", "m16n8k8"});
-        case Type::kE4m3: case Type::kE5m2: return in(shape, {"m16n8k16", "m16n8k32"});
-        case Type::kS8: case Type::kU8: return in(shape, {"m8n8k16", "m16n8k16", "m16n8k32"});
-        case Type::kS4: case Type::kU4: return in(shape, {"m8n8k32", "m16n8k32", "m16n8k64"});
+        case Type::kE4m3:
+        case Type::kE5m2: return in(shape, {"m16n8k16", "m16n8k32"});
+        case Type::kS8:
+        case Type::kU8: return in(shape, {"m8n8k16", "m16n8k16", "m16n8k32"});
+        case Type::kS4:
+        case Type::kU4: return in(shape, {"m8n8k32", "m16n8k32", "m16n8k64"});
         case Type::kB1: return in(shape, {"m8n8k128", "m16n8k128", "m16n8k256"});
         case Type::kF64: return in(shape, {"m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"});
         default: return false;
@@ -67,18 +72,20 @@ bool has_mma_shape(Type a, const std::string& shape) {
 }
 
 WmmaShape extents(const std::string& shape) {
-    WmmaShape result{};
+    // A shape of the tables above: m<number>n<number>k<number>.
     const size_t n = shape.find('n'), k = shape.find('k');
-    if (shape.empty() || shape[0] != 'm' || n == std::string::npos || k == std::string::npos || k < n) return result;
-    try {
-        result = {std::stoi(shape.substr(1, n - 1)), std::stoi(shape.substr(n + 1, k - n - 1)), std::stoi(shape.substr(k + 1))};
-    } catch (const std::exception&) {
-        return {};
-    }
-    return result;
+    return {parse_int(shape.substr(1, n - 1)), parse_int(shape.substr(n + 1, k - n - 1)),
+            parse_int(shape.substr(k + 1))};
 }
 
 }  // namespace
+
+bool may_multiply(Type a, Type b) {
+    const auto both = [&](Type first, Type second) { return one_of(a, {first, second}) && one_of(b, {first, second}); };
+    return a == b || both(Type::kE4m3, Type::kE5m2) || both(Type::kS8, Type::kU8) || both(Type::kS4, Type::kU4);
+}
+
+bool is_product_type(const MatrixMultiply& types) { return sums_in(types.a, types.c) && sums_in(types.a, types.d); }
 
 const ElementType& element_type(Type type) {
     static const ElementType f16{16, "f16"}, bf16{16, "bf16"}, tf32{32, "tf32"}, f8{8, "f16", 4}, i8{8, "i8"},
@@ -87,9 +94,15 @@ const ElementType& element_type(Type type) {
         case Type::kF16: return f16;
         case Type::kBf16: return bf16;
         case Type::kTf32: return tf32;
-        case Type::kE4m3: case Type::kE5m2: case Type::kE2m3: case Type::kE3m2: case Type::kE2m1: return f8;
-        case Type::kS8: case Type::kU8: return i8;
-        case Type::kS4: case Type::kU4: return i4;
+        case Type::kE4m3:
+        case Type::kE5m2:
+        case Type::kE2m3:
+        case Type::kE3m2:
+        case Type::kE2m1: return f8;
+        case Type::kS8:
+        case Type::kU8: return i8;
+        case Type::kS4:
+        case Type::kU4: return i4;
         case Type::kB1: return b1;
         case Type::kF64: return f64;
         case Type::kF32: return f32;
@@ -113,9 +126,8 @@ MatrixMultiply mma_form(const Modifiers& modifiers) {
     const size_t first = 5 + saturates;
     const Type d = number_type(marks[first]), a = number_type(marks[first + 1]), b = number_type(marks[first + 2]),
                c = number_type(marks[first + 3]);
-    if (!sums_in(a, c) || !sums_in(a, d) || !one_of(d, {Type::kF16, Type::kF32, Type::kF64, Type::kS32}))
-        throw UnsupportedForm("");
-    if (!has_mma_shape(a, marks[2]) || !alike(a, b))
+    if (!sums_in(a, c) || !sums_in(a, d)) throw UnsupportedForm("");
+    if (!has_mma_shape(a, marks[2]) || !may_multiply(a, b))
         throw UnsupportedForm("shape " + marks[2] + " of ." + marks[first + 1] + " and ." + marks[first + 2]);
     const bool counts_bits = contains(modifiers, "popc");
     if ((a == Type::kB1) != counts_bits || (counts_bits && contains(modifiers, "xor") == contains(modifiers, "and")))
@@ -126,15 +138,7 @@ MatrixMultiply mma_form(const Modifiers& modifiers) {
 
 void mma_sync(const MatrixMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
               const Register* d) {
-    alignas(64) double numbers_a[kMostTileNumbers], numbers_b[kMostTileNumbers], sums[kMostTileSums];
-    decode_a(form.a, form.registers_a(), a, form.counts_xor, numbers_a);
-    decode_b(form.b, form.registers_b(), b, form.counts_xor, numbers_b);
-    const int width = 4 * element_type(form.a).per_register();
-    multiply_tile({numbers_a, form.m, form.k, width}, numbers_b, sums);
-    if (form.counts_xor)  // bits are 1 and -1: a pair adds 1 if they agree, else -1
-        for (int i = 0; i < form.m * 8; ++i) sums[i] = (form.k - sums[i]) / 2;
-    add_c(form.c, form.m, c, sums);
-    write_d(form.d, form.m, form.saturates, sums, d);
+    multiply_fragments({form.a, form.b, form.c, form.d, form.m, form.k, form.saturates, form.counts_xor, a, b, c, d});
 }
 
 void mma_sync_f64(const MatrixMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
@@ -151,8 +155,7 @@ void mma_sync_f64(const MatrixMultiply& form, const uint64_t* const* a, const ui
             sums[i] += bit_cast<double>(c[r][lane]);
         }
     for (int r = 0; r < form.registers_d(); ++r)
-        for (int lane = 0; lane < 32; ++lane)
-            d[r][lane] = bit_cast<uint64_t>(sums[64 * (r / 2) + 2 * lane + r % 2]);
+        for (int lane = 0; lane < 32; ++lane) d[r][lane] = bit_cast<uint64_t>(sums[64 * (r / 2) + 2 * lane + r % 2]);
 }
 
 // --- Block scaling ---
@@ -175,7 +178,8 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
         const bool states = marks[1] == "scale_vec";
         const std::string stated = states ? marks[2] : kind == "mxf8f6f4" ? "1X" : kind == "mxf4" ? "2X" : "";
         form.factors = stated == "1X" ? 1 : stated == "2X" ? 2 : stated == "4X" ? 4 : 0;
-        if (!form.factors || (marks.back() != "ue8m0" && marks.back() != "ue4m3")) throw UnsupportedForm("scale factors");
+        if (!form.factors || (marks.back() != "ue8m0" && marks.back() != "ue4m3"))
+            throw UnsupportedForm("scale factors");
         form.scale = number_type(marks.back());
         marks = Modifiers(marks.begin() + (states ? 3 : 1), marks.end() - 1);
     }
@@ -186,7 +190,8 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
         return one_of(type, {Type::kE4m3, Type::kE5m2, Type::kE2m3, Type::kE3m2, Type::kE2m1});
     };
     const auto is_sum = [](Type type) { return one_of(type, {Type::kF16, Type::kF32}); };
-    if (!is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) || (!plain && form.d != Type::kF32))
+    if (!is_small(form.a) || !is_small(form.b) || !is_sum(form.c) || !is_sum(form.d) ||
+        (!plain && form.d != Type::kF32))
         throw UnsupportedForm("");
     if (packed && (form.a != Type::kE2m1 || form.b != Type::kE2m1)) throw UnsupportedForm("");
     return form;
@@ -195,15 +200,16 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
 namespace {
 
 // Multiply the numbers of a row of A, or a column of B, by the scale factors along K.
-void scale_numbers(const ScaledMultiply& form, const ScaleOperand& operand, int rows_of_thread, int width, int registers,
-                   double* numbers, bool is_b) {
+void scale_numbers(const ScaledMultiply& form, const ScaleOperand& operand, int rows_of_thread, int width,
+                   int registers, double* numbers, bool is_b) {
     // Which thread of four, and which byte, is the same in the whole warp.
     const int extent = 8 * rows_of_thread, per_factor = form.k / form.factors, high = extent / 8;
     (void)registers;
     for (int row = 0; row < extent; ++row) {
         const int lane = 4 * (row % 8) + int(operand.thread) * rows_of_thread + row / 8;
         for (int k = 0; k < form.k; ++k) {
-            const uint32_t code = operand.factors[lane & 31] >> 8 * ((operand.byte + uint32_t(k / per_factor)) & 3) & 0xFF;
+            const uint32_t code =
+                operand.factors[lane & 31] >> 8 * ((operand.byte + uint32_t(k / per_factor)) & 3) & 0xFF;
             const int i = is_b ? k * 8 + row : ((k / width * high + row / 8) * 8 + row % 8) * width + k % width;
             numbers[i] *= to_double(form.scale, code);
         }
@@ -250,10 +256,14 @@ bool has_wmma_shape(Type type, bool is_sum, const std::string& shape) {
         }
     }
     switch (type) {
-        case Type::kF16: case Type::kBf16: case Type::kS8: case Type::kU8: return in(shape, kWideShapes);
+        case Type::kF16:
+        case Type::kBf16:
+        case Type::kS8:
+        case Type::kU8: return in(shape, kWideShapes);
         case Type::kTf32: return shape == "m16n16k8";
         case Type::kF64: return shape == "m8n8k4";
-        case Type::kS4: case Type::kU4: return shape == "m8n8k32";
+        case Type::kS4:
+        case Type::kU4: return shape == "m8n8k32";
         case Type::kB1: return shape == "m8n8k128";
         default: return false;
     }
@@ -337,58 +347,29 @@ WmmaMove wmma_move_form(const Modifiers& modifiers) {
     form.type = number_type(modifiers.back());
     form.shape = wmma_extents(shape == modifiers.end() - 1 ? "" : *shape, form.type, modifiers.back(), form.operand);
     if (one_of(form.type, {Type::kS4, Type::kU4, Type::kB1}) && by_row != (form.operand == 'a'))
-        throw UnsupportedForm("a matrix " + modifiers[1] + " of ." + modifiers.back() + " by " + (by_row ? "row" : "col"));
+        throw UnsupportedForm("a matrix " + modifiers[1] + " of ." + modifiers.back() + " by " +
+                              (by_row ? "row" : "col"));
     form.registers = wmma_registers(form.shape, form.operand, form.type);
     form.distinct = distinct_registers(form.shape, form.operand, form.type);
     form.pieces = wmma_pieces(form);
     return form;
 }
 
-void wmma_move(Memory& memory, const WmmaMove& form, uint32_t warp, const uint64_t* addresses, const uint32_t* strides,
-               Space space, uint8_t* const* registers) {
-    const int p = element_type(form.type).per_register(), bits = form.bits();
-    const uint32_t register_bytes = form.type == Type::kF64 ? 8 : 4;
-    for (const WmmaPiece& piece : form.pieces) {
-        uint64_t places[kWarp];
-        for (uint32_t lane = 0; lane < kWarp; ++lane) {
-            const int64_t row = piece.row[lane], column = piece.column[lane], stride = strides[lane];
-            const int64_t element = form.by_row ? row * stride + column : column * stride + row;
-            places[lane] = addresses[lane] + uint64_t(element * bits / 8);
-        }
-        const uint32_t bytes = form.piece_bytes(piece), unit = form.unit_bytes(piece);
-        const WarpAccess access{warp, kFullMask, places, bytes, unit, space,
-                                form.store ? AccessKind::kWrite : AccessKind::kRead};
-        uint8_t* at[kWarp];
-        memory.resolve(access, at);
-        for (uint32_t i = 0; i < bytes / unit; ++i) {
-            const int element = piece.first_element + int(i) * piece.elements / int(bytes / unit);
-            const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
-            for (int r = element / p; r < form.registers; r += form.distinct) {
-                for (uint32_t lane = 0; lane < kWarp; ++lane) {
-                    uint8_t* value = registers[r] + register_bytes * lane + shift;
-                    if (form.store) std::memcpy(at[lane] + unit * i, value, unit);
-                    else std::memcpy(value, at[lane] + unit * i, unit);
-                }
-                if (form.store) break;
-            }
-        }
-        memory.record(access);
-    }
-}
-
 WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
     const bool saturates = contains(modifiers, "satfinite");
     const bool counts_bits = contains(modifiers, "popc") || contains(modifiers, "xor") || contains(modifiers, "and");
-    const Modifiers marks = without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
+    const Modifiers marks =
+        without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
     if (marks.size() < 5 || !contains(modifiers, "sync")) throw UnsupportedForm("");
     Modifiers types(marks.begin() + 3, marks.end());
     if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};  // of f16, A and B are not named
     if (types.size() != 4 || (types[1] == "b1") != counts_bits) throw UnsupportedForm("");
-    const Type d = number_type(types[0]), a = number_type(types[1]), b = number_type(types[2]), c = number_type(types[3]);
+    const Type d = number_type(types[0]), a = number_type(types[1]), b = number_type(types[2]),
+               c = number_type(types[3]);
     const WmmaShape shape = wmma_extents(marks[2], a, types[1], 'a');
     wmma_extents(marks[2], c, types[3], 'c');
     wmma_extents(marks[2], d, types[0], 'd');
-    if (!alike(a, b) || !sums_in(a, c) || !sums_in(a, d))
+    if (!may_multiply(a, b) || !sums_in(a, c) || !sums_in(a, d))
         throw UnsupportedForm("shape " + marks[2] + " of ." + types[1] + " and ." + types[2]);
     return {{shape.m, shape.k, a, b, c, d, saturates, contains(modifiers, "xor")},
             shape.n,
@@ -414,67 +395,6 @@ void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegis
 void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
                   const uint64_t* const* c, uint64_t* const* d) {
     mma_sync_f64(form.tile, a, b, c, d);  // m8n8k4 is the only shape
-}
-
-// --- ldmatrix, stmatrix, movmatrix ---
-
-namespace {
-
-// Transpose a matrix of 8 x 8 elements of 16 bits, two of a row in each word.
-void transpose(const uint32_t* source, uint32_t* target) {
-    uint16_t in[64], out[64];
-    std::memcpy(in, source, sizeof in);
-    for (int row = 0; row < 8; ++row)
-        for (int column = 0; column < 8; ++column) out[8 * column + row] = in[8 * row + column];
-    std::memcpy(target, out, sizeof out);
-}
-
-uint32_t matrix_lanes(const MatrixMove& form) { return form.matrices == 4 ? kFullMask : (1u << 8 * form.matrices) - 1; }
-
-}  // namespace
-
-MatrixMove matrix_move_form(const Modifiers& modifiers) {
-    const int matrices = contains(modifiers, "x1") ? 1 : contains(modifiers, "x2") ? 2 : contains(modifiers, "x4") ? 4 : 0;
-    const Modifiers rest = without(modifiers, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "cta", "b16"});
-    const bool complete = contains(modifiers, "sync") && contains(modifiers, "aligned") && contains(modifiers, "m8n8");
-    if (!matrices || !complete || !rest.empty() || modifiers.back() != "b16") throw UnsupportedForm("");
-    return {matrices, contains(modifiers, "trans")};
-}
-
-void ldmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const Register* registers) {
-    WarpAccess access{warp, matrix_lanes(form), addresses, 16, 8, space, AccessKind::kRead};
-    access.rows_of_matrices = true;
-    uint8_t* at[kWarp];
-    memory.resolve(access, at);
-    uint32_t words[4][kWarp];
-    for (int lane = 0; lane < 8 * form.matrices; ++lane) std::memcpy(&words[lane / 8][lane % 8 * 4], at[lane], 16);
-    for (int i = 0; i < form.matrices; ++i) {
-        if (form.transposes) transpose(words[i], registers[i]);
-        else std::memcpy(registers[i], words[i], sizeof words[i]);
-    }
-    memory.record(access);
-}
-
-void stmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const ConstRegister* registers) {
-    WarpAccess access{warp, matrix_lanes(form), addresses, 16, 8, space, AccessKind::kWrite};
-    access.rows_of_matrices = true;
-    uint8_t* at[kWarp];
-    memory.resolve(access, at);
-    for (int i = 0; i < form.matrices; ++i) {
-        uint32_t words[kWarp];
-        if (form.transposes) transpose(registers[i], words);
-        else std::memcpy(words, registers[i], sizeof words);
-        for (int row = 0; row < 8; ++row) std::memcpy(at[8 * i + row], words + 4 * row, 16);
-    }
-    memory.record(access);
-}
-
-void movmatrix(ConstRegister source, Register target) {
-    uint32_t result[kWarp];
-    transpose(source, result);
-    std::memcpy(target, result, sizeof result);
 }
 
 }  // namespace kernrec

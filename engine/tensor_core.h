@@ -1,4 +1,4 @@
-// Tensor-core instructions on the registers of one warp: mma.sync, wmma, wgmma, tcgen05, and the moves of matrices.
+// Tensor-core instructions on the registers of one warp: mma.sync, wmma, wgmma and tcgen05.
 //
 // Sources: PTX ISA, sections "Warp Level Matrix Multiply-Accumulate Instructions", "Asynchronous Warpgroup Level Matrix
 // Multiply-Accumulate Instructions" and "TensorCore 5th Generation Family Instructions".
@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,8 +46,8 @@ struct MatrixMultiply {
     int m;
     int k;
     NumberType a, b, c, d;
-    bool saturates = false;     // .satfinite of integers
-    bool counts_xor = false;    // of bits: count those that differ, not those that are both set
+    bool saturates = false;   // .satfinite of integers
+    bool counts_xor = false;  // of bits: count those that differ, not those that are both set
 
     int registers_a() const { return m * k / (32 * element_type(a).per_register()); }
     int registers_b() const { return 8 * k / (32 * element_type(b).per_register()); }
@@ -54,6 +55,10 @@ struct MatrixMultiply {
     int registers_d() const { return m * 8 / (32 * element_type(d).per_register()); }
     uint64_t operations() const { return uint64_t(2) * m * 8 * k; }
 };
+
+// Whether A and B may have these types together, and whether their products may be summed in those of C and D.
+bool may_multiply(NumberType a, NumberType b);
+bool is_product_type(const MatrixMultiply& types);
 
 // Read the modifiers of `mma.sync` (PTX ISA, section "mma"): all shapes and types without `.kind` and sparsity.
 MatrixMultiply mma_form(const Modifiers& modifiers);
@@ -69,10 +74,10 @@ void count_operations(Memory& memory, const char* unit, NumberType type, uint64_
 
 // mma.sync of numbers with 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
 struct ScaledMultiply {
-    int k;                // m is 16
-    bool packed;          // two numbers of 4 bits in a byte; else a byte holds one number
+    int k;        // m is 16
+    bool packed;  // two numbers of 4 bits in a byte; else a byte holds one number
     NumberType a, b, c, d;
-    int factors = 0;      // scale factors along K; 0: no block scaling
+    int factors = 0;  // scale factors along K; 0: no block scaling
     NumberType scale = NumberType::kUe8m0;
 };
 ScaledMultiply scaled_mma_form(const Modifiers& modifiers);
@@ -119,11 +124,6 @@ struct WmmaMove {
 };
 WmmaMove wmma_move_form(const Modifiers& modifiers);
 
-// Move a fragment of one warp between memory and registers, piece by piece; each piece is one access. `addresses` and
-// `strides` (in elements) are those of each lane. Registers of f64 are arrays of 32 `uint64_t`.
-void wmma_move(Memory& memory, const WmmaMove& form, uint32_t warp, const uint64_t* addresses, const uint32_t* strides,
-               Space space, uint8_t* const* registers);
-
 // `wmma.mma`: one MatrixMultiply for each eight columns of B.
 struct WmmaMultiply {
     MatrixMultiply tile;
@@ -137,22 +137,6 @@ void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegis
               const Register* d);
 void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
                   const uint64_t* const* c, uint64_t* const* d);
-
-// --- ldmatrix, stmatrix, movmatrix (PTX ISA, sections of these names): matrices of 8 x 8 elements of 16 bits ---
-
-struct MatrixMove {
-    int matrices;
-    bool transposes;
-};
-MatrixMove matrix_move_form(const Modifiers& modifiers);
-
-void ldmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const Register* registers);
-void stmatrix(Memory& memory, const MatrixMove& form, uint32_t warp, const uint64_t* addresses, Space space,
-              const ConstRegister* registers);
-
-// Transpose one matrix that lies in a register, two elements of a row in each lane.
-void movmatrix(ConstRegister source, Register target);
 
 // --- Matrices in shared memory (PTX ISA, sections "Matrix Descriptor Format" and "Shared memory descriptor") ---
 
@@ -177,7 +161,8 @@ struct TileShape {
     uint32_t element_bytes;
     bool mn_major = false;  // rows run along M or N
 };
-uint32_t tile_address(const MatrixDescriptor& descriptor, const TileShape& shape, uint32_t element, uint32_t along_k);
+// Return the address of a byte of a tile: `along` bytes along its row, in row `across`.
+uint32_t tile_address(const MatrixDescriptor& descriptor, bool mn_major, uint32_t across, uint32_t along);
 
 // Bytes of A and B along K that one wgmma or tcgen05.mma reads.
 constexpr uint32_t kTileRowBytes = 32;
@@ -206,8 +191,8 @@ struct WgmmaOperands {
     uint64_t b_descriptor = 0;
     bool a_mn_major = false;
     bool b_mn_major = false;
-    int sign = 1;         // imm-scale-a times imm-scale-b
-    bool adds_d = true;   // scale-d
+    int sign = 1;        // imm-scale-a times imm-scale-b
+    bool adds_d = true;  // scale-d
 };
 
 // Multiply the 16 rows of A and D that one warp of a warpgroup has. `quarter` is the warp's number in its warpgroup;
@@ -222,8 +207,8 @@ constexpr uint32_t kTensorColumns = 512;
 
 // One cell of tensor memory of a thread block.
 struct Cell {
-    uint16_t lane;
-    uint16_t column;
+    uint32_t lane;
+    uint32_t column;
 };
 using Cells = std::vector<Cell>;
 
@@ -233,7 +218,7 @@ enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
 // Tensor memory of one thread block, and what is under way in it (PTX ISA, section "Tensor Memory"). Functions raise
 // std::invalid_argument with the reason, without the instruction.
 class TensorMemory {
-   public:
+ public:
     uint32_t allocate(uint32_t columns, const std::string& site);
     void release(uint32_t address, uint32_t columns);
     void relinquish() { closed_ = true; }
@@ -244,12 +229,12 @@ class TensorMemory {
     void store(const Cells& cells, const uint32_t* values);  // under way until finish(kStored)
     void begin(const Cells& read, const Cells& written);     // of a matrix operation
     void end(const Cells& read, const Cells& written);
-    void finish(TensorUse use, const Cells& cells);
+    void finish(TensorUse use, const Cells& cells);  // loads or stores of cells are done
 
     uint32_t value(Cell cell) const { return cells_[index(cell)]; }
     void put(Cell cell, uint32_t value) { cells_[index(cell)] = value; }
 
-   private:
+ private:
     struct Allocation {
         uint32_t first, columns;
         std::string site;
@@ -267,7 +252,7 @@ class TensorMemory {
 struct TensorMove {
     std::string shape;
     int registers;
-    bool packed;            // .pack::16b, .unpack::16b
+    bool packed;  // .pack::16b, .unpack::16b
 };
 TensorMove tensor_move_form(const Modifiers& modifiers);
 Cells tensor_move_cells(const TensorMove& form, uint32_t address, uint32_t split_columns);
@@ -286,11 +271,10 @@ struct InstructionDescriptor {
 // What the name of a `tcgen05.mma` says.
 struct TensorMultiply {
     std::string kind;
-    int ctas;     // thread blocks that multiply together
-    int vector;   // numbers along K that share a scale factor; 0: none does
+    int ctas;    // thread blocks that multiply together
+    int vector;  // numbers along K that share a scale factor; 0: none does
 
     bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
-    int depth(NumberType type) const;  // elements along K
 };
 TensorMultiply tensor_multiply_form(const Modifiers& modifiers);
 InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply& form);
@@ -317,14 +301,15 @@ struct TensorOperation {
 
 // Multiply. `blocks` are the positions of one or two thread blocks and their tensor memories.
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
-                            const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
+                            const TensorOperands& operands,
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
 
 // `tcgen05.cp`: rows of a matrix in shared memory to lanes of tensor memory.
 struct TensorCopy {
     uint32_t rows, row_bytes;
     std::vector<uint32_t> first_lanes;  // of each copy of the rows
     uint32_t lane_step;
-    bool skips_quarter;                 // rows 32 to 63 go to the lanes from 64 on
+    bool skips_quarter;  // rows 32 to 63 go to the lanes from 64 on
     int ctas;
 };
 TensorCopy tensor_copy_form(const Modifiers& modifiers);

@@ -20,13 +20,25 @@ struct TileA {
     int width;
 };
 
+// One product of fragments, D = A B + C, on registers of 32 bits.
+struct FragmentProduct {
+    NumberType a, b, c, d;
+    int m, k;
+    bool saturates;
+    bool counts_xor;  // of bits
+    const uint32_t* const* registers_a;
+    const uint32_t* const* registers_b;
+    const uint32_t* const* registers_c;
+    uint32_t* const* registers_d;
+};
+void multiply_fragments(const FragmentProduct& product);
+
 // sums (m x 8) = A B. Products of types other than f64 are exact; `_f64` rounds each sum of a product once.
 void multiply_tile(const TileA& a, const double* b, double* sums);
 void multiply_tile_f64(const TileA& a, const double* b, double* sums);
 
-// Decode the registers of a fragment. With `signs`, bits become 1 and -1.
-void decode_a(NumberType type, int registers, const uint32_t* const* fragment, bool signs, double* numbers);
-void decode_b(NumberType type, int registers, const uint32_t* const* fragment, bool signs, double* numbers);
+// Decode the registers of a fragment of A.
+void decode_a(NumberType type, int registers, const uint32_t* const* fragment, double* numbers);
 
 // Numbers of 4 to 8 bits in bytes of their own, or `packed` in pairs. e2m1 in a byte of its own is in bits 2 to 5.
 struct SmallFloats {
