@@ -27,13 +27,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NAMES = Path("kernrec/util/compiled.py")
 ENGINE_NAMES = Path("kernrec/util/engine_file.py")
 _FLAGS = [
-    "-std=c++17",
-    "-O2",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-strict-aliasing",
+    *("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fPIC", "-fvisibility=hidden"),
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
 ]
 """Contracted to fused multiply-adds, the same operations would round otherwise than the hardware's."""
 
@@ -75,15 +70,19 @@ class CoreBuildHook(BuildHookInterface[Any]):
         """Compile the engine into the wheel, or into the package folder of an editable installation."""
         names, package = runpy.run_path(str(root / ENGINE_NAMES), run_name="names"), root / "kernrec"
         name = names["file_name"](root)
-        folder = package if version == "editable" else Path(tempfile.mkdtemp())
-        if not (folder / name).exists() and (reason := compile_engine(root, names["sources"](root), folder / name)):
-            self.app.display_warning(f"the engine is not compiled ({reason}); PTX runs as Python")
-        elif version == "editable":
+        # A wheel of a checkout takes the engine that its editable installation has.
+        made = package / name
+        if not made.exists():
+            made = made if version == "editable" else Path(tempfile.mkdtemp()) / name
+            if reason := compile_engine(root, names["sources"](root), made):
+                self.app.display_warning(f"the engine is not compiled ({reason}); PTX runs as Python")
+                return
+        if version == "editable":
             for other in package.glob(names["PATTERN"]):
                 if other.name.split(".")[2:] == name.split(".")[2:] and other.name != name:
                     other.unlink(missing_ok=True)
         else:
-            build_data["force_include"][str(folder / name)] = f"kernrec/{name}"
+            build_data["force_include"][str(made)] = f"kernrec/{name}"
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
 

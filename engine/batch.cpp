@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "cost.h"
+#include "lanes.h"
 
 namespace kernrec {
 
@@ -215,24 +216,29 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
         for (uint32_t lane = 0; lane < kWarp; lane++)
             raw[lane] = int64_t(uint64_t(addresses[lane]) + uint64_t(ins.immediate));
     }
-    int64_t low, high, bits = 0;
-    if (at.mask == ~0u) {
-        low = high = raw[0];
+    const int64_t one = raw[__builtin_ctz(at.mask)];
+    if (at.mask != ~0u)
+        for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] = kLanes.bit[lane] & at.mask ? raw[lane] : one;
+    uint64_t apart = 0;
+    for (uint32_t lane = 0; lane < kWarp; lane++) apart |= uint64_t(raw[lane] ^ one);
+    int64_t low = one, high = one;
+    if (apart >> 31 == 0) {  // the addresses differ in their lowest bits only
+        int32_t least = INT32_MAX, most = 0;
         for (uint32_t lane = 0; lane < kWarp; lane++) {
-            low = std::min(low, raw[lane]);
-            high = std::max(high, raw[lane]);
-            bits |= raw[lane];
+            const int32_t rest = int32_t(raw[lane] & INT32_MAX);
+            least = std::min(least, rest);
+            most = std::max(most, rest);
         }
+        const int64_t common = one & ~int64_t(INT32_MAX);
+        low = common | least;
+        high = common | most;
     } else {
-        const uint32_t first = __builtin_ctz(at.mask);
-        for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] = at.mask >> lane & 1 ? raw[lane] : raw[first];
-        low = high = raw[first];
         for (uint32_t lane = 0; lane < kWarp; lane++) {
             low = std::min(low, raw[lane]);
             high = std::max(high, raw[lane]);
-            bits |= raw[lane];
         }
     }
+    const int64_t bits = one | int64_t(apart);
     if (bits & (bytes - 1)) return false;
     Space space = ins.space;
     if (space == Space::kGeneric) {

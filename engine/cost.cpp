@@ -27,10 +27,26 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
 
 // Distinct units of the busiest bank of a group; `atomic`: equal units, too.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
-    int64_t values[32];
-    const uint32_t count = sorted(units, mask, values);
     uint8_t load[32] = {};
     uint32_t most = 0;
+    if (!atomic) {  // mostly each bank has one unit
+        int64_t of_bank[32];
+        uint32_t used = 0;
+        bool conflict = false;
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int64_t unit = units[__builtin_ctz(rest)];
+            const uint32_t bank = uint32_t(unit) & (banks - 1), bit = 1u << bank;
+            if (!(used & bit)) {
+                used |= bit;
+                of_bank[bank] = unit;
+            } else {
+                conflict |= of_bank[bank] != unit;
+            }
+        }
+        if (!conflict) return 1;
+    }
+    int64_t values[32];
+    const uint32_t count = sorted(units, mask, values);
     for (uint32_t i = 0; i < count; i++)
         if (atomic || i == 0 || values[i] != values[i - 1])
             most = std::max<uint32_t>(most, ++load[values[i] & (banks - 1)]);
@@ -46,16 +62,23 @@ bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
 }  // namespace
 
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
+    const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
+    uint64_t near = 0;  // units from 32 below the first one on
+    bool all_near = true;
     if (mask == ~0u) {
-        uint32_t steps = 1;
-        bool ascending = true;
-        for (uint32_t lane = 1; lane < 32; lane++) {
-            const int64_t before = addresses[lane - 1] >> shift, now = addresses[lane] >> shift;
-            steps += now != before;
-            ascending &= now >= before;
+        for (uint32_t lane = 0; lane < 32; lane++) {
+            const uint64_t distance = uint64_t((addresses[lane] >> shift) - first + 32);
+            near |= uint64_t(1) << (distance & 63);
+            all_near &= distance < 64;
         }
-        if (ascending || steps == 1) return steps;
+    } else {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const uint64_t distance = uint64_t((addresses[__builtin_ctz(rest)] >> shift) - first + 32);
+            near |= uint64_t(1) << (distance & 63);
+            all_near &= distance < 64;
+        }
     }
+    if (all_near) return __builtin_popcountll(near);
     int64_t units[32];
     uint32_t count = 0;
     for (uint32_t rest = mask; rest; rest &= rest - 1) units[count++] = addresses[__builtin_ctz(rest)] >> shift;

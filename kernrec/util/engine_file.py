@@ -27,7 +27,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the engine of the package, or None: not compiled, or of other sources than the checkout has."""
+    """Return the engine of the package, or None if it was not compiled, or from other sources than the checkout has."""
     root, suffix = PACKAGE.parent, importlib.machinery.EXTENSION_SUFFIXES[0]
     if sources(root):
         path = PACKAGE / file_name(root)

@@ -180,23 +180,29 @@ def test_errors_agree(name: str) -> None:
 
 COUNTED = {
     "vector loads": "ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%a1]; ld.shared.v2.u32 {%r5, %r6}, [tile+8];",
-    "bank conflicts": "mul.lo.u32 %r5, %r0, 132; and.b32 %r5, %r5, 4092; add.u32 %r5, %s0, %r5; ld.shared.u32 %r6, [%r5];",
+    "bank conflicts": "mul.lo.u32 %r5, %r0, 132; and.b32 %r5, %r5, 4092; add.u32 %r5, %s0, %r5;"
+    " ld.shared.u32 %r6, [%r5];",
     "wide bank conflicts": "mul.lo.u32 %r5, %r0, 48; and.b32 %r5, %r5, 4080; add.u32 %r5, %s0, %r5;"
     " ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r5];",
-    "strided": "mul.wide.u32 %a2, %r0, 20; add.u64 %a2, %a1, %a2; ld.global.u8 %r5, [%a2+3]; st.global.u8 [%a2+1], %r5;",
+    "strided": "mul.wide.u32 %a2, %r0, 20; add.u64 %a2, %a1, %a2; ld.global.u8 %r5, [%a2+3];"
+    " st.global.u8 [%a2+1], %r5;",
     "atomics": "and.b32 %r5, %r0, 5; mul.wide.u32 %a2, %r5, 4; add.u64 %a2, %a1, %a2; add.u64 %a2, %a2, 4096;"
     " atom.global.add.u32 %r6, [%a2], %r2; atom.global.cas.b32 %r7, [%a2], %r6, %r5; red.global.max.s32 [%a2], %r7;"
     " atom.shared.inc.u32 %r8, [tile+4], 5; red.shared.add.u32 [tile+8], 1; add.u32 %r4, %r6, %r7;",
-    "generic addresses": "cvta.shared.u64 %a2, 16; ld.u32 %r5, [%a2]; setp.lt.u32 %p1, %r3, 9; selp.b64 %a2, %a2, %a0, %p1; ld.u32 %r6, [%a2];",
+    "generic addresses": "cvta.shared.u64 %a2, 16; ld.u32 %r5, [%a2]; setp.lt.u32 %p1, %r3, 9;"
+    " selp.b64 %a2, %a2, %a0, %p1; ld.u32 %r6, [%a2];",
     "asynchronous copies": "and.b32 %r5, %r0, 3; setp.eq.u32 %p1, %r5, 0; ld.param.u64 %a4, [x];"
-    " cp.async.ca.shared.global [%s1], [%a0], 4; cp.async.commit_group; @%p1 cp.async.ca.shared.global [%s1], [%a4], 4, %r5;"
-    " cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r6, [%s1]; cp.async.wait_all; add.u32 %r4, %r4, %r6;",
+    " cp.async.ca.shared.global [%s1], [%a0], 4; cp.async.commit_group;"
+    " @%p1 cp.async.ca.shared.global [%s1], [%a4], 4, %r5;"
+    " cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r6, [%s1]; cp.async.wait_all;"
+    " add.u32 %r4, %r4, %r6;",
     "matrices": "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%s0];"
     " movmatrix.sync.aligned.m8n8.trans.b16 %r5, %r6; add.u32 %r4, %r5, %r8;",
     "reductions at barriers": "setp.lt.u32 %p1, %r3, 9; bar.red.popc.u32 %r5, 1, %p1; add.u32 %r4, %r4, %r5;",
     "named barriers": "setp.lt.u32 %p1, %r0, 32; @%p1 bra L1; bar.arrive 1, 96; bra L2;\nL1: bar.sync 1, 96;\nL2:",
     "carries": "add.cc.u32 %r5, %r4, %r2; addc.cc.u32 %r6, %r2, %r2; addc.u32 %r4, %r6, 0;",
-    "wide registers": "ld.global.s8 %r5, [%a0]; ld.global.u16 %r6, [%a0+2]; st.global.u16 [%a3], %r5; add.u32 %r4, %r5, %r6;",
+    "wide registers": "ld.global.s8 %r5, [%a0]; ld.global.u16 %r6, [%a0+2]; st.global.u16 [%a3], %r5;"
+    " add.u32 %r4, %r5, %r6;",
 }
 
 
