@@ -153,7 +153,8 @@ struct CopyRun {
     uint32_t bytes;
     bool inside = true;  // else it reads as the fill value and is not written
 };
-// The box whose first element has these coordinates, dimension 0 fastest.
+// The box whose first element has these coordinates, dimension 0 fastest. Check `shared_bytes()` against shared memory
+// before: a hostile map describes terabytes.
 std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner);
 // Four rows of a matrix (.tile::gather4, .tile::scatter4): a column and four rows.
 std::vector<CopyRun> row_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& column_and_rows);

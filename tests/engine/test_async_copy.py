@@ -6,12 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kernrec.ptx.execution.engine import load
 from kernrec.ptx.instructions.atomics import combination
 from kernrec.ptx.state.mbarriers import BarrierMisuseError, Mbarriers
 from kernrec.ptx.state.tensor_maps import ELEMENT_TYPES, TensorMap, TensorMapError, decode, four_rows, replaced
 from kernrec.ptx.state.types import DTYPES
 
-engine = pytest.importorskip("kernrec._engine", reason="the native engine is not built")
+engine = load()
+pytestmark = pytest.mark.skipif(engine is None, reason="the engine is not compiled")
 
 
 def _random_map(generator: np.random.Generator, rank: int) -> TensorMap:

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kernrec.ptx.execution.engine import load
 from kernrec.ptx.instructions.convert import _cvt
 from kernrec.ptx.ir.operand import Register
 from kernrec.ptx.state.types import DTYPES
 
-engine = pytest.importorskip("kernrec._engine", reason="the native engine is not built")
+engine = load()
+pytestmark = pytest.mark.skipif(engine is None, reason="the engine is not compiled")
 
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 _HALVES = ("f16", "bf16", "f32", "f64")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kernrec.ptx.execution.engine import load
 from kernrec.ptx.instructions import fragments, tcgen05_moves
 from kernrec.ptx.instructions.fragments import ELEMENT_TYPES
 from kernrec.ptx.instructions.instruction_descriptors import (
@@ -22,7 +23,8 @@ from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.matrix_descriptors import DescriptorError
 from kernrec.ptx.state.tensor_memory import Cells, TensorMemory
 
-engine = pytest.importorskip("kernrec._engine", reason="the native engine is not built")
+engine = load()
+pytestmark = pytest.mark.skipif(engine is None, reason="the engine is not compiled")
 
 _EIGHT_BIT_FLOATS = [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e5m2")]
 _INTEGERS = {

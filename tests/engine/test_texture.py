@@ -5,10 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from kernrec.ptx.execution.engine import load
 from kernrec.ptx.instructions.images import GEOMETRIES, _level_of, _places
 from kernrec.ptx.state.textures import ELEMENTS, Image, Sampler, corners, read_texels
 
-engine = pytest.importorskip("kernrec._engine", reason="the native engine is not built")
+engine = load()
+pytestmark = pytest.mark.skipif(engine is None, reason="the engine is not compiled")
 
 _EXTENTS = {"1d": (13,), "2d": (9, 7), "3d": (5, 6, 4), "a1d": (13,), "a2d": (9, 7), "cube": (8, 8), "acube": (8, 8)}
 _PTX_NAMES = {"i8": "s8", "i16": "s16", "i32": "s32"}
