@@ -32,7 +32,7 @@ uint16_t f32_to_f16(float value) {
     uint32_t bits = bit_cast<uint32_t>(value);
     const uint32_t sign = bits >> 16 & 0x8000;
     bits &= 0x7FFFFFFF;
-    if (bits > 0x7F800000) return 0x7FFF;  // the NaN of the machine
+    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00 | (bits >> 13 & 0x3FF));  // a quiet NaN with its payload
     if (bits >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 and more
     if (bits < 0x38800000) {  // subnormal: let the addition round
         const float scaled = bit_cast<float>(bits) + 0.5f;
