@@ -200,8 +200,8 @@ def same(kind: str, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -
         return equal | ((high == low) | ((high > 0x7F80) & (low > 0x7F80))).all(axis=1)
     if "f" in kind:
         code = "f2" if "16" in kind else "f4" if BITS[kind] == 32 or "x2" in kind else "f8"
-        one, other = (array.view(code).reshape(len(array), -1) for array in (first, second))
-        return equal | ((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
+        left, right = (array.view(code).reshape(len(array), -1) for array in (first, second))
+        return equal | ((left == right) | (np.isnan(left) & np.isnan(right))).all(axis=1)
     return equal
 
 
@@ -216,15 +216,15 @@ def test_engine_computes_what_python_computes(name: str, monkeypatch: pytest.Mon
         text, kinds = _kernel(name, slots, guard)
         buffers = {f"b{i}": _values(kind, chance) for i, kind in enumerate(kinds)}
         launch = KernelLaunch("k", (1,), (THREADS,), list(buffers), buffers)
-        (expected, counts), (found, engine_counts) = both(text, launch, monkeypatch)
+        (expected, counts), (computed, engine_counts) = both(text, launch, monkeypatch)
         assert engine_counts == counts
         assert isinstance(counts, Counts), counts
         for i, kind in enumerate(kinds):
-            equal = same(kind, expected[f"b{i}"], found[f"b{i}"])
+            equal = same(kind, expected[f"b{i}"], computed[f"b{i}"])
             if name in INEXACT:
                 sources = np.abs([buffers[f"b{k}"].view("f8") for k in (2, 3, 4)])
                 equal |= ~((sources > 1e-100) & (sources < 1e100)).all(axis=0)
             differ = np.flatnonzero(~equal)
             shown = [[hex(int(buffers[b][j])) for b in buffers] for j in differ[:3]]
-            results = [(hex(int(expected[f"b{i}"][j])), hex(int(found[f"b{i}"][j]))) for j in differ[:3]]
+            results = [(hex(int(expected[f"b{i}"][j])), hex(int(computed[f"b{i}"][j]))) for j in differ[:3]]
             assert not len(differ), (guard, shown, results)

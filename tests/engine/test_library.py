@@ -30,7 +30,7 @@ def test_library_kernels_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         memory = {key: tensor.copy() for key, tensor in given_inputs(problem).items()} | outputs
         launches = emulate_config(case.kernel, config, problem, case.sm, parse(ptx), memory, check_races=True)
         made.append((outputs, [dict(counts) for _, counts in launches]))
-    (expected, counts), (found, engine_counts) = made
+    (expected, counts), (computed, engine_counts) = made
     assert engine_counts == counts
     for key, tensor in expected.items():
-        np.testing.assert_array_equal(found[key], tensor)
+        np.testing.assert_array_equal(computed[key], tensor)

@@ -63,9 +63,9 @@ def test_fetches_equal_the_emulator(shape: str, mode: str) -> None:
                 expected = expected + part * np.asarray(corner.weight)[:, None]
         stored = np.stack([np.where(c.inside, image.stored_at(c.coordinates, number, level), -1) for c in read], 1)
         for i in range(24):
-            at = [float(row[i]) for row in rows] + [0.0] * (3 - len(rows))
+            place = [float(row[i]) for row in rows] + [0.0] * (3 - len(rows))
             values, bytes_read = engine.fetch(
-                made, shape, at, 0 if layer is None else int(layer[i]), [0.0] * 3, float(level), whole
+                made, shape, place, 0 if layer is None else int(layer[i]), [0.0] * 3, float(level), whole
             )
             assert np.array_equal(values, expected[i], equal_nan=True)
             assert bytes_read == stored[i].tolist()
@@ -81,8 +81,8 @@ def test_gathers_equal_the_emulator(shape: str) -> None:
     read = corners(image, 0, places, True, False)
     texels = [read_texels(image, data, image.texel(c.coordinates, number, 0), c.inside) for c in read]
     for i, channel in product(range(20), range(image.channels)):
-        at = [float(row[i]) for row in rows] + [0.0] * (3 - len(rows))
-        values, _ = engine.gather(made, shape, at, 0, channel)
+        place = [float(row[i]) for row in rows] + [0.0] * (3 - len(rows))
+        values, _ = engine.gather(made, shape, place, 0, channel)
         assert values == [texels[corner][i, channel] for corner in (1, 3, 2, 0)]
 
 

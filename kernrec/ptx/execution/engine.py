@@ -102,7 +102,7 @@ class EngineLaunch:
         code = _code(function)
         if missing := [name for name in code.symbols if name not in layout.symbols]:
             raise RefusedError(f"{missing[0]} has no address")
-        known = FIXED | dict(special_values)
+        values = FIXED | dict(special_values)
         self.function = function
         self.warps = np.zeros(len(function.blocks), np.int64)
         """Warps that ran each basic block so far."""
@@ -115,7 +115,7 @@ class EngineLaunch:
         self._budget = budget
         self._kernel = module.Kernel(
             code.names, code.instructions, code.operands, code.blocks, code.widths, code.specials,
-            [known.get(name, -1) for name in code.specials], [_signed(layout.symbols[name]) for name in code.symbols],
+            [values.get(name, -1) for name in code.specials], [_signed(layout.symbols[name]) for name in code.symbols],
             list(shape.grid), list(shape.block), shape.blocks,
             [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
             layout.constants, layout.parameters, budget, count, check_races,
