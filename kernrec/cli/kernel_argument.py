@@ -39,13 +39,17 @@ class LaunchOptions(options.Options):
         typer.Option("--tune", help="A macro of the source and its values: TILE=1,2,4; may be repeated."),
     ] = None
     shared: Annotated[str | None, typer.Option(help="Dynamic shared memory in bytes.")] = None
+    include: Annotated[
+        list[Path] | None, typer.Option("--include", "-I", help="Folder with headers of the source; may be repeated.")
+    ] = None
 
     @property
     def words(self) -> "LaunchWords":
         """The same for the draft of a spec."""
         from kernrec.interop.spec_text import LaunchWords
 
-        return LaunchWords(self.entry, self.grid, self.block, self.arg or (), self.tune or (), self.shared)
+        include = [str(folder.absolute()) for folder in self.include or ()]
+        return LaunchWords(self.entry, self.grid, self.block, self.arg or (), self.tune or (), self.shared, include)
 
     def used_names(self) -> list[str]:
         """The options that were used."""

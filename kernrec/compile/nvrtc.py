@@ -30,7 +30,8 @@ from kernrec.util.landlock import run_confined
 
 # The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
 # so that a newer default cannot change the code; -v makes the assembler report registers and spills.
-OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+# Functions without a word on where they run are compiled for the device: `constexpr` ones, and members of structs.
+OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
 _REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, out of memory say, tell nothing of the source
 _MINIMAL = "--minimal"
 """Leaves out declarations of textures and of CUDA's run-time library: a fourth of the time of an empty source."""

@@ -8,12 +8,13 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kernrec.compile.compiled import CompileError, CompileJob, Result
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest, unknown
+from kernrec.interop.host_launches import HostLaunch, host_launches
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (
@@ -28,9 +29,10 @@ from kernrec.interop.spec_text import (
     whole_numbers,
 )
 from kernrec.kernel import Kernel
+from kernrec.kernel.cuda_program import device_code
 from kernrec.kernel.cuda_signature import Signature, macros, signatures
 from kernrec.kernel.expression import identifier
-from kernrec.kernel.source_files import read_source
+from kernrec.kernel.source_files import whole_source
 from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.code_facts import CodeFacts, facts_of
 from kernrec.profile.launch_profile import entry_name
@@ -115,20 +117,53 @@ class _Launch:
 class _Drafter:
     def __init__(self, source: Path, words: LaunchWords, sm: int, suggest: bool) -> None:
         self.source, self.words, self.suggest = source, words, suggest
-        self.text = read_source(source)
-        self.signature = _signature(self.text, source, words.entry)
+        whole = whole_source(source, words.include)
+        self.signature, self.instance = _signature(whole, source, words.entry)
+        code = device_code(whole, self.instance)
+        self.text = code.text
+        self.launch = self._host_launch(whole)
         self.macros = {macro.name: macro for macro in macros(self.text)}
         self.tunables: dict[str, _Tunable] = {}
         self.missing: list[str] = []
-        self.assumed: list[str] = []
+        self.assumed: list[str] = [code.note] if code.note else []
         self._read_tunables()
         self.facts = self._compiled(sm)
+        self._take_launch()
         self.arguments: SpecArguments = read_arguments(
-            self.text, self.signature, self.facts, words.arguments, words.expressions
+            self.text, self.signature, self.facts, self.words.arguments, self.words.expressions
         )
         self.names: dict[str, str] = dict(self.arguments.names)
         for name, tunable in self.tunables.items():
             self.names |= {name: name, tunable.define or name: name}
+
+    def _host_launch(self, whole: str) -> HostLaunch | None:
+        """The launch in the file's host code that says most."""
+        parameters = [
+            (each.name, (each.dtype or "f32") if each.pointer else None) for each in self.signature.parameters
+        ]
+        launches = host_launches(whole, self.signature.name, parameters)
+        return max(launches, key=lambda each: (each.grid is not None) + len(each.arguments), default=None)
+
+    def _take_launch(self) -> None:
+        """Let the host code's launch say what the user does not."""
+        if (launch := self.launch) is None:
+            return
+        stated = {text.partition("=")[0].strip() for text in self.words.arguments}
+        arguments = [text for text in launch.arguments if text.partition("=")[0] not in stated]
+        fixed = not self.facts.reads_block or self.facts.static_shared
+        block = "x".join(map(str, launch.block)) if launch.block and fixed and self.words.block is None else None
+        grid = launch.grid if self.words.grid is None else None
+        shared = launch.shared if self.words.shared is None and self.facts.dynamic_shared else None
+        self.words = replace(
+            self.words,
+            grid=grid or self.words.grid,
+            block=block or self.words.block,
+            shared=shared or self.words.shared,
+            arguments=[*self.words.arguments, *arguments],
+        )
+        parts = [f"grid {grid}" if grid else "", f"block {block}" if block else "", *arguments]
+        if any(parts):
+            self.assumed.append(f"from the launch in {self.source.name}: {', '.join(part for part in parts if part)}")
 
     def draft(self) -> Draft:
         """The text of the spec."""
@@ -148,6 +183,10 @@ class _Drafter:
         if self.missing or self.suggest:
             lines.add(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")
         lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
+        if self.words.include:
+            lines.add(f"include = {listed(self.words.include)}")
+        if self.instance is not None:
+            lines.add(f"template = {quoted(self.instance)}")
         if launch.constraints:
             lines.add(
                 "constraints = [", *(f"    {quoted(text)},  # {why}" for text, why in launch.constraints.items()), "]"
@@ -365,19 +404,34 @@ class _Drafter:
         return re.sub(r"(?<!/)/(?!/)", "//", translated)
 
 
-def _signature(text: str, source: Path, entry: str | None) -> Signature:
+def _signature(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:
+    """(the kernel that the user names or that is the only one, the instance if it is a template)."""
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:
         raise UsageError(f"{source} has no kernel (__global__)")
-    if entry is None and len(kernels) > 1:
+    name = None if entry is None else entry.partition("<")[0].strip()
+    if name is None and len(kernels) > 1:
         raise UsageError(
             f"{source} has {counted(len(kernels), 'kernel')} ({', '.join(kernels)}): name one with --entry"
         )
-    if entry is not None and entry not in kernels:
-        raise unknown(f"kernel in {source.name}", entry, kernels)
-    signature = kernels[entry] if entry is not None else next(iter(kernels.values()))
-    if signature.template:
-        raise UsageError(
-            f"{signature.name} is a template, of which there is no code yet: add a kernel that calls one instance"
-        )
-    return signature
+    if name is not None and name not in kernels:
+        raise unknown(f"kernel in {source.name}", name, kernels)
+    signature = kernels[name] if name is not None else next(iter(kernels.values()))
+    if not signature.template:
+        if entry is not None and "<" in entry:
+            raise UsageError(f"--entry {entry}: {name} is not a template")
+        return signature, None
+    instance = entry if entry is not None and "<" in entry else None
+    if instance is None:
+        explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({signature.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
+        launched = [launch.kernel for launch in host_launches(text, signature.name, ()) if "<" in launch.kernel]
+        instances = sorted({*explicit, *launched})
+        if len(instances) != 1:
+            several = f": {', '.join(instances[:4])}" if instances else ""
+            example = f"{signature.name}<{', '.join(signature.template)}>"
+            raise UsageError(
+                f"{signature.name} is a template{several}; name an instance with --entry"
+                f" '{instances[0] if instances else example}'"
+            )
+        instance = instances[0]
+    return signature.instantiated(instance), instance

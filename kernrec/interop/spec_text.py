@@ -27,6 +27,8 @@ class LaunchWords:
     """Macros with the values to try: `TILE=1,2,4`."""
     shared: str | None = None
     """Dynamic shared memory in bytes, an expression."""
+    include: Sequence[str] = ()
+    """Folders with headers, relative to the source's."""
 
     @property
     def expressions(self) -> str:

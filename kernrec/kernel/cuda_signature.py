@@ -58,8 +58,18 @@ class Signature(NamedTuple):
 
     name: str
     parameters: tuple[Parameter, ...]
-    template: bool
-    """Whether it is a template, of which the source alone makes no code."""
+    template: tuple[str, ...] = ()
+    """Names of the template's parameters; empty for a kernel that is no template."""
+
+    def instantiated(self, instance: str) -> "Signature":
+        """Return the signature of an instance such as `scale<float, 4>`: with its types."""
+        stated = _parts(instance.partition("<")[2].rpartition(">")[0])
+        types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
+        parameters = []
+        for parameter in self.parameters:
+            dtype, lanes = element_type(parameter.ctype, types)
+            parameters.append(parameter if dtype is None else parameter._replace(dtype=dtype, lanes=lanes))
+        return self._replace(parameters=tuple(parameters), template=())
 
 
 class Macro(NamedTuple):
@@ -86,8 +96,9 @@ def signatures(source: str) -> tuple[Signature, ...]:
         inside = text[declared.end() : _closing(text, declared.end()) - 1]
         parameters = tuple(_parameter(part, i, aliases) for i, part in enumerate(_parts(inside)))
         before = text[: match.start()].rstrip()
-        template = bool(re.search(r"template\s*<[^;{}]*>\s*(?:static\s*|inline\s*)*$", before))
-        kernels.setdefault(declared[1], Signature(declared[1], parameters, template))
+        template = re.search(r"template\s*<([^;{}]*)>\s*(?:static\s*|inline\s*)*$", before)
+        names = tuple(part.partition("=")[0].split()[-1] for part in _parts(template[1])) if template else ()
+        kernels.setdefault(declared[1], Signature(declared[1], parameters, names))
     return tuple(kernels.values())
 
 

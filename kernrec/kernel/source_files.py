@@ -4,40 +4,63 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER, device_code
 from kernrec.util.input_file import open_input, read_input
 
 _INCLUDE = re.compile(
-    r'^[ \t]*#[ \t]*include[ \t]*"([A-Za-z0-9_.-]+)"[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
+    r'^[ \t]*#[ \t]*include[ \t]*["<]([\w./+-]+)[">][ \t]*(?://[^\n]*|/\*(?:(?!\*/)[^\n])*\*/[ \t]*)?$', re.MULTILINE
 )
+_MOST_FILES = 256
 
 
-def read_source(path: Path) -> str:
-    """A source with every `#include "..."` replaced by the file's content, so that it compiles without other files.
+def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None) -> str:
+    """Return the device code of a source, with its headers in place, so that it compiles without other files.
 
-    Headers are in the folder of the source or, if kernels share them, one folder up; each is included once.
+    Args:
+        path: The file.
+        include: Folders with headers, relative to the file's. Its own folder and the one above are searched first.
+        instance: The instance of a template that is launched, such as `scale<float, 4>`.
+
+    Raises:
+        UsageError: A file cannot be read.
+        KernrecError: The source has host code, and tree-sitter is not installed.
     """
-    return _inlined(path, set())
+    return device_code(whole_source(path, include), instance).text
 
 
-def _inlined(path: Path, seen: set[Path]) -> str:
-    seen.add(path)
+def whole_source(path: Path, include: Sequence[str] = ()) -> str:
+    """Return a source, host code included, with each header of its folders in place once."""
+    roots = [path.parent, path.parent.parent, *(path.parent / folder for folder in include)]
+    return _inlined(path, roots, set())
+
+
+def _inlined(path: Path, roots: Sequence[Path], seen: set[Path]) -> str:
+    seen.add(path.resolve())
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    if len(seen) > _MOST_FILES:
+        raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
 
     def replace(include: re.Match[str]) -> str:
-        folders = (path.parent, path.parent.parent)
+        quoted = '"' in include[0]
+        folders = (path.parent, *roots) if quoted else roots[2:]
         header = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
-        if header is None:
+        if header is None and quoted and not (TOOLKIT_HEADER.match(include[1]) or DEVICE_HEADER.match(include[1])):
             raise UsageError(
-                f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above"
+                f"{place}: includes {include[1]!r}, which is neither in its folder nor in the folder above; name its"
+                " folder with --include"
             )
-        if not header.resolve().is_relative_to(path.resolve().parents[1]):
-            raise UsageError(f"{place}: {include[1]!r} is a link to a file of another folder, which is not read")
-        return "" if header in seen else _inlined(header, seen)
+        if header is None:
+            return include[0]
+        if not any(header.resolve().is_relative_to(root.resolve()) for root in roots):
+            raise UsageError(
+                f"{place}: {include[1]!r} is in a folder that is not read; name the folder of headers with --include"
+            )
+        return "" if header.resolve() in seen else _inlined(header, roots, seen)
 
     return _INCLUDE.sub(replace, read_text(path, place))
 

@@ -175,7 +175,11 @@ class _Reader:
         name = self.top.string("source")
         if Path(name).name != name or name in {"", ".", ".."} or "\\" in name:
             raise self.top.fail("source", "the name of a file in the same folder", name)
-        return name, self.text if self.folder is None else read_source(self.folder / name)
+        include = self.top.take("include", list, "a list of folders", [])
+        if not all(isinstance(folder, str) and folder for folder in include):
+            raise self.top.fail("include", "a list of folders", include)
+        instance = self.top.string("template", None)
+        return name, self.text if self.folder is None else read_source(self.folder / name, include, instance)
 
     def tunables(self, inputs: Collection[str]) -> tuple[Tunable, ...]:
         tables = self.top.take("tunables", dict, "a table of tunables", {})

@@ -25,8 +25,8 @@ __global__ void last() {}
 
 def test_kernels_and_their_parameters_are_read() -> None:
     copies, first, last = signatures(SOURCE)
-    assert (copies.name, copies.template) == ("copies", True)
-    assert (first.name, first.template, last.name, last.parameters) == ("first", False, "last", ())
+    assert (copies.name, copies.template) == ("copies", ("N",))
+    assert (first.name, first.template, last.name, last.parameters) == ("first", (), "last", ())
     assert [(p.name, p.dtype, p.lanes, p.pointer, p.written) for p in first.parameters] == [
         ("a", "f32", 4, True, False),
         ("b", "f32", 1, True, True),

@@ -1,0 +1,225 @@
+"""The device code of a CUDA program: what NVRTC compiles of a file that nvcc takes.
+
+NVRTC has the device's functions built in and takes neither host headers nor host functions. So both are left out, lines
+stay lines, and a template is instantiated as the user or a launch names it. The text is parsed by tree-sitter, which
+continues behind what it does not understand, such as a macro that stands for a declaration.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from kernrec.errors import KernrecError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+DEVICE_HEADER = re.compile(
+    r"(?:cuda_(?:fp\d+|bf16|awbarrier\w*|pipeline\w*)\.h|cooperative_groups\.h|mma\.h|vector_(?:types|functions)\.h"
+    r"|cuComplex\.h|math_constants\.h|curand_(?:kernel|uniform|normal)\.h|sm_\d+_\w+\.h|(?:cuda|cub|thrust|nv|cute"
+    r"|cutlass|cooperative_groups|crt)/.*)\Z"
+)
+"""Headers that hold code for the device; all others are of the host."""
+TOOLKIT_HEADER = re.compile(
+    r"(?:(?:cu|nv)\w*|device_\w+|std\w+|math|string|time|assert|float|limits|errno|ctype|memory|signal|unistd|sys/\w+)"
+    r"\.h(?:pp)?\Z"
+)
+"""Headers of CUDA and of C that people write in quotes."""
+_TYPES = (
+    "typedef signed char int8_t; typedef signed short int16_t; typedef signed int int32_t;",
+    "typedef signed long long int64_t;",
+    "typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;",
+    "typedef unsigned long long uint64_t; typedef unsigned long long uintptr_t; typedef signed long long intptr_t;",
+    "typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned uint; typedef unsigned long ulong;",
+)
+_MACROS = {
+    "FLT_MAX": "3.402823466e+38f", "FLT_MIN": "1.175494351e-38f", "FLT_EPSILON": "1.192092896e-07f",
+    "DBL_MAX": "1.7976931348623158e+308", "DBL_MIN": "2.2250738585072014e-308", "DBL_EPSILON": "2.2204460492503131e-16",
+    "CHAR_BIT": "8", "SCHAR_MAX": "127", "UCHAR_MAX": "255", "SHRT_MAX": "32767", "INT_MAX": "2147483647",
+    "INT_MIN": "(-2147483647 - 1)", "UINT_MAX": "4294967295u", "LONG_MAX": "9223372036854775807L",
+    "M_PI": "3.14159265358979323846", "M_E": "2.7182818284590452354", "M_SQRT2": "1.41421356237309504880",
+    "M_SQRT1_2": "0.70710678118654752440", "M_2_SQRTPI": "1.12837916709551257390",
+    "INFINITY": "__int_as_float(0x7f800000)", "HUGE_VALF": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)", "assert(condition)": "((void)0)",
+}  # fmt: skip
+_PRELUDE = "\n".join((
+    *_TYPES,
+    *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()),
+))  # fmt: skip
+"""What device code uses of C's headers: types as 64-bit Linux has them, and values of C's standard."""
+_BRINGS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+"""Headers for the device that those of cuBLAS and cuDNN include."""
+_DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
+_CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """The device's part of a program."""
+
+    text: str
+    headers: tuple[str, ...]
+    """Headers that were left out."""
+    functions: tuple[str, ...]
+    """Host functions that were left out."""
+
+    @property
+    def note(self) -> str:
+        """One line on what was left out; empty if nothing was."""
+        parts = []
+        if self.functions:
+            more = ", ..." if len(self.functions) > 3 else ""
+            parts.append(f"host code ({', '.join(self.functions[:3])}{more})")
+        if self.headers:
+            parts.append(", ".join(self.headers[:4]) + (", ..." if len(self.headers) > 4 else ""))
+        return f"left out, because NVRTC compiles device code only: {'; '.join(parts)}" if parts else ""
+
+
+@lru_cache(maxsize=32)
+def parsed(text: str) -> "Node":
+    """Return the root of the syntax tree of CUDA C++.
+
+    Raises:
+        KernrecError: tree-sitter is not installed.
+    """
+    try:
+        import tree_sitter
+        import tree_sitter_cuda
+    except ImportError:
+        raise KernrecError(
+            "reading a CUDA program with host code needs tree-sitter: pip install '.[cuda13]' (or '.[cuda12]')"
+        ) from None
+    language = tree_sitter.Language(tree_sitter_cuda.language())
+    return tree_sitter.Parser(language).parse(text.encode()).root_node
+
+
+def text_of(node: "Node | None") -> str:
+    """Return the source of a node; empty for None."""
+    return node.text.decode() if node is not None and node.text is not None else ""
+
+
+def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
+    """Yield the nodes of these kinds below a node, in the order of the text."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.type in kinds:
+            yield node
+        stack += reversed(node.named_children)
+
+
+def has_host_code(text: str) -> bool:
+    """Return whether a source holds code or headers that NVRTC cannot compile."""
+    if "<<<" in text or re.search(r"\bmain\s*\(", text):
+        return True
+    return any(not DEVICE_HEADER.match(name) for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"\n]+)', text, re.M))
+
+
+def device_code(text: str, instance: str | None = None) -> DeviceCode:
+    """Return the device's part of a program.
+
+    Args:
+        text: CUDA C++ with the headers of its folder in place.
+        instance: The instance of a template that is launched, such as `scale<float, 4>`. Other explicit instances of
+            the template are left out.
+
+    Raises:
+        KernrecError: The program has host code, and tree-sitter is not installed.
+    """
+    if not has_host_code(text) and instance is None:
+        return DeviceCode(text, (), ())
+    root = parsed(text)
+    marks = _DeviceWords(root)
+    headers: dict[str, None] = {}
+    functions: dict[str, None] = {}
+    edits: list[tuple[Node, str]] = []
+    for node in _top_level(root) if has_host_code(text) else ():
+        if node.type == "preproc_include":
+            name = text_of(node.child_by_field_name("path")).strip('<>"')
+            if DEVICE_HEADER.match(name):
+                continue
+            instead = "" if headers else f"{_PRELUDE}\n"
+            instead += _BRINGS if name.startswith(("cublas", "cudnn")) else ""
+            edits.append((node, f"{instead}#line {node.start_point[0] + 1}\n" if instead else ""))
+            headers[name] = None
+        elif _is_host(node, marks):
+            if next(nodes(node, "function_definition"), None) is not None:
+                functions[function_name(node)] = None
+            edits.append((node, ""))
+    if instance is not None:
+        name = instance.partition("<")[0].strip()
+        instances = nodes(root, "template_instantiation")
+        edits += [(node, "") for node in instances if re.search(rf"\b{re.escape(name)}\s*<", text_of(node))]
+    device = _without(text, edits)
+    if instance is not None:
+        device += f"\n__device__ auto kernrec_instance = &{instance};\n"
+    return DeviceCode(device, tuple(headers), tuple(functions))
+
+
+def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
+    """Return a text with nodes replaced by other texts and as many line ends as they had."""
+    source = text.encode()
+    for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
+        lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
+        source = source[: node.start_byte] + instead.encode() + lines + source[node.end_byte :]
+    return source.decode()
+
+
+def function_name(node: "Node") -> str:
+    """Return the name of the function that a node defines or declares; empty if it is none."""
+    declarator = next(nodes(node, "function_declarator"), None)
+    return text_of(declarator.child_by_field_name("declarator")) if declarator is not None else ""
+
+
+class _DeviceWords:
+    """Words that mark code of the device: CUDA's, and macros that stand for them."""
+
+    def __init__(self, root: "Node") -> None:
+        macros = nodes(root, "preproc_def", "preproc_function_def")
+        names = {text_of(m.child_by_field_name("name")) for m in macros if _DEVICE_WORD.search(text_of(m))}
+        self._pattern = re.compile("|".join([_DEVICE_WORD.pattern, *(rf"\b{re.escape(name)}\b" for name in names)]))
+
+    def __contains__(self, text: str) -> bool:
+        return self._pattern.search(text) is not None
+
+
+def _top_level(root: "Node") -> "Iterator[Node]":
+    """Yield the declarations and includes at namespace scope, those inside conditionals and namespaces, too."""
+    groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
+    for node in root.named_children:
+        block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)
+        if node.type in groups or block:
+            yield from _top_level(node)
+        else:
+            yield node
+
+
+def _is_host(node: "Node", marks: _DeviceWords) -> bool:
+    """Return whether a declaration at namespace scope is of the host."""
+    body = next(nodes(node, "compound_statement", "field_declaration_list", "initializer_list"), None)
+    head = text_of(node)[: body.start_byte - node.start_byte] if body is not None else text_of(node)
+    if node.type == "template_declaration" and node.named_children[-1].type not in (
+        "function_definition",
+        "declaration",
+    ):
+        return "std::" in text_of(node).replace("cuda::std::", "")
+    match node.type:
+        case "function_definition" | "template_declaration" | "linkage_specification" | "template_instantiation":
+            if next(nodes(node, "function_declarator"), None) is None:
+                return "std::" in text_of(node)
+            return head not in marks and "constexpr" not in head
+        case "declaration":
+            return head not in marks and (not _CONSTANT.search(head) or "std::" in head or _is_prototype(node))
+        case "struct_specifier" | "class_specifier" | "type_definition" | "alias_declaration":
+            return "std::" in text_of(node).replace("cuda::std::", "")
+        case "using_declaration":
+            return re.search(r"\bstd\b", text_of(node)) is not None
+        case "expression_statement":
+            return re.search(r"\bstd::", text_of(node)) is not None
+    return False
+
+
+def _is_prototype(node: "Node") -> bool:
+    return any(child.type == "function_declarator" for child in node.named_children)

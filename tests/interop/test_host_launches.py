@@ -1,0 +1,73 @@
+"""Tests for launches that are read from host code."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.interop.host_launches import host_launches
+from kernrec.interop.spec_draft import draft_spec
+from kernrec.interop.spec_text import LaunchWords
+from tests.helpers.needs import needs
+
+pytestmark = needs("tree_sitter_cuda")
+
+KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = i; }\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "grid", "block", "arguments"),
+    [
+        (
+            "int main() { int n = 1 << 20; float *x; cudaMalloc(&x, n * sizeof(float));"
+            " f<<<(n + 255) / 256, 256>>>(x, n); }",
+            "ceil(n/block_x)", (256,), ("x=[n]", "n=1048576"),
+        ),
+        (
+            "#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))\n#define N 4096\n"
+            "int main() { dim3 threads(128), blocks(CEIL_DIV(N, threads.x)); float *x; cudaMalloc((void **)&x, 4 * N);"
+            " f<<<blocks, threads>>>(x, N); }",
+            "((n + block_x) - 1)/block_x", (128,), ("x=[n]", "n=4096"),
+        ),
+        (
+            "int cdiv(int a, int b) { return (a + b - 1) / b; }\n"
+            "void launch(float *out, int count, int size) { f<<<cdiv(count, size), size>>>(out, count); }\n"
+            "int main() { int B = 8, T = 64; float *d; cudaCheck(cudaMalloc(&d, B * T * sizeof(float)));"
+            " launch(d, B * T, 64); }",
+            "((n + block_x) - 1)/block_x", (64,), ("x=[512]", "n=512"),
+        ),
+        (
+            "int main() { dim3 g = dim3(ceil(1000 / (float)32), 2); dim3 b{32, 4}; float *x; f<<<g, b>>>(x, 1000); }",
+            "32, 2", (32, 4), ("n=1000",),
+        ),
+        ("int main(int c, char **v) { int n = atoi(v[1]); float *x; f<<<n / 64, 64>>>(x, n); }", "n/64", (64,), ()),
+        ("int main() { float *x; f<<<blocks_of(x), 64>>>(x, 5); }", None, (64,), ("n=5",)),
+    ],
+)  # fmt: skip
+def test_launch_is_followed_to_parameters_and_numbers(
+    host: str, grid: str | None, block: tuple[int, ...], arguments: tuple[str, ...]
+) -> None:
+    (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
+    assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
+
+
+def test_names_that_define_each_other_end() -> None:
+    (launch,) = host_launches(
+        KERNEL + "int a = c, c = a;\nint main() { f<<<a, 64 + c>>>(0, 1); }", "f", [("x", "f32"), ("n", None)]
+    )
+    assert launch.grid is None
+    assert launch.block is None
+
+
+def test_program_is_analyzed_with_nothing_typed(tmp_path: Path) -> None:
+    source = tmp_path / "program.cu"
+    source.write_text(
+        "#include <stdio.h>\n" + KERNEL + "int main() { int n = 4096; float *x; cudaMalloc(&x, n * sizeof(float));\n"
+        'f<<<(n + 255) / 256, 256>>>(x, n); printf("done"); }\n'
+    )
+    draft = draft_spec(source, LaunchWords())
+    assert not draft.missing
+    assert draft.kernel().launches[0].grid[0].evaluate({"n": 4096, "block_x": 128}) == 32
+    assert any("from the launch in program.cu" in text for text in draft.assumed)
+    stated = draft_spec(source, LaunchWords(arguments=["n=1024"], block="64"))
+    assert "n = 1024" in stated.text
+    assert 'block = ["64"]' in stated.text
