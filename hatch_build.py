@@ -1,4 +1,7 @@
-"""Compiles the cores when kernrec is installed or its wheel is made, where a C compiler and Cython are at hand.
+"""Compiles the engine and the cores when kernrec is installed or its wheel is made, if a compiler is available.
+
+The engine (`engine/`, C++17) is compiled by the system's compiler, or else by the package `ziglang`. Without it,
+`kernrec.ptx` runs PTX as Python.
 
 A room that has a `core.pxd` has a core. Where compiling fails, `kernrec.util.compiled` takes the same source as plain
 Python. A wheel with compiled cores is for one platform and Python; KERNREC_CORE=python in the environment makes one for
@@ -7,17 +10,27 @@ all of them.
 A file is named for the source that it was made of, so that no other source is taken for it.
 """
 
+import importlib.util
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NAMES = Path("kernrec/util/compiled.py")
+ENGINE_NAMES = Path("kernrec/util/engine_file.py")
+_FLAGS = [
+    *("-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fPIC", "-fvisibility=hidden"),
+    *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"),
+]
+"""Contracted to fused multiply-adds, the same operations would round otherwise than the hardware's."""
 
 
 class CoreBuildHook(BuildHookInterface[Any]):
@@ -25,11 +38,16 @@ class CoreBuildHook(BuildHookInterface[Any]):
 
     PLUGIN_NAME = "custom"
 
+    def dependencies(self) -> list[str]:
+        """Return the packages that compiling needs: a compiler, if the system has none."""
+        return [] if system_compiler() or sys.platform == "win32" else ["ziglang"]
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles; `version` is `editable` or `standard`."""
         if self.target_name != "wheel" or os.environ.get("KERNREC_CORE") == "python":
             return
         root = Path(self.root)
+        self._engine(root, version, build_data)
         names = runpy.run_path(str(root / NAMES), run_name="names")
         for room in names["rooms"](root / "kernrec"):
             name, place = names["file_name"](room), room.relative_to(root)
@@ -47,6 +65,70 @@ class CoreBuildHook(BuildHookInterface[Any]):
                 build_data["force_include"][str(folder / name)] = (place / name).as_posix()
                 build_data["pure_python"] = False
                 build_data["infer_tag"] = True
+
+    def _engine(self, root: Path, version: str, build_data: dict[str, Any]) -> None:
+        """Compile the engine into the wheel, or into the package folder of an editable installation."""
+        names, package = runpy.run_path(str(root / ENGINE_NAMES), run_name="names"), root / "kernrec"
+        name = names["file_name"](root)
+        # A wheel of a checkout takes the engine that its editable installation has.
+        made = package / name
+        if not made.exists():
+            made = made if version == "editable" else Path(tempfile.mkdtemp()) / name
+            if reason := compile_engine(root, names["sources"](root), made):
+                self.app.display_warning(f"the engine is not compiled ({reason}); PTX runs as Python")
+                return
+        if version == "editable":
+            for other in package.glob(names["PATTERN"]):
+                if other.name.split(".")[2:] == name.split(".")[2:] and other.name != name:
+                    other.unlink(missing_ok=True)
+        else:
+            build_data["force_include"][str(made)] = f"kernrec/{name}"
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+
+def system_compiler() -> list[str] | None:
+    """Return the command of the C++ compiler of the system, or None."""
+    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+        if name and shutil.which(name.split()[0]):
+            return name.split()
+    return None
+
+
+def compile_engine(root: Path, sources: list[Path], target: Path) -> str | None:
+    """Compile the engine, several files at once; return why it cannot be, in one line, or None."""
+    if sys.platform == "win32":
+        return "no compiler is set up for Windows yet"
+    compiler = system_compiler()
+    if compiler is None and importlib.util.find_spec("ziglang"):
+        compiler = [sys.executable, "-m", "ziglang", "c++"]
+    if compiler is None:
+        return "no C++ compiler; set CXX, or install the package ziglang"
+    if not (spec := importlib.util.find_spec("nanobind")) or spec.origin is None:
+        return "the package nanobind is not installed"
+    nanobind = Path(spec.origin).parent
+    includes = [nanobind / "include", nanobind / "ext/robin_map/include", Path(sysconfig.get_paths()["include"])]
+    flags = [*_FLAGS, *(f"-I{folder}" for folder in includes)]
+    files = [*(path for path in sources if path.suffix == ".cpp"), nanobind / "src/nb_combined.cpp"]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def run(arguments: list[str]) -> str | None:
+            done = subprocess.run([*compiler, *arguments], capture_output=True, text=True, check=False, cwd=root)
+            errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit {done.returncode}"]
+            return errors[0][:200] if done.returncode else None
+
+        def compiled(path: Path) -> str | None:
+            return run([*flags, "-c", str(path), "-o", f"{folder}/{path.stem}.o"])
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            if reason := next(filter(None, pool.map(compiled, files)), None):
+                return reason
+        links = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-Wl,-s"]
+        made = f"{folder}/engine"
+        reason = run(["-shared", *links, "-o", made, *(f"{folder}/{path.stem}.o" for path in files), "-pthread"])
+        if reason is None:
+            target.write_bytes(Path(made).read_bytes())
+    return reason
 
 
 def compile_core(root: Path, room: Path, target: Path) -> str | None:

@@ -14,6 +14,7 @@ extra=${EXTRA:-$([ "$(uname)" = Linux ] && echo ci || echo dev)}  # Ray and Trit
 stamp() {
     echo "# $extra"
     cat pyproject.toml hatch_build.py
+    cat engine/*.h engine/*.cpp kernrec/util/engine_file.py
     find kernrec -name core.pxd | sort | while read -r types; do cat "${types%/*}/core.py" "${types%/*}"/*.pxd; done
 }
 if ! cmp -s <(stamp) "$venv/installed.txt"; then

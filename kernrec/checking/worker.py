@@ -22,6 +22,7 @@ from kernrec.compile.compiled import CompileError, NoCompilerError
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.ptx import KernelLaunch, emulate, parse
+from kernrec.ptx.execution import engine
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.store.measurement import Outcome
 from kernrec.util.fork import holds_no_lock
@@ -36,6 +37,7 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
+    engine.load()  # its files are out of reach afterwards
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}

@@ -17,6 +17,8 @@ from math import prod
 import numpy as np
 
 from kernrec.errors import UsageError, unknown
+from kernrec.ptx.analysis.lowering import straightened
+from kernrec.ptx.execution import engine
 from kernrec.ptx.execution.extrapolation import UnsteadyError
 from kernrec.ptx.execution.scheduler import Scheduler
 from kernrec.ptx.instructions.decoder import OperandResolver
@@ -28,7 +30,7 @@ from kernrec.ptx.state.access_trace import AccessTrace
 from kernrec.ptx.state.batch import WARP, BatchShape, Lanes
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.handovers import Handovers, hands_over
-from kernrec.ptx.state.launch_layout import MOST_THREADS, RESERVED_BYTES, KernelLaunch, lay_out
+from kernrec.ptx.state.launch_layout import MOST_THREADS, RESERVED_BYTES, KernelLaunch, LaunchLayout, lay_out
 from kernrec.ptx.state.memory import Memory
 from kernrec.ptx.state.phase_races import PhaseRaceDetector
 from kernrec.ptx.state.race_detector import RaceDetector
@@ -183,6 +185,16 @@ class Emulation:
             "%reserved_smem_offset_0": reserved,
             "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
         }
+        self._lanes = lanes
+        self._lanes_by_class = options.lanes_by_class
+        self._counted = Counts()
+        self.lowered = issue = None if options.lowering is None else options.lowering(function)
+        """Machine instructions by class of each basic block; None without a lowering."""
+        self._touched, self._trace = options.touched, options.trace
+        self._engine = _engine_launch(function, layout, lanes.shape, sizes, options)
+        self._count = options.count
+        if self._engine is not None:
+            return
         registers = RegisterFiles(row_map(function), lanes, layout.symbols, sizes)
         in_memory = any(ins.opcode == "mbarrier" or "bulk" in ins.modifiers for ins in function.instructions)
         races: RaceDetector | None = None
@@ -194,14 +206,8 @@ class Emulation:
         memory = Memory(lanes, layout, Counts() if options.count else None, races, options.touched, options.trace)
         everything = options.values or options.check_races
         operands = OperandResolver(registers, layout.symbols, None if everything else needed_values(function))
-        self.lowered = issue = None if options.lowering is None else options.lowering(function)
-        """Machine instructions by class of each basic block; None without a lowering."""
         extrapolated = options.extrapolate and options.count
         self._scheduler = Scheduler(operands, memory, options.budget, extrapolated, issue, options.same_way)
-        self._touched, self._trace = options.touched, options.trace
-        self._lanes = lanes
-        self._lanes_by_class = options.lanes_by_class
-        self._counted = Counts()
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
         """Runs the thread blocks with these linear numbers (x fastest); the counts of these alone.
@@ -212,6 +218,10 @@ class Emulation:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
+        if self._engine is not None:
+            self._engine.run(block_numbers)
+            before, self._counted = self._counted, self._engine_totals(self._engine)
+            return Counts({name: value - before[name] for name, value in self._counted.items()})
         block_numbers = _in_clusters(self._lanes.shape, block_numbers)
         warps = self._lanes.shape.lanes_per_block // WARP
         with np.errstate(all="ignore"):
@@ -230,6 +240,23 @@ class Emulation:
         before, self._counted = self._counted, self._scheduler.totals(self._lanes_by_class)
         return Counts({name: value - before[name] for name, value in self._counted.items()})
 
+    def _engine_totals(self, launch: engine.EngineLaunch) -> Counts:
+        """The counters of all blocks that ran in the engine."""
+        if not self._count:
+            return Counts()
+        counts = Counts(launch.counts)
+        for issue, warps, lanes in zip(self.issue, launch.warps.tolist(), launch.lanes.tolist(), strict=True):
+            for name, cost in issue.items():
+                counts.bump(f"issue.{name}", cost * warps)
+                if self._lanes_by_class:
+                    counts.bump(f"lanes.{name}", cost * lanes)
+            if warps:
+                issued = sum(issue.values())
+                counts.bump("issue", issued * warps)
+                counts.bump("lanes", issued * lanes)
+        counts.bump("barriers", launch.barriers)
+        return counts
+
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
         """All blocks of the clusters of these: the blocks themselves where a cluster has one."""
         shape = self._lanes.shape
@@ -241,22 +268,59 @@ class Emulation:
 
     def unsupported(self) -> list[str]:
         """Names of the instructions of the kernel that cannot be executed, in the order of the text."""
-        return self._scheduler.unsupported()
+        return [] if self._engine is not None else self._scheduler.unsupported()
 
     @property
     def pieces(self) -> list[list[BasicBlock]]:
         """The basic blocks of the kernel, together where the assembler makes one of them."""
-        return self._scheduler.pieces
+        if self._engine is None:
+            return self._scheduler.pieces
+        return (
+            [[block] for block in self.function.blocks]
+            if self.lowered is None
+            else straightened(self.function, self.lowered)
+        )
 
     @property
     def issue(self) -> list[Mapping[str, int]]:
         """Machine instructions by class of each basic block; none of those that no warp ran."""
-        return [{} if code is None else code.issue for code in self._scheduler.decoded]
+        if self._engine is None:
+            return [{} if code is None else code.issue for code in self._scheduler.decoded]
+        blocks, lowered = self.function.blocks, self.lowered
+        return [
+            {}
+            if not warps
+            else engine.issue_of(blocks[i])
+            if lowered is None
+            else {name: count for name, count in lowered[i].items() if count}
+            for i, warps in enumerate(self._engine.warps.tolist())
+        ]
 
     def warps_by_block(self) -> dict[int, int]:
         """How many warps ran each basic block (by its index) so far."""
+        if self._engine is not None:
+            return {i: warps for i, warps in enumerate(self._engine.warps.tolist()) if warps}
         decoded = enumerate(self._scheduler.decoded)
         return {i: block.warps for i, block in decoded if block is not None and block.warps}
+
+
+def _engine_launch(
+    function: Function, layout: LaunchLayout, shape: BatchShape, sizes: Mapping[str, int], options: EmulationOptions
+) -> engine.EngineLaunch | None:
+    """The launch in the engine, or None if it needs an option or an instruction that only `Scheduler` has."""
+    watched = options.touched is not None or options.trace is not None
+    if watched or options.extrapolate or options.same_way or shape.cluster_blocks > 1:
+        return None
+    if options.check_races and hands_over(function):
+        return None
+    if (module := engine.load()) is None:
+        return None
+    try:
+        return engine.EngineLaunch(
+            module, function, layout, shape, sizes, options.budget, options.count, options.check_races
+        )
+    except engine.RefusedError:
+        return None
 
 
 def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:

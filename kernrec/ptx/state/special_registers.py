@@ -15,12 +15,13 @@ _OF_LAUNCH = (
     *("%dynamic_smem_size", "%total_smem_size"),
     *(f"%reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
 )
-_FIXED = {
+FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
     **{"%envreg1": 0, "%envreg2": 0},  # of a cooperative launch: where grids synchronize; 0 in any other launch
     # The carry of extended-precision arithmetic, and the next one while it is being computed.
     **{"%carry": 0, "%carry_next": 0},
 }
+"""Those that have one value in every launch."""
 
 
 def _bit(thread: Array) -> Array:
@@ -40,7 +41,7 @@ _OF_LANE: dict[str, Callable[[Array], Array]] = {
 }
 """Those that follow from a thread's number in its block."""
 
-_NAMES = frozenset({*_OF_LAUNCH, *_FIXED, *_OF_LANE, *_OF_CLUSTER, "%nwarpid"})
+_NAMES = frozenset({*_OF_LAUNCH, *FIXED, *_OF_LANE, *_OF_CLUSTER, "%nwarpid"})
 
 
 def is_special(name: str) -> bool:
@@ -81,7 +82,7 @@ def special_value(name: str, lanes: Lanes, launch_values: Mapping[str, int]) -> 
         return shape.cluster_blocks if name == "%cluster_nctarank" else int(shape.cluster_blocks > 1)
     if name in _OF_LANE:
         return _OF_LANE[name](shape.numbers % shape.lanes_per_block)
-    return launch_values[name] if name in _OF_LAUNCH else _FIXED[name]
+    return launch_values[name] if name in _OF_LAUNCH else FIXED[name]
 
 
 def _cluster_coordinate(base: str, lanes: Lanes, number: int) -> Array | int:

@@ -1,0 +1,580 @@
+// Loads, stores, atomic operations, asynchronous copies, and moves of matrices (PTX ISA, sections 9.7.9 and 9.7.13).
+#include <algorithm>
+#include <cmath>
+
+#include "cost.h"
+#include "decoder.h"
+#include "lanes.h"
+#include "number_formats.h"
+
+namespace kernrec {
+namespace {
+
+Space space_of(const Source& ins) {
+    for (const std::string& mark : ins.modifiers) {
+        if (mark == "global") return Space::kGlobal;
+        if (mark == "shared") return Space::kShared;
+        if (mark == "local") return Space::kLocal;
+        if (mark == "const") return Space::kConst;
+        if (mark == "param") return Space::kParam;
+        if (mark == "argument") return Space::kArgument;
+    }
+    return Space::kGeneric;
+}
+
+uint32_t elements_of(const Source& ins) {
+    for (const std::string& mark : ins.modifiers)
+        if (mark == "v2" || mark == "v4" || mark == "v8") return uint32_t(mark[1] - '0');
+    return 1;
+}
+
+std::vector<Operand> items_of(const Operand& operand, uint32_t elements) {
+    if (operand.kind == OperandKind::kVector) return operand.items;
+    if (elements != 1) refuse("a vector access without a vector operand");
+    return {operand};
+}
+
+// Load values of type M into registers of type R, extended.
+template <class R, class M>
+void load(Batch& batch, const Instruction& ins) {
+    const uint32_t bytes = ins.mode, count = uint32_t(ins.list.size());
+    const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kRead);
+    for (const Resolved& at : all) {
+        const uint32_t first = at.warp * kWarp;
+        for (uint32_t i = 0; i < count; i++) {
+            if (!ins.list[i]) continue;
+            R* d = batch.row<R>(ins.list[i]) + first;
+            const size_t offset = size_t(i) * sizeof(M);
+            if (at.mask == ~0u) {
+                for (uint32_t lane = 0; lane < kWarp; lane++) {
+                    M value;
+                    std::memcpy(&value, at.places[lane] + offset, sizeof value);
+                    d[lane] = R(value);
+                }
+            } else {
+                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                    const uint32_t lane = __builtin_ctz(rest);
+                    M value;
+                    std::memcpy(&value, at.places[lane] + offset, sizeof value);
+                    d[lane] = R(value);
+                }
+            }
+        }
+        batch.count_access(ins, at, bytes, AccessKind::kRead);
+    }
+    if (batch.races()) batch.check_races(ins, all, bytes, false, false);
+}
+
+template <class M, class W8, class W16, class W32, class W64>
+Run load_run(uint32_t width) {
+    switch (width) {
+        case 8: return load<W8, M>;
+        case 16: return load<W16, M>;
+        case 32: return load<W32, M>;
+        default: return load<W64, M>;
+    }
+}
+
+Run load_run(uint32_t bits, uint32_t width, bool is_signed) {
+    if (width == 1) refuse("a load of predicates");
+    if (is_signed) {
+        switch (bits) {
+            case 8: return load_run<int8_t, int8_t, int16_t, int32_t, int64_t>(width);
+            case 16: return load_run<int16_t, int8_t, int16_t, int32_t, int64_t>(width);
+            case 32: return load_run<int32_t, int8_t, int16_t, int32_t, int64_t>(width);
+            default: return load_run<int64_t, int8_t, int16_t, int32_t, int64_t>(width);
+        }
+    }
+    switch (bits) {
+        case 8: return load_run<uint8_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
+        case 16: return load_run<uint16_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
+        case 32: return load_run<uint32_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
+        default: return load_run<uint64_t, uint8_t, uint16_t, uint32_t, uint64_t>(width);
+    }
+}
+
+const Registration kLoad({"ld", "ldu"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() < 2) refuse();
+    const std::string& type = ins.type();
+    const uint32_t elements = elements_of(ins), bits = width_of(type);
+    if (bits < 8) refuse("a load of predicates");
+    std::vector<Row> rows;
+    uint32_t width = 0;
+    for (const Operand& item : items_of(ins.operands[0], elements)) {
+        rows.push_back(item.kind == OperandKind::kNone ? Row{} : decoder.plain(item));
+        if (!rows.back()) continue;
+        if (width && rows.back().width != width) refuse("registers of several widths");
+        width = rows.back().width;
+        if (width < bits) refuse("a register that is too narrow");
+    }
+    if (rows.size() != elements) refuse("a vector of other length");
+    const auto [base, offset] = decoder.address(ins.operands[1]);
+    Instruction& made = decoder.emit(load_run(bits, width ? width : bits, type[0] == 's'));
+    made.list = rows;
+    made.a = base;
+    made.immediate = offset;
+    made.space = space_of(ins);
+    made.unit = bits / 8;
+    made.mode = bits / 8 * elements;
+});
+
+template <class T>
+void store(Batch& batch, const Instruction& ins) {
+    const uint32_t bytes = ins.mode, count = uint32_t(ins.list.size());
+    const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kWrite);
+    for (const Resolved& at : all)
+        for (uint32_t i = 0; i < count; i++) {
+            const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
+            const size_t offset = size_t(i) * sizeof(T);
+            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                const uint32_t lane = __builtin_ctz(rest);
+                std::memcpy(at.places[lane] + offset, source + lane, sizeof(T));
+            }
+        }
+    for (const Resolved& at : all) batch.count_access(ins, at, bytes, AccessKind::kWrite);
+    if (!batch.races()) return;
+    bool agree = true;
+    for (const Resolved& at : all)
+        for (uint32_t i = 0; i < count && agree; i++) {
+            const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
+            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                const uint32_t lane = __builtin_ctz(rest);
+                agree &= std::memcmp(at.places[lane] + i * sizeof(T), source + lane, sizeof(T)) == 0;
+            }
+        }
+    batch.check_races(ins, all, bytes, true, agree);
+}
+
+const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() < 2) refuse();
+    const std::string& type = ins.type();
+    const uint32_t elements = elements_of(ins), bits = width_of(type);
+    if (bits < 8) refuse("a store of predicates");
+    const std::vector<Operand> items = items_of(ins.operands[1], elements);
+    if (items.size() != elements) refuse("a vector of other length");
+    std::vector<Row> rows;
+    for (const Operand& item : items) rows.push_back(decoder.read(item, type));
+    const auto [base, offset] = decoder.address(ins.operands[0]);
+    Instruction& made = decoder.emit(bits == 8    ? store<uint8_t>
+                                     : bits == 16 ? store<uint16_t>
+                                     : bits == 32 ? store<uint32_t>
+                                                  : store<uint64_t>);
+    made.list = rows;
+    made.a = base;
+    made.immediate = offset;
+    made.space = space_of(ins);
+    made.unit = bits / 8;
+    made.mode = bits / 8 * elements;
+});
+const Registration kAsyncStore({"st.async", "red.async"},
+                               [](Decoder&, const Source&) { refuse("the engine does not know it yet"); });
+
+// Atomic operations: lanes with the same address take turns in order.
+
+enum class Atomic : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
+const char* const kAtomicNames[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
+
+template <class T>
+T smaller(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) return std::isnan(b) ? a : a < b ? a : b;
+    else return a < b ? a : b;
+}
+template <class T>
+T larger(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) return std::isnan(b) ? a : a > b ? a : b;
+    else return a > b ? a : b;
+}
+
+template <class T>
+T combined(Atomic operation, T old, T b, T c) {
+    if constexpr (std::is_integral_v<T>) {
+        using U = std::make_unsigned_t<T>;
+        switch (operation) {
+            case Atomic::kAdd: return T(U(U(old) + U(b)));
+            case Atomic::kAnd: return old & b;
+            case Atomic::kOr: return old | b;
+            case Atomic::kXor: return old ^ b;
+            case Atomic::kCas: return old == b ? c : old;
+            case Atomic::kInc: return old >= b ? T(0) : T(U(U(old) + 1));
+            case Atomic::kDec: return old == 0 || old > b ? b : T(U(U(old) - 1));
+            default: break;
+        }
+    }
+    switch (operation) {
+        case Atomic::kMin: return smaller(old, b);
+        case Atomic::kMax: return larger(old, b);
+        case Atomic::kExch: return b;
+        default: return old + b;
+    }
+}
+
+uint16_t combined_half(Atomic operation, uint16_t old, uint16_t b, bool is_bfloat) {
+    if (operation == Atomic::kExch) return b;
+    if (is_bfloat) {
+        const double x = bf16_to_f32(old), y = bf16_to_f32(b);
+        const double result = combined(operation, x, y, 0.0);
+        return uint16_t(from_double(NumberType::kBf16, result));
+    }
+    const float x = f16_to_f32(old), y = f16_to_f32(b);
+    return f64_to_f16(double(combined(operation, x, y, 0.0f)));
+}
+
+// Elements of type T; `is_half` 1: pairs of f16 in 32 bits, or one of 16; 2: of bf16.
+template <class T, int is_half>
+void atomic(Batch& batch, const Instruction& ins) {
+    const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
+    const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kAtomic);
+    const Atomic operation = Atomic(ins.mode);
+    for (const Resolved& at : all) {
+        const uint32_t first = at.warp * kWarp;
+        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+            const uint32_t lane = __builtin_ctz(rest);
+            for (uint32_t i = 0; i < count; i++) {
+                uint8_t* place = at.places[lane] + i * sizeof(T);
+                T old, result;
+                std::memcpy(&old, place, sizeof old);
+                const T b = batch.row<T>(ins.list[count + i])[first + lane];
+                if constexpr (is_half == 0) {
+                    const T c = batch.row<T>(ins.list[2 * count + i])[first + lane];
+                    result = combined(operation, old, b, c);
+                } else {
+                    result = 0;
+                    for (uint32_t half = 0; half < sizeof(T) / 2; half++)
+                        result |= T(T(combined_half(operation, uint16_t(old >> 16 * half), uint16_t(b >> 16 * half),
+                                                    is_half == 2))
+                                    << 16 * half);
+                }
+                std::memcpy(place, &result, sizeof result);
+                if (ins.list[i]) batch.row<T>(ins.list[i])[first + lane] = old;
+            }
+        }
+    }
+    const bool merges = ins.modes[0];
+    for (const Resolved& at : all) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
+}
+
+Run atomic_run(const std::string& type) {
+    if (type == "u32" || type == "b32") return atomic<uint32_t, 0>;
+    if (type == "s32") return atomic<int32_t, 0>;
+    if (type == "u64" || type == "b64") return atomic<uint64_t, 0>;
+    if (type == "s64") return atomic<int64_t, 0>;
+    if (type == "b16" || type == "u16") return atomic<uint16_t, 0>;
+    if (type == "f32") return atomic<float, 0>;
+    if (type == "f64") return atomic<double, 0>;
+    if (type == "f16") return atomic<uint16_t, 1>;
+    if (type == "f16x2") return atomic<uint32_t, 1>;
+    if (type == "bf16") return atomic<uint16_t, 2>;
+    if (type == "bf16x2") return atomic<uint32_t, 2>;
+    refuse("the type ." + type);
+}
+
+const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& ins) {
+    uint32_t mode = 10;
+    for (const std::string& mark : ins.modifiers)
+        for (uint32_t i = 0; i < 10 && mode == 10; i++)
+            if (mark == kAtomicNames[i]) mode = i;
+    std::string type;
+    for (const std::string& mark : ins.modifiers)
+        for (const char* name : {"u32", "b32", "s32", "u64", "b64", "s64", "b16", "u16", "f32", "f64", "f16", "f16x2", "bf16", "bf16x2"})
+            if (mark == name) type = mark;
+    if (mode == 10 || type.empty()) refuse();
+    if (type.find('f') != std::string::npos && mode != 0 && mode != 1 && mode != 2 && mode != 6) refuse();
+    std::vector<Operand> operands = ins.operands;
+    std::vector<Row> targets;
+    auto rows_of = [&](const Operand& operand, bool write) {
+        std::vector<Row> rows;
+        for (const Operand& item : operand.kind == OperandKind::kVector ? operand.items : std::vector<Operand>{operand})
+            rows.push_back(item.kind == OperandKind::kNone ? Row{} : write ? decoder.write(item, type) : decoder.read(item, type));
+        return rows;
+    };
+    if (ins.opcode == "atom") {
+        if (operands.empty()) refuse();
+        targets = rows_of(operands[0], true);
+        operands.erase(operands.begin());
+    }
+    if (operands.size() < (mode == 7 ? 3u : 2u)) refuse();
+    const auto [base, offset] = decoder.address(operands[0]);
+    const std::vector<Row> b = rows_of(operands[1], false), c = mode == 7 ? rows_of(operands[2], false) : b;
+    if (targets.size() < b.size()) targets.resize(b.size());
+    if (targets.size() != b.size() || c.size() != b.size()) refuse("operands of several lengths");
+    const Operand& by = ins.operands.back();
+    bool merges = by.kind == OperandKind::kInteger && (ins.type() == "u32" || ins.type() == "s32");
+    merges = merges && ((ins.has("add") && by.value == 1) ||
+                        (ins.has("inc") && (by.value == -1 || by.value == 0xFFFFFFFFll)));
+    merges = merges && !decoder.result_is_read();
+    Instruction& made = decoder.emit(atomic_run(type));
+    made.list = targets;
+    made.list.insert(made.list.end(), b.begin(), b.end());
+    made.list.insert(made.list.end(), c.begin(), c.end());
+    made.a = base;
+    made.immediate = offset;
+    made.space = space_of(ins);
+    made.unit = width_of(type) / 8;
+    made.mode = mode;
+    made.modes = {merges, made.unit * uint32_t(b.size())};
+    decoder.note_atomic(made.space);
+});
+
+void nothing(Batch&, const Instruction&) {}
+
+// A grid before is complete; lanes gather before the basic block that begins with a `bar.warp.sync`.
+const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar"},
+                            [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
+
+// fence: orders accesses, which are in order here. Those of proxies matter to race checks of tensor cores only.
+const Registration kFence({"fence"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.has("proxy")) refuse("a fence of proxies");
+    decoder.emit(nothing);
+});
+
+// Asynchronous copies
+
+void commit_copies(Batch& batch, const Instruction& ins) {
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) batch.committed[first + __builtin_ctz(rest)]++;
+    });
+}
+
+void wait_for_copies(Batch& batch, const Instruction& ins) {
+    const bool all = ins.mode;
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        std::vector<Batch::Copies>& pending = batch.pending[warp];
+        size_t left = 0;
+        for (size_t i = 0; i < pending.size(); i++) {
+            Batch::Copies& copies = pending[i];
+            for (uint32_t rest = copies.mask & mask; rest; rest &= rest - 1) {
+                const uint32_t lane = __builtin_ctz(rest);
+                if (!all && int64_t(copies.group) >= int64_t(batch.committed[first + lane]) - ins.immediate) continue;
+                std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
+                copies.mask &= ~(1u << lane);
+            }
+            if (!copies.mask) continue;
+            if (left != i) pending[left] = copies;
+            left++;
+        }
+        pending.resize(left);
+    });
+}
+
+// ins: a and immediate are the address in global memory, b and modes[1..2] that in shared memory; c: bytes to read, or e:
+// a predicate that says to read none.
+void start_copies(Batch& batch, const Instruction& ins) {
+    const uint32_t bytes = ins.unit;
+    Instruction to = ins, from = ins;
+    to.a = ins.b;
+    to.immediate = int64_t(uint64_t(ins.modes[1]) | uint64_t(ins.modes[2]) << 32);
+    to.space = Space::kShared;
+    from.space = Space::kGlobal;
+    const std::vector<Resolved> targets = batch.access(to, bytes, AccessKind::kWrite);
+    for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
+    if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
+    std::vector<size_t> started;  // the entry of each target in its warp's list
+    for (const Resolved& at : targets) {
+        std::vector<Batch::Copies>& pending = batch.pending[at.warp];
+        pending.emplace_back();
+        Batch::Copies& copies = pending.back();
+        copies.mask = at.mask;
+        copies.bytes = bytes;
+        std::memcpy(copies.places, at.places, sizeof at.places);
+        std::memset(copies.data, 0, sizeof copies.data);
+        started.push_back(pending.size() - 1);
+    }
+    auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
+        const bool whole = (amount & (amount - 1)) == 0;
+        const std::vector<Resolved> sources =
+            batch.access_of(from, whole ? amount : 1, AccessKind::kRead, only_warp, lanes);
+        if (!whole) {
+            Instruction last = from;
+            last.immediate += amount - 1;
+            batch.access_of(last, 1, AccessKind::kRead, only_warp, lanes);
+        }
+        for (const Resolved& at : sources) {
+            batch.count_access(from, at, amount, AccessKind::kRead);
+            for (size_t i = 0; i < targets.size(); i++) {
+                if (targets[i].warp != at.warp) continue;
+                Batch::Copies& copies = batch.pending[at.warp][started[i]];
+                for (uint32_t rest = at.mask & targets[i].mask; rest; rest &= rest - 1) {
+                    const uint32_t lane = __builtin_ctz(rest);
+                    std::memcpy(copies.data[lane], at.places[lane], amount);
+                }
+            }
+        }
+    };
+    if (!ins.c && !ins.e) {
+        const std::vector<Resolved> sources = batch.access(from, bytes, AccessKind::kRead);
+        size_t next = 0;
+        for (const Resolved& at : sources) {
+            batch.count_access(from, at, bytes, AccessKind::kRead);
+            while (next < targets.size() && targets[next].warp < at.warp) next++;
+            Batch::Copies& copies = batch.pending[at.warp][started[next]];
+            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                const uint32_t lane = __builtin_ctz(rest);
+                std::memcpy(copies.data[lane], at.places[lane], bytes);
+            }
+        }
+    } else {
+        // Lanes that read the same amount make one request.
+        for (uint32_t amount = 1; amount <= bytes; amount++)
+            for (const Resolved& at : targets) {
+                uint32_t lanes = 0;
+                const uint32_t first = at.warp * kWarp;
+                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                    const uint32_t lane = __builtin_ctz(rest);
+                    uint32_t reads = bytes;
+                    if (ins.e) reads = batch.flags(ins.e)[at.warp] >> lane & 1 ? 0 : bytes;
+                    else reads = std::min(batch.row<uint32_t>(ins.c)[first + lane], bytes);
+                    if (reads == amount) lanes |= 1u << lane;
+                }
+                if (lanes) fetch(amount, at.warp, lanes);
+            }
+    }
+    // Lanes of a warp may have committed different numbers of groups: one entry for each.
+    for (size_t i = 0; i < targets.size(); i++) {
+        const uint32_t warp = targets[i].warp, first = warp * kWarp;
+        std::vector<Batch::Copies>& pending = batch.pending[warp];
+        uint32_t rest = pending[started[i]].mask;
+        bool is_first = true;
+        while (rest) {
+            const uint32_t group = batch.committed[first + __builtin_ctz(rest)];
+            uint32_t same = 0;
+            for (uint32_t others = rest; others; others &= others - 1)
+                if (batch.committed[first + __builtin_ctz(others)] == group) same |= others & -others;
+            if (!is_first) pending.push_back(pending[started[i]]);
+            Batch::Copies& copies = is_first ? pending[started[i]] : pending.back();
+            copies.mask = same;
+            copies.group = group;
+            rest &= ~same;
+            is_first = false;
+        }
+    }
+}
+
+const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.has("bulk") || ins.modifiers.empty() || ins.modifiers[0] != "async" || ins.has("mbarrier"))
+        refuse("the engine does not know it yet");
+    if (ins.has("commit_group")) {
+        decoder.emit(commit_copies);
+        return;
+    }
+    if (ins.has("wait_all") || ins.has("wait_group")) {
+        const bool all = ins.has("wait_all");
+        if (!all && (ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger)) refuse("wait_group without a literal");
+        Instruction& made = decoder.emit(wait_for_copies);
+        made.mode = all;
+        made.immediate = all ? 0 : ins.operands[0].value;
+        return;
+    }
+    if (!ins.has("shared") || !ins.has("global") || ins.operands.size() < 3) refuse();
+    const Operand& literal = ins.operands[2];
+    const int64_t size = literal.kind == OperandKind::kInteger ? literal.value : 0;
+    if ((size != 4 && size != 8 && size != 16) || (ins.has("cg") && size != 16)) refuse("a copy of other than 4, 8 or 16 bytes");
+    const auto [to, to_offset] = decoder.address(ins.operands[0]);
+    const auto [from, from_offset] = decoder.address(ins.operands[1]);
+    std::vector<Operand> extra(ins.operands.begin() + 3, ins.operands.end());
+    if (ins.has("cache_hint") && !extra.empty()) extra.pop_back();
+    Row amount, ignores;
+    if (!extra.empty()) {
+        if (extra[0].kind == OperandKind::kRegister && decoder.plain(extra[0]).width == 1) ignores = decoder.plain(extra[0]);
+        else if (extra[0].kind != OperandKind::kInteger || extra[0].value != size) amount = decoder.read(extra[0], "u32");
+    }
+    Instruction& made = decoder.emit(start_copies);
+    made.a = from;
+    made.immediate = from_offset;
+    made.b = to;
+    made.c = amount;
+    made.e = ignores;
+    made.unit = uint32_t(size);
+    made.modes = {0, uint32_t(to_offset), uint32_t(uint64_t(to_offset) >> 32)};
+});
+
+// Matrices of eight rows of eight 16-bit elements
+
+void transpose(const uint32_t (&words)[kWarp], uint32_t (&result)[kWarp]) {
+    uint16_t from[8][8], to[8][8];
+    std::memcpy(from, words, sizeof from);
+    for (uint32_t row = 0; row < 8; row++)
+        for (uint32_t column = 0; column < 8; column++) to[column][row] = from[row][column];
+    std::memcpy(result, to, sizeof to);
+}
+
+void load_matrices(Batch& batch, const Instruction& ins) {
+    const uint32_t count = uint32_t(ins.list.size());
+    const uint32_t lanes = count == 4 ? ~0u : (1u << 8 * count) - 1;
+    batch.require_whole_warps(ins);
+    const std::vector<Resolved>& all = batch.access(ins, 16, AccessKind::kRead, lanes);
+    for (const Resolved& at : all) {
+        batch.count_access(ins, at, 16, AccessKind::kRead, false, true);
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t words[kWarp], turned[kWarp];
+            for (uint32_t row = 0; row < 8; row++) std::memcpy(words + 4 * row, at.places[8 * i + row], 16);
+            if (ins.mode) transpose(words, turned);
+            std::memcpy(batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp, ins.mode ? turned : words, sizeof words);
+        }
+    }
+    if (batch.races()) batch.check_races(ins, all, 16, false, false);
+}
+
+void store_matrices(Batch& batch, const Instruction& ins) {
+    const uint32_t count = uint32_t(ins.list.size());
+    const uint32_t lanes = count == 4 ? ~0u : (1u << 8 * count) - 1;
+    batch.require_whole_warps(ins);
+    const std::vector<Resolved>& all = batch.access(ins, 16, AccessKind::kWrite, lanes);
+    for (const Resolved& at : all) batch.count_access(ins, at, 16, AccessKind::kWrite, false, true);
+    if (batch.races()) batch.check_races(ins, all, 16, true, false);
+    for (const Resolved& at : all)
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t words[kWarp], turned[kWarp];
+            std::memcpy(words, batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp, sizeof words);
+            if (ins.mode) transpose(words, turned);
+            for (uint32_t row = 0; row < 8; row++)
+                std::memcpy(at.places[8 * i + row], (ins.mode ? turned : words) + 4 * row, 16);
+        }
+}
+
+const Registration kMatrices({"ldmatrix", "stmatrix"}, [](Decoder& decoder, const Source& ins) {
+    const bool stores = ins.opcode == "stmatrix";
+    uint32_t number = 0;
+    for (const std::string& mark : ins.modifiers) {
+        if (mark == "x1" || mark == "x2" || mark == "x4") number = uint32_t(mark[1] - '0');
+        else if (mark != "sync" && mark != "aligned" && mark != "m8n8" && mark != "trans" && mark != "shared" &&
+                 mark != "cta" && mark != "b16")
+            refuse("." + mark);
+    }
+    if (!number || !ins.has("sync") || !ins.has("aligned") || !ins.has("m8n8") || ins.type() != "b16" ||
+        ins.operands.size() != 2)
+        refuse();
+    const Operand &address = ins.operands[stores ? 0 : 1], &registers = ins.operands[stores ? 1 : 0];
+    std::vector<Row> rows;
+    for (const Operand& item : registers.kind == OperandKind::kVector ? registers.items : std::vector<Operand>{registers})
+        rows.push_back(stores ? decoder.read(item, "b32") : decoder.write(item, "b32"));
+    if (rows.size() != number) refuse(std::to_string(rows.size()) + " registers for " + std::to_string(number) + " matrices");
+    const auto [base, offset] = decoder.address(address);
+    Instruction& made = decoder.emit(stores ? store_matrices : load_matrices);
+    made.list = rows;
+    made.a = base;
+    made.immediate = offset;
+    made.space = ins.has("shared") ? Space::kShared : Space::kGeneric;
+    made.unit = 8;
+    made.mode = ins.has("trans");
+});
+
+void move_matrix(Batch& batch, const Instruction& ins) {
+    batch.require_whole_warps(ins);
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t) {
+        uint32_t words[kWarp], turned[kWarp];
+        std::memcpy(words, batch.row<uint32_t>(ins.a) + first, sizeof words);
+        transpose(words, turned);
+        std::memcpy(batch.row<uint32_t>(ins.d) + first, turned, sizeof turned);
+    });
+}
+
+const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"}) refuse();
+    const Row a = decoder.read(ins.operands[1], "b32"), d = decoder.write(ins.operands[0], "b32");
+    Instruction& made = decoder.emit(move_matrix);
+    made.a = a;
+    made.d = d;
+});
+
+}  // namespace
+}  // namespace kernrec

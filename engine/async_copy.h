@@ -1,0 +1,252 @@
+// Asynchronous copies, tensor maps, barriers in shared memory, and addresses in a cluster.
+//
+// Sources: PTX ISA, sections "cp.async.bulk", "cp.async.bulk.tensor", "Tensors", "mbarrier",
+// "Distributed shared memory" (`mapa`) and "tensormap.replace". Functions raise std::invalid_argument with the reason,
+// without the instruction.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "memory.h"
+#include "number_formats.h"
+
+namespace kernrec {
+
+// --- Addresses in a cluster (PTX ISA, sections "mapa" and "getctarank") ---
+
+// An address of shared memory has the block's own memory below 2^24. `mapa` adds one more than the rank of another
+// block above: how a GPU encodes the rank is not published.
+constexpr uint32_t kRankShift = 24;
+constexpr uint32_t kRankBits = 5;
+
+uint64_t map_to_rank(uint64_t address, uint32_t rank);
+uint32_t rank_of_address(uint64_t address, uint32_t own_rank);
+
+// A byte of the shared memory of a batch of thread blocks.
+struct SharedPlace {
+    uint32_t block;  // position in the batch
+    uint32_t byte;
+
+    uint64_t key() const { return uint64_t(block) << 32 | byte; }
+    bool operator==(const SharedPlace& other) const { return key() == other.key(); }
+    bool operator<(const SharedPlace& other) const { return key() < other.key(); }
+};
+
+// --- mbarrier (PTX ISA, section "mbarrier") ---
+
+constexpr int64_t kMostArrivals = (1 << 20) - 1;  // of a phase, and bytes pending either way
+
+// State of a barrier. Its 8 bytes are opaque to PTX; here arrivals pending are in bits 0 to 19, expected ones in 20 to
+// 39, the transaction count in 40 to 60, the parity in 61, and 01 in the two highest bits of an initialized barrier.
+struct BarrierPhase {
+    int64_t pending;
+    int64_t expected;
+    int64_t bytes;    // announced and not come yet; negative if they came first
+    uint32_t parity;  // 0 in the first phase, 1 in the second, and so on in turn
+
+    uint64_t word() const;
+};
+// Decode a word, or raise if no barrier was initialized there.
+BarrierPhase barrier_phase(uint64_t word);
+inline uint32_t parity_of_token(uint64_t token) { return uint32_t(token >> 61 & 1); }
+
+// The barriers in the shared memory of a batch of thread blocks.
+class Mbarriers {
+ public:
+    // `word_at` returns the 8 bytes of a place; `on_completion` is called when a phase completes.
+    Mbarriers(std::function<uint8_t*(SharedPlace)> word_at, std::function<void(SharedPlace)> on_completion)
+        : word_at_(std::move(word_at)), on_completion_(std::move(on_completion)) {}
+
+    void initialize(SharedPlace place, int64_t count);
+    void invalidate(SharedPlace place);
+    // Add to the transaction count: bytes announced, or less bytes that came.
+    void expect(SharedPlace place, int64_t bytes);
+    // Count arrivals; returns the word before. `drops`: mbarrier.arrive_drop. `completes`: without .noComplete.
+    uint64_t arrive(SharedPlace place, int64_t count, bool drops = false, bool completes = true);
+    // Let this phase wait for more arrivals (cp.async.mbarrier.arrive without .noinc).
+    void await_more(SharedPlace place, int64_t count);
+    // Whether the phase with a parity completed.
+    bool passed(SharedPlace place, uint32_t parity) const;
+    BarrierPhase phase(SharedPlace place) const { return barrier_phase(load(place)); }
+    uint64_t completed_phases() const { return completed_; }
+    void clear() { initialized_.clear(), completed_ = 0; }
+
+ private:
+    uint64_t load(SharedPlace place) const;
+    void store(SharedPlace place, uint64_t word);
+    void settle(SharedPlace place, BarrierPhase phase);
+
+    std::function<uint8_t*(SharedPlace)> word_at_;
+    std::function<void(SharedPlace)> on_completion_;
+    std::unordered_set<uint64_t> initialized_;
+    uint64_t completed_ = 0;
+};
+
+// --- Tensor maps (PTX ISA, sections "Tensor-map" and "tensormap.replace") ---
+
+constexpr uint32_t kTensorMapBytes = 128;
+constexpr uint32_t kMostRank = 5;
+
+enum class TensorElement : uint8_t {
+    kU8,
+    kU16,
+    kU32,
+    kS32,
+    kU64,
+    kS64,
+    kF16,
+    kF32,
+    kF32Ftz,
+    kF64,
+    kBf16,
+    kTf32,
+    kTf32Ftz
+};
+
+// A tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous.
+struct TensorMap {
+    uint64_t address = 0;
+    uint32_t rank = 1;
+    TensorElement type = TensorElement::kU8;
+    uint32_t interleave_bytes = 0;
+    uint32_t swizzle_bytes = 0;  // span in which 16-byte pieces of shared memory change places: 0, 32, 64 or 128
+    bool fill_nan = false;       // whether elements outside of the tensor are NaN, not zero
+    std::array<uint32_t, kMostRank> extents{};
+    std::array<uint64_t, kMostRank - 1> strides_bytes{};
+    std::array<uint32_t, kMostRank> box{};
+    std::array<uint32_t, kMostRank> steps{};  // along each dimension, one of how many elements is moved
+
+    uint32_t element_bytes() const;
+    uint32_t moved(uint32_t axis) const { return (box[axis] + steps[axis] - 1) / steps[axis]; }
+    uint64_t elements() const;
+    uint64_t box_bytes() const { return elements() * element_bytes(); }
+    // Bytes from one row of the box to the next in shared memory: with a swizzle its whole span.
+    uint32_t row_pitch() const { return swizzle_bytes ? swizzle_bytes : moved(0) * element_bytes(); }
+    uint64_t shared_bytes() const { return elements() / moved(0) * row_pitch(); }
+    uint64_t fill() const;  // bits of an element outside of the tensor
+    void check() const;     // raise if no copy can use the map
+};
+
+// Decode 128 bytes; the driver's layout is not published, so this one is of `kernrec.ptx.TensorMap`.
+TensorMap decode_tensor_map(const uint8_t* bytes);
+
+// `tensormap.replace`: change one field of a map in memory.
+void replace_tensor_map_field(uint8_t* bytes, const std::string& field, int64_t ordinal, uint64_t value);
+
+// Swap the 16-byte pieces of an address in shared memory (PTX ISA, section "Swizzling modes").
+inline uint32_t swizzled(uint32_t address, uint32_t span_bytes) {
+    return span_bytes ? address ^ (address >> 3 & (span_bytes - 16)) : address;
+}
+
+// One contiguous part of what a copy moves.
+struct CopyRun {
+    int64_t offset;  // bytes from the begin of the tensor, or of shared memory
+    uint32_t bytes;
+    bool inside = true;  // else it reads as the fill value and is not written
+};
+// The box whose first element has these coordinates, dimension 0 fastest. Check `shared_bytes()` against shared memory
+// before: a hostile map describes terabytes.
+std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner);
+// Four rows of a matrix (.tile::gather4, .tile::scatter4): a column and four rows.
+std::vector<CopyRun> row_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& column_and_rows);
+// Where the elements of a box lie in shared memory from the byte `start` on.
+std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start);
+TensorMap with_four_rows(TensorMap map);
+
+// Type and operation of cp.reduce.async.bulk.
+enum class Reduction : uint8_t { kNone, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
+Reduction reduction_of(const std::string& name);  // kNone if there is none
+// Return the new bits of an element in memory.
+uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value);
+NumberType reducible_type(TensorElement type, bool& reducible);
+
+// One side of a bulk copy: where its elements are, in the order in which they move.
+struct CopySide {
+    struct Run {
+        uint8_t* at;  // null: outside of the tensor
+        uint32_t bytes;
+    };
+    std::vector<Run> runs;
+    uint32_t element_bytes = 1;
+    uint64_t fill = 0;
+
+    std::vector<uint8_t> read() const;
+    void write(const std::vector<uint8_t>& data, Reduction reduction, NumberType type) const;
+};
+
+// One copy that a thread started.
+struct BulkCopy {
+    CopySide source;
+    std::vector<CopySide> targets;      // of a multicast, the same place in several blocks
+    std::vector<SharedPlace> barriers;  // that count the bytes, one for each target
+    uint64_t bytes = 0;                 // that barriers count: those outside of a tensor too
+    Reduction reduction = Reduction::kNone;
+    NumberType type = NumberType::kU8;
+    std::vector<uint8_t> data = {};
+    bool fetched = false;
+    std::function<void()> on_fetch = {};  // called when the source was read
+    std::function<void()> on_store = {};  // called when the targets were written
+
+    void fetch();
+    void store();
+};
+
+// The bulk groups of threads (cp.async.bulk.commit_group, .wait_group), by number of the thread in the batch.
+class BulkGroups {
+ public:
+    void start(uint32_t thread, BulkCopy copy) { open_[thread].push_back(std::move(copy)); }
+    void commit(uint32_t thread);
+    // Finish all groups of a thread except its `allowed` newest; with `only_read`, only read their sources.
+    void wait(uint32_t thread, size_t allowed, bool only_read);
+    void finish_all();
+    // A thread with a copy that still reads; -1 if there is none.
+    int64_t thread_that_reads() const;
+    void clear() { open_.clear(), committed_.clear(); }
+
+ private:
+    std::map<uint32_t, std::vector<BulkCopy>> open_;
+    std::map<uint32_t, std::deque<std::vector<BulkCopy>>> committed_;
+};
+
+// Operations beside the threads of a batch, oldest first. Each is finished as late as possible: when all threads wait,
+// the oldest one that a thread waits for finishes.
+class AsyncEngine {
+ public:
+    void start(std::function<void()> finish, std::vector<SharedPlace> barriers);
+    // Finish the oldest operation that counts at one of these barriers, else the oldest; false if there is none.
+    bool finish_one(const std::set<SharedPlace>& awaited = {});
+    void clear() { under_way_.clear(); }
+
+ private:
+    struct Operation {
+        std::function<void()> finish;
+        std::vector<SharedPlace> barriers;
+    };
+    std::deque<Operation> under_way_;
+};
+
+// Fences of the tensor maps in global memory that a kernel wrote (PTX ISA, section "fence.proxy.tensormap").
+class MapFences {
+ public:
+    void write(uint64_t address, bool released);
+    void release();
+    void acquire(uint64_t address, uint32_t block);
+    // The fence that a block lacks before its copies may use a map; empty if there is none.
+    std::string missing(uint64_t address, uint32_t block) const;
+    void clear() { released_.clear(), acquired_.clear(); }
+
+ private:
+    std::map<uint64_t, bool> released_;
+    std::set<std::pair<uint64_t, uint32_t>> acquired_;
+};
+
+}  // namespace kernrec

@@ -1,0 +1,125 @@
+#include "cost.h"
+
+#include <algorithm>
+
+namespace kernrec {
+
+namespace {
+
+// The values of the lanes of a mask, sorted; returns how many.
+uint32_t sorted(const int64_t* values, uint32_t mask, int64_t* out) {
+    uint32_t count = 0;
+    bool ascending = true;
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        out[count] = values[__builtin_ctz(rest)];
+        ascending &= count == 0 || out[count - 1] <= out[count];
+        count++;
+    }
+    if (!ascending) std::sort(out, out + count);
+    return count;
+}
+
+uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
+    uint32_t number = count > 0;
+    for (uint32_t i = 1; i < count; i++) number += values[i] != values[i - 1];
+    return number;
+}
+
+// Distinct units of the busiest bank of a group; `atomic`: equal units, too.
+uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
+    uint8_t load[32] = {};
+    uint32_t most = 0;
+    if (!atomic) {  // mostly each bank has one unit
+        int64_t of_bank[32];
+        uint32_t used = 0;
+        bool conflict = false;
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int64_t unit = units[__builtin_ctz(rest)];
+            const uint32_t bank = uint32_t(unit) & (banks - 1), bit = 1u << bank;
+            if (!(used & bit)) {
+                used |= bit;
+                of_bank[bank] = unit;
+            } else {
+                conflict |= of_bank[bank] != unit;
+            }
+        }
+        if (!conflict) return 1;
+    }
+    int64_t values[32];
+    const uint32_t count = sorted(units, mask, values);
+    for (uint32_t i = 0; i < count; i++)
+        if (atomic || i == 0 || values[i] != values[i - 1])
+            most = std::max<uint32_t>(most, ++load[values[i] & (banks - 1)]);
+    return most;
+}
+
+bool paired(const int64_t* units, uint32_t mask, uint32_t distance) {
+    for (uint32_t lane = 0; lane < 32; lane++)
+        if ((mask >> lane & 1) && (mask >> (lane ^ distance) & 1) && units[lane] != units[lane ^ distance]) return false;
+    return true;
+}
+
+}  // namespace
+
+uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
+    const int64_t first = addresses[__builtin_ctz(mask)] >> shift;
+    uint64_t near = 0;  // units from 32 below the first one on
+    bool all_near = true;
+    if (mask == ~0u) {
+        for (uint32_t lane = 0; lane < 32; lane++) {
+            const uint64_t distance = uint64_t((addresses[lane] >> shift) - first + 32);
+            near |= uint64_t(1) << (distance & 63);
+            all_near &= distance < 64;
+        }
+    } else {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const uint64_t distance = uint64_t((addresses[__builtin_ctz(rest)] >> shift) - first + 32);
+            near |= uint64_t(1) << (distance & 63);
+            all_near &= distance < 64;
+        }
+    }
+    if (all_near) return __builtin_popcountll(near);
+    int64_t units[32];
+    uint32_t count = 0;
+    for (uint32_t rest = mask; rest; rest &= rest - 1) units[count++] = addresses[__builtin_ctz(rest)] >> shift;
+    if (!std::is_sorted(units, units + count)) std::sort(units, units + count);
+    return distinct_sorted(units, count);
+}
+
+Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic) {
+    const uint32_t unit = std::max(bytes, 4u), banks = 128 / unit, shift = __builtin_ctz(unit);
+    int64_t units[32];
+    bool consecutive = mask == ~0u, same = mask == ~0u;
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        units[lane] = addresses[lane] >> shift;
+        consecutive &= units[lane] == units[0] + lane;
+        same &= units[lane] == units[0];
+    }
+    uint32_t group = banks;
+    if (load && unit > 4 && (same || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
+    Wavefronts result{0, 0};
+    if (consecutive || (same && !atomic)) return {32 / group, 32 / group};
+    const uint32_t group_mask = group == 32 ? ~0u : (1u << group) - 1;
+    for (uint32_t first = 0; first < 32; first += group) {
+        const uint32_t part = mask >> first & group_mask;
+        if (!part) continue;
+        result.count += busiest_bank(units + first, part, banks, atomic);
+        result.ideal++;
+    }
+    return result;
+}
+
+uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes) {
+    const uint32_t words = std::max(1u, bytes / 4);
+    int64_t units[32 * 8];
+    uint32_t count = 0;
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const uint32_t lane = __builtin_ctz(rest);
+        for (uint32_t word = 0; word < words && count < 256; word++)
+            units[count++] = ((addresses[lane] >> 2) + word) * 4 + lane / 8;
+    }
+    std::sort(units, units + count);
+    return distinct_sorted(units, count);
+}
+
+}  // namespace kernrec

@@ -1,0 +1,380 @@
+#include "decoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lanes.h"
+
+namespace kernrec {
+
+bool Source::has(std::string_view name) const {
+    return std::find(modifiers.begin(), modifiers.end(), name) != modifiers.end();
+}
+
+std::map<std::string, Builder>& builders() {
+    static std::map<std::string, Builder> all;
+    return all;
+}
+
+void refuse(const std::string& text) { throw Unsupported(text); }
+
+uint32_t width_of(std::string_view type) {
+    static const std::map<std::string_view, uint32_t> widths = {
+        {"pred", 1},   {"b8", 8},     {"u8", 8},     {"s8", 8},     {"b16", 16},   {"u16", 16},    {"s16", 16},
+        {"b32", 32},   {"u32", 32},   {"s32", 32},   {"b64", 64},   {"u64", 64},   {"s64", 64},    {"u16x2", 32},
+        {"s16x2", 32}, {"f16", 16},   {"f16x2", 32}, {"bf16", 16},  {"bf16x2", 32}, {"tf32", 32},  {"f32", 32},
+        {"f32x2", 64}, {"f64", 64},
+    };
+    const auto found = widths.find(type);
+    if (found == widths.end()) refuse("." + std::string(type) + " is not a type that it computes with");
+    return found->second;
+}
+
+namespace {
+
+uint16_t half_bits(double value) {
+    // Round to nearest even by way of the bits: no half type before C++23.
+    const float single = float(value);
+    uint32_t bits;
+    std::memcpy(&bits, &single, 4);
+    const uint32_t sign = bits >> 16 & 0x8000;
+    if (std::isnan(value)) return uint16_t(sign | 0x7E00);
+    const double magnitude = std::fabs(value);
+    if (magnitude >= 65520) return uint16_t(sign | 0x7C00);
+    if (magnitude < std::ldexp(1, -14)) return uint16_t(sign | uint32_t(std::nearbyint(std::ldexp(magnitude, 24))));
+    int exponent;
+    const double mantissa = std::frexp(magnitude, &exponent);
+    const uint32_t rounded = uint32_t(std::nearbyint(std::ldexp(mantissa, 11)));
+    return uint16_t(sign | ((uint32_t(exponent + 13) << 10) + rounded));
+}
+
+// The bits of a literal that stands for a value of a PTX type.
+uint64_t literal_bits(const Operand& literal, std::string_view type) {
+    const uint32_t width = width_of(type);
+    const uint64_t all = width == 64 ? ~0ull : (1ull << width) - 1;
+    const bool is_integer = literal.kind == OperandKind::kInteger;
+    const bool is_bits = is_integer && (type == "f16" || type == "f16x2");
+    const bool floats = type[0] == 'f', plain = type == "b16" || type == "b32" || type == "b64";
+    if (!is_bits && (floats || plain)) {
+        double number = 0;
+        bool is_number = true;
+        if (literal.kind == OperandKind::kF32Bits) {
+            if (width == 32) return uint64_t(literal.value) & all;
+            float single;
+            const uint32_t bits = uint32_t(literal.value);
+            std::memcpy(&single, &bits, 4);
+            number = single;
+        } else if (literal.kind == OperandKind::kF64Bits) {
+            if (width == 64) return uint64_t(literal.value);
+            std::memcpy(&number, &literal.value, 8);
+        } else if (literal.kind == OperandKind::kDecimal) {
+            std::memcpy(&number, &literal.value, 8);
+        } else if (floats) {
+            number = double(literal.value);
+        } else {
+            is_number = false;
+        }
+        if (is_number) {
+            if (type.find("x2") != std::string_view::npos)
+                refuse("a literal of type ." + std::string(type) + " is not supported");
+            if (width == 64) {
+                uint64_t bits;
+                std::memcpy(&bits, &number, 8);
+                return bits;
+            }
+            if (width == 32) {
+                const float single = float(number);
+                uint32_t bits;
+                std::memcpy(&bits, &single, 4);
+                return bits;
+            }
+            return half_bits(number);
+        }
+    }
+    if (!is_integer) refuse("a floating-point literal of type ." + std::string(type));
+    return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
+}
+
+// Extend and cut values between registers of different widths.
+template <class From, class To>
+struct Converted {
+    static To apply(From value) { return static_cast<To>(value); }
+};
+
+template <class From, class To>
+Run converted() {
+    return Lanewise<Converted<From, To>, To, From>::run;
+}
+
+Run narrowing(uint32_t from, uint32_t to) {
+    if (from == 64 && to == 32) return converted<uint64_t, uint32_t>();
+    if (from == 64 && to == 16) return converted<uint64_t, uint16_t>();
+    if (from == 64 && to == 8) return converted<uint64_t, uint8_t>();
+    if (from == 32 && to == 16) return converted<uint32_t, uint16_t>();
+    if (from == 32 && to == 8) return converted<uint32_t, uint8_t>();
+    return converted<uint16_t, uint8_t>();
+}
+
+template <class S8, class S16, class S32, class T16, class T32, class T64>
+Run widening_of(uint32_t from, uint32_t to) {
+    if (from == 8) return to == 16 ? converted<S8, T16>() : to == 32 ? converted<S8, T32>() : converted<S8, T64>();
+    if (from == 16) return to == 32 ? converted<S16, T32>() : converted<S16, T64>();
+    return converted<S32, T64>();
+}
+
+Run widening(uint32_t from, uint32_t to, bool is_signed) {
+    return is_signed ? widening_of<int8_t, int16_t, int32_t, int16_t, int32_t, int64_t>(from, to)
+                     : widening_of<uint8_t, uint16_t, uint32_t, uint16_t, uint32_t, uint64_t>(from, to);
+}
+
+}  // namespace
+
+Decoder::Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths)
+    : program_(program), launch_(launch), widths_(std::move(register_widths)), registers_(widths_.size()) {}
+
+Row Decoder::new_row(uint32_t width) { return {width, program_.rows[width]++}; }
+
+Row Decoder::constant(uint32_t width, uint64_t bits) {
+    const auto [entry, is_new] = constants_.try_emplace({width, bits});
+    if (is_new) {
+        entry->second = new_row(width);
+        program_.constants.push_back({entry->second, bits});
+    }
+    return entry->second;
+}
+
+Row Decoder::scratch(uint32_t width) {
+    const auto [entry, is_new] = scratch_.try_emplace({width, used_scratch_[width]++});
+    if (is_new) entry->second = new_row(width);
+    return entry->second;
+}
+
+Row Decoder::carry(uint32_t which) {
+    if (!carries_[which]) carries_[which] = new_row(32);
+    return carries_[which];
+}
+
+Row Decoder::plain(const Operand& operand) {
+    if (operand.kind == OperandKind::kRegister) {
+        Row& row = registers_[operand.id];
+        if (!row) row = new_row(widths_[operand.id]);
+        return row;
+    }
+    if (operand.kind == OperandKind::kSpecial) {
+        Row& row = specials_[operand.id];
+        if (!row) {
+            row = new_row(uint32_t(operand.value));
+            program_.specials.push_back({row, operand.id});
+        }
+        return row;
+    }
+    refuse("an operand that is not a register");
+}
+
+Row Decoder::read(const Operand& operand, std::string_view type) {
+    const uint32_t width = width_of(type);
+    switch (operand.kind) {
+        case OperandKind::kRegister:
+        case OperandKind::kSpecial: break;
+        case OperandKind::kInteger:
+        case OperandKind::kF32Bits:
+        case OperandKind::kF64Bits:
+        case OperandKind::kDecimal: return constant(width, literal_bits(operand, type));
+        case OperandKind::kSymbol: {
+            const uint64_t address = uint64_t(launch_.symbols[operand.id] + operand.value);
+            return constant(width, width == 64 ? address : address & ((1ull << width) - 1));
+        }
+        default: refuse("an operand that is not a value");
+    }
+    const Row row = plain(operand);
+    if (row.width == width) return row;
+    if (row.width < width || (width == 1) != (row.width == 1))
+        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+    const Row cut = scratch(width);
+    Instruction& ins = emit(narrowing(row.width, width));
+    ins.guard = {};
+    ins.a = row;
+    ins.d = cut;
+    return cut;
+}
+
+Row Decoder::write(const Operand& operand, std::string_view type) {
+    const uint32_t width = width_of(type);
+    if (operand.kind != OperandKind::kRegister) refuse("a destination that is not a register");
+    const Row row = plain(operand);
+    if (row.width == width) return row;
+    if (row.width < width || (width == 1) != (row.width == 1))
+        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+    const Row narrow = scratch(width);
+    const bool is_signed = type[0] == 's' && type.find("x2") == std::string_view::npos;
+    Instruction ins;
+    ins.run = widening(width, row.width, is_signed);
+    ins.a = narrow;
+    ins.d = row;
+    after_.push_back(ins);
+    return narrow;
+}
+
+std::pair<Row, bool> Decoder::flag(const Operand& operand) {
+    if (operand.kind == OperandKind::kNegated) return {read(operand.items[0], "pred"), true};
+    return {read(operand, "pred"), false};
+}
+
+std::pair<Row, int64_t> Decoder::address(const Operand& operand) {
+    if (operand.kind != OperandKind::kAddress) refuse("an operand that is not an address");
+    const Operand& base = operand.items[0];
+    if (base.kind == OperandKind::kRegister || base.kind == OperandKind::kSpecial) {
+        const Row row = plain(base);
+        if (row.width < 32) refuse("an address of " + std::to_string(row.width) + " bits");
+        return {row, operand.value};
+    }
+    if (base.kind == OperandKind::kSymbol)
+        return {constant(64, uint64_t(launch_.symbols[base.id])), operand.value + base.value};
+    return {constant(64, 0), operand.value + base.value};
+}
+
+Instruction& Decoder::emit(Run run) {
+    Instruction& ins = block_->code.emplace_back();
+    ins.run = run;
+    ins.source = source;
+    const Source& from = program_.sources[source];
+    if (from.guard >= 0) {
+        Operand guard;
+        guard.kind = OperandKind::kRegister;
+        guard.id = uint32_t(from.guard);
+        ins.guard = plain(guard);
+        if (ins.guard.width != 1) refuse("a guard that is not a predicate");
+        ins.guard_inverted = from.guard_inverted;
+    }
+    return ins;
+}
+
+namespace {
+
+bool reads(const Operand& operand, uint32_t id) {
+    if (operand.kind == OperandKind::kRegister && operand.id == id) return true;
+    for (const Operand& item : operand.items)
+        if (reads(item, id)) return true;
+    return false;
+}
+
+}  // namespace
+
+bool Decoder::result_is_read() const {
+    const Source& present = ins();
+    if (present.opcode == "red" || present.operands[0].kind != OperandKind::kRegister) return false;
+    const uint32_t id = present.operands[0].id;
+    for (const Source& other : program_.sources) {
+        if (other.guard == int32_t(id)) return true;
+        static const std::vector<std::string> no_result = {"st", "bra", "brx", "exit", "ret",   "bar",    "barrier", "cp",
+                                                           "red", "sust", "sured", "trap", "membar", "fence"};
+        const bool stores = std::find(no_result.begin(), no_result.end(), other.opcode) != no_result.end();
+        for (size_t i = 0; i < other.operands.size(); i++) {
+            const bool is_result = i == 0 && !stores && other.operands[0].kind != OperandKind::kAddress;
+            if (!is_result && reads(other.operands[i], id)) return true;
+        }
+    }
+    return false;
+}
+
+void Decoder::instruction(BasicBlock& block) {
+    const Source& from = ins();
+    auto builder = builders().end();
+    if (!from.modifiers.empty()) builder = builders().find(from.opcode + "." + from.modifiers[0]);
+    if (builder == builders().end()) builder = builders().find(from.opcode);
+    if (builder == builders().end()) refuse("the engine does not know it");
+    used_scratch_.clear();
+    after_.clear();
+    builder->second(*this, from);
+    for (Instruction& later : after_) {
+        Instruction& made = emit(later.run);
+        made.a = later.a;
+        made.d = later.d;
+    }
+    (void)block;
+}
+
+void Decoder::end(BasicBlock& block) {
+    const Source& from = ins();
+    block.end_source = source;
+    if (from.guard >= 0) {
+        Operand guard;
+        guard.kind = OperandKind::kRegister;
+        guard.id = uint32_t(from.guard);
+        block.guard = plain(guard);
+        if (block.guard.width != 1) refuse("a guard that is not a predicate");
+        block.guard_inverted = from.guard_inverted;
+    }
+    if (from.opcode == "bra") {
+        if (from.operands.empty() || from.operands[0].kind != OperandKind::kLabel) refuse("a branch without a label");
+        block.end = End::kBranch;
+        block.targets.push_back(uint32_t(from.operands[0].value));
+    } else if (from.opcode == "brx") {
+        if (from.operands.size() != 2 || from.operands[1].kind != OperandKind::kVector || from.guard >= 0)
+            refuse("a branch without a table");
+        block.end = End::kIndexedBranch;
+        for (const Operand& label : from.operands[1].items) block.targets.push_back(uint32_t(label.value));
+        block.index = read(from.operands[0], "u32");
+    } else if (from.opcode == "exit" || from.opcode == "ret") {
+        block.end = End::kExit;
+    } else if (from.opcode == "trap") {
+        block.end = End::kTrap;
+    } else if (from.opcode == "bar" || from.opcode == "barrier") {
+        std::vector<std::string> marks;
+        for (const std::string& mark : from.modifiers)
+            if (mark != "cta" && mark != "aligned") marks.push_back(mark);
+        const std::string kind = marks.empty() ? "sync" : marks[0];
+        std::vector<Operand> operands = from.operands;
+        block.end = End::kBarrier;
+        if (kind == "red") {
+            if (operands.size() < 3 || operands.size() > 4 || marks.size() != 3)
+                refuse(std::to_string(operands.size()) + " operands, 3 or 4 expected");
+            block.reduction = marks[1] == "popc" ? 1 : marks[1] == "and" ? 2 : marks[1] == "or" ? 3 : 0;
+            if (!block.reduction) refuse(marks[1]);
+            block.result = plain(operands.front());
+            if (block.result.width != (block.reduction == 1 ? 32u : 1u)) refuse("the type of the result");
+            std::tie(block.reduced, block.reduced_inverted) = flag(operands.back());
+            operands.erase(operands.begin());
+            operands.pop_back();
+        } else if (kind != "sync" && kind != "arrive") {
+            refuse(kind);
+        }
+        if (operands.empty()) refuse("a barrier without a number");
+        block.arrives = kind == "arrive";
+        block.number = read(operands[0], "u32");
+        if (operands.size() > 1) block.threads = read(operands[1], "u32");
+        block.plain = kind == "sync" && from.guard < 0 && from.operands.size() == 1 &&
+                      from.operands[0].kind == OperandKind::kInteger;
+    } else {
+        refuse("the engine does not know it");
+    }
+}
+
+void Decoder::decode() {
+    for (BasicBlock& block : program_.blocks) {
+        block_ = &block;
+        const uint32_t stop = block.first + block.count;
+        for (source = block.first; source < stop; source++) {
+            const bool last = source + 1 == stop && block.end != End::kNone;
+            if (last) {
+                used_scratch_.clear();
+                end(block);
+            } else {
+                instruction(block);
+            }
+        }
+        source = block.first;
+        const Source& first = ins();
+        if (block.warp_synchronous && !first.has("aligned") && !first.operands.empty()) {
+            const Operand& mask = first.operands.back();
+            if (mask.kind == OperandKind::kRegister || mask.kind == OperandKind::kSpecial) {
+                block.mask = plain(mask);
+                if (block.mask.width != 32) refuse("a mask that is not of 32 bits");
+            } else if (mask.kind == OperandKind::kInteger && uint32_t(mask.value) != ~0u) {
+                block.mask = constant(32, uint32_t(mask.value));
+            }
+        }
+    }
+}
+
+}  // namespace kernrec

@@ -1,0 +1,79 @@
+// Turns instructions of the PTX into operations: one builder per opcode, registered by the file that implements it.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "program.h"
+
+namespace kernrec {
+
+// Thrown by a builder for a form of an instruction that the engine does not know.
+struct Unsupported : Error {
+    using Error::Error;
+};
+
+class Decoder {
+   public:
+    Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths);
+
+    // Decode all basic blocks; throws Unsupported, with the instruction in `source`.
+    void decode();
+    uint32_t source = 0;
+
+    // For builders.
+
+    // The row that holds an operand of a PTX type. A narrower type reads the low part of a wider register.
+    Row read(const Operand& operand, std::string_view type);
+    // The row of a destination; a wider register gets the result extended once the instruction is done.
+    Row write(const Operand& operand, std::string_view type);
+    // The register itself, whatever its width.
+    Row plain(const Operand& operand);
+    // A predicate, and whether it is negated.
+    std::pair<Row, bool> flag(const Operand& operand);
+    // The row of an address register, and the offset to add.
+    std::pair<Row, int64_t> address(const Operand& operand);
+    Row constant(uint32_t width, uint64_t bits);
+    Row scratch(uint32_t width);
+    Row carry(uint32_t which);
+
+    // Append an operation of the instruction that is being decoded, with its guard.
+    Instruction& emit(Run run);
+    const Source& ins() const { return program_.sources[source]; }
+    void note_atomic(Space space) { program_.has_atomics |= space == Space::kGlobal || space == Space::kGeneric; }
+    // Whether an instruction reads a register that the present one writes.
+    bool result_is_read() const;
+
+   private:
+    Row new_row(uint32_t width);
+    void instruction(BasicBlock& block);
+    void end(BasicBlock& block);
+
+    Program& program_;
+    const Launch& launch_;
+    std::vector<uint32_t> widths_;
+    std::vector<Row> registers_;
+    std::map<std::pair<uint32_t, uint64_t>, Row> constants_;
+    std::map<uint32_t, Row> specials_;
+    std::map<uint32_t, uint32_t> used_scratch_;
+    std::map<std::pair<uint32_t, uint32_t>, Row> scratch_;
+    Row carries_[2];
+    BasicBlock* block_ = nullptr;
+    std::vector<Instruction> after_;  // operations that follow the present instruction
+};
+
+using Builder = void (*)(Decoder&, const Source&);
+
+// Builders by opcode. `Registration` adds some when the program is loaded.
+std::map<std::string, Builder>& builders();
+
+struct Registration {
+    Registration(std::initializer_list<const char*> opcodes, Builder builder) {
+        for (const char* opcode : opcodes) builders()[opcode] = builder;
+    }
+};
+
+uint32_t width_of(std::string_view type);
+[[noreturn]] void refuse(const std::string& text = "");
+
+}  // namespace kernrec

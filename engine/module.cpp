@@ -1,0 +1,238 @@
+// The Python module `kernrec._engine`: decodes a kernel that Python hands over as flat arrays, and runs its blocks.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "batch.h"
+#include "decoder.h"
+
+namespace nb = nanobind;
+
+namespace kernrec {
+namespace {
+
+template <class T>
+using Flat = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::vector<std::string> split(const std::string& name) {
+    std::vector<std::string> parts;
+    size_t start = 0;
+    for (size_t dot; (dot = name.find('.', start)) != std::string::npos; start = dot + 1)
+        parts.push_back(name.substr(start, dot - start));
+    parts.push_back(name.substr(start));
+    return parts;
+}
+
+// Operands in preorder: kind, id and value of each, and of compound ones the number of parts in `id`.
+Operand read_operand(const Flat<int64_t>& table, size_t& next) {
+    const int64_t* row = table.data() + 3 * next++;
+    Operand operand;
+    operand.kind = OperandKind(row[0]);
+    operand.id = uint32_t(row[1]);
+    operand.value = row[2];
+    const bool compound = operand.kind == OperandKind::kAddress || operand.kind == OperandKind::kVector ||
+                          operand.kind == OperandKind::kPair || operand.kind == OperandKind::kNegated;
+    if (compound)
+        for (uint32_t i = 0; i < uint32_t(row[1]); i++) operand.items.push_back(read_operand(table, next));
+    return operand;
+}
+
+nb::dict counts_dict(const Counts& counts, const Launch& launch) {
+    nb::dict result;
+    auto put = [&](const std::string& name, const Counter& counter) {
+        if (counter.present) result[nb::str(name.c_str())] = counter.value;
+    };
+    const char* const kinds[] = {"read", "write", "atomic"};
+    const char* const shared_kinds[] = {"load", "store", "atomic"};
+    auto put_buffer = [&](const std::string& name, const BufferCounts& buffer) {
+        for (int kind = 0; kind < 3; kind++) {
+            const std::string prefix = name + "." + kinds[kind];
+            put(prefix + "_sectors", buffer.sectors[kind]);
+            put(prefix + "_requests", buffer.requests[kind]);
+            put(prefix + "_bytes", buffer.bytes[kind]);
+        }
+    };
+    for (size_t i = 0; i < counts.buffers.size(); i++) {
+        put_buffer("global." + launch.buffers[i].name, counts.buffers[i]);
+        put("atomic." + launch.buffers[i].name, counts.buffers[i].atomics);
+    }
+    put_buffer("local", counts.local);
+    for (int kind = 0; kind < 3; kind++) {
+        put(std::string("shared.") + shared_kinds[kind] + "_wavefronts", counts.wavefronts[kind]);
+        put(std::string("shared.") + shared_kinds[kind] + "_ideal", counts.ideal[kind]);
+    }
+    put("shared.atomic_repeats", counts.atomic_repeats);
+    put("atomic.shared", counts.shared_atomics);
+    put("atomic.local", counts.local_atomics);
+    for (const auto& [name, value] : counts.named) result[nb::str(name.c_str())] = value;
+    return result;
+}
+
+// A kernel and a launch of it.
+class Kernel {
+   public:
+    Kernel(const std::vector<std::string>& names, Flat<int64_t> instructions, Flat<int64_t> operands,
+           Flat<int64_t> blocks, const std::vector<uint32_t>& widths, const std::vector<std::string>& specials,
+           const std::vector<int64_t>& special_values, const std::vector<int64_t>& symbols,
+           const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
+           const std::vector<uint32_t>& sizes, nb::bytes constants, nb::bytes parameters, uint64_t budget, bool count,
+           bool check_races) {
+        std::copy_n(grid.begin(), 3, launch_.grid);
+        std::copy_n(block.begin(), 3, launch_.block);
+        launch_.blocks_per_batch = blocks_per_batch;
+        launch_.shared_bytes = sizes[0];
+        launch_.local_bytes = sizes[1];
+        launch_.argument_bytes = sizes[2];
+        launch_.symbols = symbols;
+        launch_.special_names = specials;
+        launch_.special_values = special_values;
+        launch_.budget = budget;
+        launch_.count = count;
+        launch_.check_races = check_races;
+        auto copy = [](nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
+            to.assign(from.c_str(), from.c_str() + from.size());
+            size = to.size();
+            to.resize(size + 16);  // lanes that do not take part are never read, but vector code may look
+        };
+        copy(constants, launch_.constants, launch_.constant_bytes);
+        copy(parameters, launch_.parameters, launch_.parameter_bytes);
+
+        std::vector<std::vector<std::string>> parts;
+        for (const std::string& name : names) parts.push_back(split(name));
+        size_t next = 0;
+        for (size_t i = 0; i < instructions.size() / 4; i++) {  // name, operands, guard, whether it is inverted
+            const int64_t* row = instructions.data() + 4 * i;
+            Source& source = program_.sources.emplace_back();
+            source.opcode = parts[row[0]][0];
+            source.modifiers.assign(parts[row[0]].begin() + 1, parts[row[0]].end());
+            for (int64_t k = 0; k < row[1]; k++) source.operands.push_back(read_operand(operands, next));
+            source.guard = int32_t(row[2]);
+            source.guard_inverted = row[3];
+        }
+        for (size_t i = 0; i < blocks.size() / 6; i++) {
+            const int64_t* row = blocks.data() + 6 * i;
+            BasicBlock& made = program_.blocks.emplace_back();
+            made.first = uint32_t(row[0]);
+            made.count = uint32_t(row[1]);
+            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder finds out which
+            made.warp_synchronous = row[3];
+            made.spins = row[4];
+            made.goes_on = row[5];
+        }
+        Decoder decoder(program_, launch_, widths);
+        try {
+            decoder.decode();
+        } catch (const Unsupported& error) {
+            refused_ = int64_t(decoder.source);
+            reason_ = error.what();
+        }
+    }
+
+    Kernel(const Kernel&) = delete;
+    Kernel& operator=(const Kernel&) = delete;
+
+    // The first instruction that the engine does not know, or -1; and what of it.
+    int64_t refused() const { return refused_; }
+    const std::string& reason() const { return reason_; }
+
+    void add_buffer(const std::string& name, nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> bytes, bool writable) {
+        Region& region = launch_.buffers.emplace_back();
+        region.name = name;
+        region.bytes = static_cast<uint8_t*>(const_cast<void*>(bytes.data()));
+        region.size = bytes.size();
+        region.writable = writable;
+        kept_.push_back(bytes);
+    }
+
+    // Run blocks batch by batch; returns (fault or None, counters, warps by block, lanes by block, barriers).
+    nb::tuple run(Flat<int64_t> blocks, uint32_t threads) {
+        const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
+        std::vector<std::unique_ptr<Fault>> faults(batches);
+        std::atomic<size_t> next{0}, stop{batches};
+        Counts total;
+        total.buffers.resize(launch_.buffers.size());
+        total.warps.resize(program_.blocks.size());
+        total.lanes.resize(program_.blocks.size());
+        std::mutex merging;
+        auto work = [&] {
+            std::unique_ptr<Batch> batch;
+            if (!spare_.empty()) {
+                std::lock_guard<std::mutex> lock(merging);
+                if (!spare_.empty()) {
+                    batch = std::move(spare_.back());
+                    spare_.pop_back();
+                }
+            }
+            if (!batch) batch = std::make_unique<Batch>(program_, launch_);
+            for (size_t i; (i = next++) < stop;) {
+                const size_t first = i * size;
+                try {
+                    batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
+                } catch (const Fault& fault) {
+                    faults[i] = std::make_unique<Fault>(fault);
+                    for (size_t before = stop; i < before && !stop.compare_exchange_weak(before, i);) {
+                    }
+                }
+            }
+            std::lock_guard<std::mutex> lock(merging);
+            total.merge(batch->counts);
+            batch->counts = Counts();
+            batch->counts.buffers.resize(launch_.buffers.size());
+            batch->counts.warps.resize(program_.blocks.size());
+            batch->counts.lanes.resize(program_.blocks.size());
+            spare_.push_back(std::move(batch));
+        };
+        {
+            nb::gil_scoped_release release;
+            // Results of atomic operations depend on the order of blocks, and so may waits for other blocks.
+            bool in_order = program_.has_atomics || threads <= 1 || batches <= 1;
+            for (const BasicBlock& block : program_.blocks) in_order |= block.spins;
+            std::vector<std::thread> others;
+            if (!in_order)
+                for (size_t i = 1; i < std::min<size_t>(threads, batches); i++) others.emplace_back(work);
+            work();
+            for (std::thread& other : others) other.join();
+        }
+        nb::object fault = nb::none();
+        for (const std::unique_ptr<Fault>& each : faults)
+            if (each) {
+                fault = nb::make_tuple(uint32_t(each->kind), each->source, std::string(each->what()));
+                break;
+            }
+        return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value);
+    }
+
+   private:
+    Program program_;
+    Launch launch_;
+    int64_t refused_ = -1;
+    std::string reason_;
+    std::vector<nb::ndarray<nb::numpy, nb::ro, nb::device::cpu>> kept_;
+    std::vector<std::unique_ptr<Batch>> spare_;
+};
+
+}  // namespace
+
+void bind_formats(nb::module_& module);
+
+NB_MODULE(_engine, module) {
+    module.attr("COMPILER") = __VERSION__;
+    bind_formats(module);
+    nb::class_<Kernel>(module, "Kernel")
+        .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
+                      const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
+                      const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
+                      const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool>())
+        .def_prop_ro("refused", &Kernel::refused)
+        .def_prop_ro("reason", &Kernel::reason)
+        .def("add_buffer", &Kernel::add_buffer)
+        .def("run", &Kernel::run);
+}
+
+}  // namespace kernrec

@@ -1,0 +1,170 @@
+// Number formats of PTX, and the conversions between them.
+//
+// Sources: PTX ISA, sections "Fundamental Types", "Alternate Floating-Point Data Formats" and "cvt". A number travels
+// as the bits of its register, in the low part of a `uint64_t`.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+
+namespace kernrec {
+
+// A form of an instruction that the engine does not support; the text says which part of it.
+struct UnsupportedForm : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+using Modifiers = std::vector<std::string>;  // of an instruction, without its opcode: "sync", "aligned", ...
+
+enum class NumberType : uint8_t {
+    kB1,
+    kS4,
+    kU4,
+    kS8,
+    kU8,
+    kS16,
+    kU16,
+    kS32,
+    kU32,
+    kS64,
+    kU64,  // integers
+    kF16,
+    kBf16,
+    kTf32,
+    kF32,
+    kF64,  // floating point
+    kE4m3,
+    kE5m2,
+    kE2m3,
+    kE3m2,
+    kE2m1,
+    kUe8m0,
+    kUe4m3,  // of 8 bits and less
+};
+
+enum class Rounding : uint8_t {
+    kNearestEven,  // .rn
+    kNearestAway,  // .rna: ties go away from zero
+    kZero,         // .rz
+    kDown,         // .rm
+    kUp,           // .rp
+};
+
+template <class To, class From>
+To bit_cast(const From& from) {
+    static_assert(sizeof(To) == sizeof(From), "both types have the same size");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// A binary floating-point format with a sign bit above exponent and mantissa.
+struct FloatFormat {
+    int exponent_bits;
+    int mantissa_bits;
+    int bias;
+    uint64_t largest;      // code of the largest finite number
+    uint64_t infinity;     // code of infinity; 0: the format has none
+    uint64_t nan;          // code of the canonical NaN; 0: the format has none
+    int padding_bits = 0;  // unused bits below the mantissa (tf32 in a register of 32 bits)
+
+    constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
+};
+
+// Return the bits of one number; of tf32 those of its register.
+constexpr int number_bits(NumberType type) {
+    switch (type) {
+        case NumberType::kB1: return 1;
+        case NumberType::kS4:
+        case NumberType::kU4:
+        case NumberType::kE2m1: return 4;
+        case NumberType::kE2m3:
+        case NumberType::kE3m2: return 6;
+        case NumberType::kS16:
+        case NumberType::kU16:
+        case NumberType::kF16:
+        case NumberType::kBf16: return 16;
+        case NumberType::kS32:
+        case NumberType::kU32:
+        case NumberType::kTf32:
+        case NumberType::kF32: return 32;
+        case NumberType::kS64:
+        case NumberType::kU64:
+        case NumberType::kF64: return 64;
+        default: return 8;
+    }
+}
+
+// Return the type of a PTX name, or raise UnsupportedForm. Types of bits (b8 to b64) are unsigned integers.
+NumberType number_type(const std::string& name);
+
+// Return the PTX name of a type.
+const char* number_name(NumberType type);
+
+// Return the format of a floating-point type with a sign bit.
+const FloatFormat& float_format(NumberType type);
+
+// A finite number: (-1)^negative * significand * 2^exponent.
+struct ExactNumber {
+    bool negative;
+    uint64_t significand;
+    int exponent;
+};
+
+// Round an exact number once. A number beyond the largest finite one becomes infinity, or with `saturates`, and in
+// formats without infinity, the largest finite number.
+uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates);
+
+// Return the value of a code of any floating-point type; exact.
+double to_double(NumberType type, uint64_t bits);
+
+// Return the code of a number rounded to nearest, ties to even; NaN becomes the canonical NaN.
+uint64_t from_double(NumberType type, double value);
+
+inline float f16_to_f32(uint16_t bits) {
+    // Scale by the difference of the biases: exact, for subnormal numbers too.
+    const uint32_t magnitude = uint32_t(bits & 0x7FFF) << 13;
+    const float scaled = bit_cast<float>(magnitude) * 0x1p112f;
+    const uint32_t special = (bits & 0x7C00) == 0x7C00 ? 0x7F800000u : 0u;
+    return bit_cast<float>(bit_cast<uint32_t>(scaled) | special | uint32_t(bits & 0x8000) << 16);
+}
+
+inline float bf16_to_f32(uint16_t bits) { return bit_cast<float>(uint32_t(bits) << 16); }
+
+// Round a number to f16, ties to even.
+inline uint16_t f64_to_f16(double value) { return uint16_t(from_double(NumberType::kF16, value)); }
+
+// Lookup tables of the values of all codes of the formats of 8 bits and less.
+const float* small_float_values(NumberType type);
+
+// What a `cvt` instruction says.
+struct Conversion {
+    NumberType to;
+    NumberType from;
+    Rounding rounding = Rounding::kNearestEven;
+    bool to_integral = false;  // .rni, .rzi, .rmi, .rpi: `rounding` goes to a whole number
+    bool flushes = false;      // .ftz: subnormal f32 become zeros of their sign
+    bool saturates = false;    // .sat: to the range of an integer, or to [0, 1]
+    bool relu = false;         // .relu: negative numbers become zero
+    int sources = 1;           // registers that it reads: two for a packed pair of two f32
+    bool packed = false;       // one register holds a pair: f16x2 to or from e4m3x2 or e5m2x2
+};
+
+// Read the modifiers of `cvt`: rounding and marks, the type of the result, the type of the source.
+Conversion conversion_form(const Modifiers& modifiers);
+
+// Convert one number (PTX ISA, section "cvt"): integers, f16, bf16, tf32, f32 and f64.
+uint64_t convert(const Conversion& conversion, uint64_t bits);
+
+// Convert two f32 to a packed pair; `high` goes to the upper half.
+uint32_t convert_pair(const Conversion& conversion, uint32_t high, uint32_t low);
+
+// Convert a packed pair: f16x2 to e4m3x2 or e5m2x2, or back.
+uint32_t convert_packed(const Conversion& conversion, uint32_t pair);
+
+}  // namespace kernrec

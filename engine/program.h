@@ -1,0 +1,149 @@
+// A decoded kernel: instructions as function pointers with operands resolved to rows of the register arena.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "memory.h"
+
+namespace kernrec {
+
+class Batch;
+struct Instruction;
+
+using Run = void (*)(Batch&, const Instruction&);
+
+constexpr uint32_t kNoRow = ~0u;
+
+// Where a value of all lanes is: the byte offset of a row in the arena. Rows of predicates have a 32-bit mask per warp.
+struct Row {
+    uint32_t width = 0;   // bits: 1, 8, 16, 32 or 64
+    uint32_t index = kNoRow;  // among the rows of that width
+
+    bool operator<(const Row& other) const { return std::tie(width, index) < std::tie(other.width, other.index); }
+    bool operator==(const Row& other) const { return width == other.width && index == other.index; }
+    explicit operator bool() const { return index != kNoRow; }
+};
+
+// One decoded operation. `rows` are resolved to pointers when a batch is made.
+struct Instruction {
+    Run run = nullptr;
+    uint32_t source = 0;          // instruction of the PTX that it belongs to
+    Row guard;                    // predicate; none: it runs for all lanes
+    bool guard_inverted = false;
+    Row d, a, b, c, e;            // destination and sources; what they mean depends on `run`
+    int64_t immediate = 0;        // offset of an address, or a parameter
+    uint32_t mode = 0;            // variant of an operation
+    Space space = Space::kGeneric;
+    uint32_t unit = 0;            // bytes of an element of an access
+    std::vector<Row> list;        // registers of a vector or fragment
+    std::vector<uint32_t> modes;  // parameters of a tensor operation
+    std::shared_ptr<const void> form;  // what the name of a tensor operation or bulk copy says
+};
+
+enum class OperandKind : uint8_t {
+    kNone, kRegister, kInteger, kF32Bits, kF64Bits, kDecimal, kSymbol, kSpecial, kAddress, kVector, kPair, kNegated, kLabel,
+    kOther
+};
+
+// An operand as Python hands it over.
+struct Operand {
+    OperandKind kind = OperandKind::kNone;
+    uint32_t id = 0;     // register, special register, or symbol
+    int64_t value = 0;   // literal, offset of an address or symbol, or basic block of a label
+    std::vector<Operand> items;
+};
+
+// An instruction of the PTX as Python hands it over.
+struct Source {
+    std::string opcode;
+    std::vector<std::string> modifiers;
+    std::vector<Operand> operands;
+    int32_t guard = -1;  // register
+    bool guard_inverted = false;
+
+    bool has(std::string_view name) const;
+    const std::string& type() const { return modifiers.back(); }
+};
+
+enum class End : uint8_t { kNone, kBranch, kIndexedBranch, kExit, kBarrier, kTrap };
+
+struct BasicBlock {
+    uint32_t first = 0, count = 0;       // instructions of the PTX
+    std::vector<Instruction> code;
+    End end = End::kNone;
+    uint32_t end_source = 0;             // instruction that ends it
+    bool warp_synchronous = false;       // lanes of a warp wait for those that the mask names
+    bool spins = false;                  // a loop in which threads wait for others
+    bool goes_on = false;                // one piece of machine code with the block before
+    Row mask;                            // of a warp-synchronous block; none: all lanes
+    Row guard;                           // of the last instruction
+    bool guard_inverted = false;
+    std::vector<uint32_t> targets;       // basic blocks
+    Row index;                           // of an indexed branch
+    // Of a barrier: what it does, and the operands as rows.
+    bool arrives = false, plain = false;
+    uint32_t reduction = 0;              // 0 none, 1 popc, 2 and, 3 or
+    Row number, threads, reduced, result;
+    bool reduced_inverted = false;
+};
+
+// How a row that no instruction writes is filled.
+struct Constant {
+    Row row;
+    uint64_t bits = 0;
+};
+
+struct Special {
+    Row row;
+    uint32_t id = 0;  // position in the names that Python passed
+};
+
+struct Program {
+    std::vector<Source> sources;
+    std::vector<BasicBlock> blocks;
+    std::vector<Constant> constants;
+    std::vector<Special> specials;
+    std::map<uint32_t, uint32_t> rows;   // by width: how many
+    bool has_atomics = false;            // results may depend on the order of blocks
+};
+
+struct Region {
+    std::string name;
+    uint8_t* bytes = nullptr;
+    uint64_t size = 0;
+    bool writable = false;
+};
+
+struct Launch {
+    uint32_t grid[3], block[3];
+    uint32_t blocks_per_batch = 1;
+    std::vector<Region> buffers;
+    std::vector<uint8_t> constants, parameters;
+    uint64_t constant_bytes = 0, parameter_bytes = 0;
+    uint32_t shared_bytes = 0, local_bytes = 0, argument_bytes = 0;
+    std::vector<int64_t> symbols;
+    std::vector<std::string> special_names;
+    std::vector<int64_t> special_values;  // of those that the launch decides
+    uint64_t budget = 0;
+    bool count = true, check_races = false, same_way = false, watch = false;
+};
+
+constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
+
+// What went wrong, and at which instruction; Python names the place.
+enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget, kDiffer };
+
+struct Fault : Error {
+    Fault(FaultKind kind, int64_t source, const std::string& text) : Error(text), kind(kind), source(source) {}
+    FaultKind kind;
+    int64_t source;  // instruction, or -1
+};
+
+}  // namespace kernrec

@@ -1,0 +1,378 @@
+// Runs the basic blocks of a kernel for a batch of thread blocks.
+//
+// As long as all live lanes agree, a basic block runs for all of them. When they diverge, each lane has its own
+// position, and the lowest basic block runs first with the lanes that are there, until all agree again: compilers order
+// basic blocks so that lanes reconverge at the end of an `if` or a loop. A warp executes in the same order as if it were
+// alone, so its counts do not depend on the other warps of the batch.
+//
+// `bar.sync` holds a lane until all threads of its block that have not exited arrived. Warp-synchronous instructions wait
+// for the live lanes that their mask names. Lanes in a loop that only waits for others run when no other lane can.
+#include <algorithm>
+
+#include "batch.h"
+
+namespace kernrec {
+
+namespace {
+
+constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1, kDisagree = -1;
+constexpr uint32_t kLooksInVain = 2;  // of a lane that waits for a store, before nobody can go on
+
+}  // namespace
+
+void Batch::start(const int64_t* blocks, uint32_t count) {
+    blocks_ = count;
+    block_numbers_.assign(launch.blocks_per_batch, 0);
+    std::copy_n(blocks, count, block_numbers_.begin());
+    fill_specials();
+    std::fill(shared_.begin(), shared_.end(), kPoisonByte);
+    std::fill(local_.begin(), local_.end(), kPoisonByte);
+    for (std::vector<Copies>& copies : pending) copies.clear();
+    std::fill(committed.begin(), committed.end(), 0);
+    if (races_) races_->start_batch(block_numbers_);
+    std::fill(waiting_at_.begin(), waiting_at_.end(), -1);
+    any_waiting_ = false;
+    arrived_.clear();
+    expected_.clear();
+    const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
+    for (uint32_t warp = 0; warp < warp_count; warp++) {
+        const uint32_t first = warp % warps_per_block * kWarp;
+        const uint32_t there = warp / warps_per_block < count ? std::min(threads - first, kWarp) : 0;
+        live_[warp] = there == kWarp ? ~0u : (1u << there) - 1;
+    }
+    update_live();
+    for (uint32_t lane = 0; lane < lanes; lane++)
+        positions_[lane] = live_[lane / kWarp] >> lane % kWarp & 1 ? 0 : kExited;
+    std::fill(parked_.begin(), parked_.end(), 0);
+    std::fill(tried_.begin(), tried_.end(), 0);
+}
+
+void Batch::update_live() {
+    live_count_ = live_warps_ = 0;
+    for (uint32_t mask : live_) {
+        live_count_ += __builtin_popcount(mask);
+        live_warps_ += mask != 0;
+    }
+}
+
+void Batch::execute(const BasicBlock& block) {
+    for (const Instruction& ins : block.code) {
+        source = ins.source;
+        ins.run(*this, ins);
+    }
+}
+
+void Batch::run_all() {
+    running = 0;
+    all_full = live_count_ == lanes;
+    for (uint32_t warp = 0; warp < warp_count; warp++) {
+        if (!live_[warp]) continue;
+        running_warps_[running] = warp;
+        running_masks_[running++] = live_[warp];
+    }
+}
+
+bool Batch::spinning(uint32_t lane) const {
+    const int32_t position = positions_[lane];
+    return position < kWaits && program.blocks[position].spins;
+}
+
+int32_t Batch::lowest() {
+    int32_t lowest = kWaits;
+    if (!has_spins_) {
+        for (uint32_t lane = 0; lane < lanes; lane++)
+            lowest = std::min(lowest, parked_[lane] ? kWaits : positions_[lane]);
+        if (lowest < kWaits) return lowest;
+    } else {
+        for (uint32_t lane = 0; lane < lanes; lane++)
+            if (!parked_[lane] && !spinning(lane)) lowest = std::min(lowest, positions_[lane]);
+        if (lowest < kWaits) return lowest;
+        for (uint32_t lane = 0; lane < lanes; lane++)
+            if (!parked_[lane] && spinning(lane) && tried_[lane] < kLooksInVain)
+                lowest = std::min(lowest, positions_[lane]);
+        if (lowest < kWaits) return lowest;
+    }
+    fail_deadlocked();
+}
+
+// The lanes at a basic block that may run it; false if none may.
+bool Batch::select(int32_t position) {
+    const BasicBlock& block = program.blocks[position];
+    running = 0;
+    all_full = false;
+    for (uint32_t warp = 0; warp < warp_count; warp++) {
+        if (!live_[warp]) continue;
+        const int32_t* here = &positions_[warp * kWarp];
+        uint32_t mask = 0;
+        for (uint32_t lane = 0; lane < kWarp; lane++) mask |= uint32_t(here[lane] == position) << lane;
+        if (!mask) continue;
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            if (mask >> lane & 1) parked_[warp * kWarp + lane] = 0;
+        if (block.warp_synchronous) {
+            uint32_t named = ~0u;
+            if (block.mask) {
+                named = 0;
+                const uint32_t* masks = row<uint32_t>(block.mask) + warp * kWarp;
+                for (uint32_t lane = 0; lane < kWarp; lane++)
+                    if (mask >> lane & 1) named |= masks[lane];
+            }
+            if (named & live_[warp] & ~mask) {
+                for (uint32_t lane = 0; lane < kWarp; lane++)
+                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = 1;
+                continue;
+            }
+        }
+        running_warps_[running] = warp;
+        running_masks_[running++] = mask;
+    }
+    return running > 0;
+}
+
+void Batch::run(const int64_t* blocks, uint32_t count) {
+    start(blocks, count);
+    int32_t position = 0;  // basic block of all live lanes, or kDisagree: see `positions_`
+    uint64_t executed = 0;
+    while (live_count_) {
+        uint32_t index;
+        const bool uniform = position != kDisagree;
+        if (uniform) {
+            index = position;
+            if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
+            if (program.blocks[index].spins) {
+                for (uint32_t lane = 0; lane < lanes; lane++)
+                    if (live_[lane / kWarp] >> lane % kWarp & 1) positions_[lane] = position;
+                position = kDisagree;
+                continue;
+            }
+            run_all();
+            counts.warps[index] += live_warps_;
+            counts.lanes[index] += live_count_;
+        } else {
+            index = lowest();
+            if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
+            if (!select(index)) continue;
+            uint32_t there = 0;
+            for (uint32_t i = 0; i < running; i++) there += __builtin_popcount(running_masks_[i]);
+            if (there == live_count_ && !program.blocks[index].spins) {
+                position = index;
+                continue;
+            }
+            counts.warps[index] += running;
+            counts.lanes[index] += there;
+        }
+        const BasicBlock& block = program.blocks[index];
+        execute(block);
+        finish(block, index, uniform, position);
+        executed += block.count;
+        if (executed > launch.budget) throw Fault(FaultKind::kBudget, block.first, "");
+    }
+}
+
+void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position) {
+    source = block.end_source;
+    auto on = [&](uint32_t i) {
+        uint32_t mask = running_masks_[i];
+        if (block.guard) {
+            const uint32_t flag = flags(block.guard)[running_warps_[i]];
+            mask &= block.guard_inverted ? ~flag : flag;
+        }
+        return mask;
+    };
+    auto move = [&](uint32_t i, uint32_t mask, int32_t to) {
+        int32_t* here = &positions_[running_warps_[i] * kWarp];
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            if (mask >> lane & 1) here[lane] = to;
+    };
+    if (uniform) {
+        if (block.end == End::kNone) {
+            position++;
+            return;
+        }
+        if (block.end == End::kBranch) {
+            uint32_t taken = 0;
+            if (!block.guard) {
+                position = block.targets[0];
+                return;
+            }
+            for (uint32_t i = 0; i < running; i++) taken += __builtin_popcount(on(i));
+            if (taken == 0 || taken == live_count_) {
+                position = taken ? int32_t(block.targets[0]) : position + 1;
+                return;
+            }
+        }
+        if (block.end == End::kBarrier && block.plain && arrived_.empty()) {
+            for (uint32_t b = 0; b < launch.blocks_per_batch; b++) {
+                bool alive = false;
+                for (uint32_t warp = b * warps_per_block; warp < (b + 1) * warps_per_block; warp++)
+                    alive |= live_[warp] != 0;
+                if (!alive) continue;
+                counts.barriers.add(1);
+                if (races_) races_->pass_barrier(b);
+            }
+            position++;
+            return;
+        }
+    }
+    position = kDisagree;
+    for (uint32_t i = 0; i < running; i++) move(i, running_masks_[i], index + 1);
+    switch (block.end) {
+        case End::kNone: break;
+        case End::kBranch:
+            for (uint32_t i = 0; i < running; i++) move(i, on(i), block.targets[0]);
+            break;
+        case End::kIndexedBranch: {
+            uint32_t most = 0;
+            for (uint32_t i = 0; i < running; i++) {
+                const uint32_t* chosen = row<uint32_t>(block.index) + running_warps_[i] * kWarp;
+                for (uint32_t lane = 0; lane < kWarp; lane++)
+                    if (running_masks_[i] >> lane & 1) most = std::max(most, chosen[lane]);
+            }
+            if (most >= block.targets.size())
+                fail("index " + std::to_string(most) + " is out of range: the branch has " +
+                     std::to_string(block.targets.size()) + " targets");
+            for (uint32_t i = 0; i < running; i++) {
+                const uint32_t first = running_warps_[i] * kWarp;
+                const uint32_t* chosen = row<uint32_t>(block.index) + first;
+                for (uint32_t lane = 0; lane < kWarp; lane++)
+                    if (running_masks_[i] >> lane & 1) positions_[first + lane] = block.targets[chosen[lane]];
+            }
+            break;
+        }
+        case End::kExit:
+            for (uint32_t i = 0; i < running; i++) {
+                const uint32_t gone = on(i);
+                move(i, gone, kExited);
+                live_[running_warps_[i]] &= ~gone;
+            }
+            update_live();
+            std::fill(parked_.begin(), parked_.end(), 0);  // lanes that waited for those that exited go on
+            release();
+            break;
+        case End::kTrap:
+            for (uint32_t i = 0; i < running; i++)
+                if (const uint32_t trapped = on(i))
+                    fail(running_warps_[i], __builtin_ctz(trapped), "trapped");
+            break;
+        case End::kBarrier:
+            for (uint32_t i = 0; i < running; i++) {
+                const uint32_t mask = on(i), first = running_warps_[i] * kWarp;
+                const uint32_t* number = row<uint32_t>(block.number) + first;
+                const uint32_t* threads = block.threads ? row<uint32_t>(block.threads) + first : nullptr;
+                for (uint32_t rest = mask; rest; rest &= rest - 1) {
+                    const uint32_t lane = __builtin_ctz(rest);
+                    const std::pair<uint32_t, int64_t> key{block_of(running_warps_[i]), number[lane]};
+                    if (block.arrives) {
+                        arrived_[key]++;
+                    } else {
+                        positions_[first + lane] = kWaits;
+                        resume_[first + lane] = index + 1;
+                        waiting_at_[first + lane] = number[lane];
+                        any_waiting_ = true;
+                    }
+                    if (threads) expected_[key] = threads[lane];
+                }
+            }
+            release();
+            break;
+    }
+    if (!has_spins_ || uniform) return;
+    bool again = block.spins;
+    for (uint32_t i = 0; i < running && again; i++)
+        for (uint32_t rest = running_masks_[i]; rest; rest &= rest - 1)
+            again &= positions_[running_warps_[i] * kWarp + __builtin_ctz(rest)] == int32_t(index);
+    if (!again) {
+        std::fill(tried_.begin(), tried_.end(), 0);
+        return;
+    }
+    for (uint32_t i = 0; i < running; i++)
+        for (uint32_t rest = running_masks_[i]; rest; rest &= rest - 1)
+            tried_[running_warps_[i] * kWarp + __builtin_ctz(rest)]++;
+}
+
+// Let the lanes at every complete barrier go on.
+void Batch::release() {
+    if (!any_waiting_) return;
+    const uint32_t per_block = warps_per_block * kWarp;
+    any_waiting_ = false;
+    for (uint32_t block = 0; block < launch.blocks_per_batch; block++) {
+        std::map<int32_t, uint32_t> here;
+        uint32_t everyone = 0;
+        for (uint32_t lane = block * per_block; lane < (block + 1) * per_block; lane++) {
+            if (waiting_at_[lane] >= 0) here[waiting_at_[lane]]++;
+            everyone += live_[lane / kWarp] >> lane % kWarp & 1;
+        }
+        for (const auto& [number, waiting] : here) {
+            const std::pair<uint32_t, int64_t> key{block, number};
+            const auto expected = expected_.find(key), arrived = arrived_.find(key);
+            const int64_t needed = expected == expected_.end() ? everyone : expected->second;
+            if (int64_t(waiting) + (arrived == arrived_.end() ? 0 : arrived->second) < needed) {
+                any_waiting_ = true;
+                continue;
+            }
+            arrived_.erase(key);
+            expected_.erase(key);
+            open(block, number);
+            if (races_) races_->pass_barrier(block);
+        }
+    }
+}
+
+void Batch::open(uint32_t block, uint32_t number) {
+    const uint32_t per_block = warps_per_block * kWarp, first = block * per_block;
+    const BasicBlock* at = nullptr;
+    uint32_t yes = 0, all = 0;
+    for (uint32_t lane = first; lane < first + per_block; lane++) {
+        if (waiting_at_[lane] != int32_t(number)) continue;
+        const BasicBlock& here = program.blocks[resume_[lane] - 1];
+        if (!here.reduction) continue;
+        at = &here;
+        all++;
+        yes += ((flags(here.reduced)[lane / kWarp] >> lane % kWarp & 1) != 0) != here.reduced_inverted;
+    }
+    for (uint32_t lane = first; lane < first + per_block; lane++) {
+        if (waiting_at_[lane] != int32_t(number)) continue;
+        if (at) {
+            if (at->reduction == 1) {
+                row<uint32_t>(at->result)[lane] = yes;
+            } else {
+                const bool holds = at->reduction == 2 ? yes == all : yes > 0;
+                uint32_t& flag = flags(at->result)[lane / kWarp];
+                flag = (flag & ~(1u << lane % kWarp)) | uint32_t(holds) << lane % kWarp;
+            }
+        }
+        positions_[lane] = resume_[lane];
+        waiting_at_[lane] = -1;
+    }
+    counts.barriers.add(1);
+}
+
+void Batch::fail_deadlocked() {
+    if (has_spins_)
+        for (uint32_t lane = 0; lane < lanes; lane++)
+            if (spinning(lane)) {
+                source = program.blocks[positions_[lane]].first;
+                fail("deadlock: " + coordinates(lane) +
+                     " waits for what another thread stores, and all threads that run together with it wait, too");
+            }
+    uint32_t lane = 0;
+    while (lane < lanes && waiting_at_[lane] < 0) lane++;
+    if (lane == lanes) {
+        lane = 0;
+        while (lane + 1 < lanes && !parked_[lane]) lane++;
+        source = program.blocks[positions_[lane]].first;
+        fail("deadlock: " + coordinates(lane) + " waits for lanes of its warp that the mask names and that never arrive");
+    }
+    const uint32_t per_block = warps_per_block * kWarp, first = lane / per_block * per_block;
+    uint32_t live = 0, here = 0;
+    for (uint32_t other = first; other < first + per_block; other++) {
+        live += live_[other / kWarp] >> other % kWarp & 1;
+        here += waiting_at_[other] == waiting_at_[lane];
+    }
+    const BasicBlock& at = program.blocks[resume_[lane] - 1];
+    source = at.end_source;
+    fail("deadlock: " + std::to_string(here) + " of " + std::to_string(live) + " live threads of block " +
+         block_text(lane) + " wait at barrier " + std::to_string(waiting_at_[lane]) + ", thread " + thread_text(lane) +
+         " among them, and the others never arrive");
+}
+
+}  // namespace kernrec

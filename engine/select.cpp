@@ -1,0 +1,386 @@
+// Instructions that compare, select and move: setp set selp slct mov cvta (PTX ISA, sections 9.7.6 and 9.7.9).
+#include <array>
+#include <cmath>
+
+#include "decoder.h"
+#include "lanes.h"
+#include "number_formats.h"
+
+namespace kernrec {
+
+bool is_integer_type(const std::string& type);
+
+namespace {
+
+enum class Test { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
+
+template <class T, Test test>
+struct Holds {
+    static bool apply(T a, T b) {
+        // Of an unordered comparison the opposite ordered one is negated: true where an operand is NaN.
+        if constexpr (test == Test::kEq) return a == b;
+        else if constexpr (test == Test::kNe) return std::is_floating_point_v<T> ? (a < b) | (a > b) : a != b;
+        else if constexpr (test == Test::kLt) return a < b;
+        else if constexpr (test == Test::kLe) return a <= b;
+        else if constexpr (test == Test::kGt) return a > b;
+        else if constexpr (test == Test::kGe) return a >= b;
+        else if constexpr (test == Test::kEqu) return !((a < b) | (a > b));
+        else if constexpr (test == Test::kNeu) return a != b;
+        else if constexpr (test == Test::kLtu) return !(a >= b);
+        else if constexpr (test == Test::kLeu) return !(a > b);
+        else if constexpr (test == Test::kGtu) return !(a <= b);
+        else if constexpr (test == Test::kGeu) return !(a < b);
+        else if constexpr (test == Test::kNum) return (a == a) & (b == b);
+        else return (a != a) | (b != b);
+    }
+};
+
+struct FlushF32 {
+    static float read(float value) { return std::fabs(value) < 0x1p-126f ? std::copysign(0.0f, value) : value; }
+};
+struct ReadF16 {
+    static float read(uint16_t bits) { return f16_to_f32(bits); }
+};
+struct ReadBf16 {
+    static float read(uint16_t bits) { return bf16_to_f32(bits); }
+};
+template <uint32_t shift, class Read>
+struct ReadHalf {
+    static float read(uint32_t bits) { return Read::read(uint16_t(bits >> shift)); }
+};
+
+template <class Read, Test test>
+struct HoldsRead {
+    template <class T>
+    static bool apply(T a, T b) {
+        return Holds<float, test>::apply(Read::read(a), Read::read(b));
+    }
+};
+
+template <class T, class Read, size_t... test>
+std::array<Run, sizeof...(test)> test_runs(std::index_sequence<test...>) {
+    if constexpr (std::is_void_v<Read>) return {Compare<Holds<T, Test(test)>, T, T>::run...};
+    else return {Compare<HoldsRead<Read, Test(test)>, T, T>::run...};
+}
+
+template <class T, class Read = void>
+Run test_run(const std::string& name) {
+    static const std::map<std::string, Test> tests = {
+        {"eq", Test::kEq},   {"ne", Test::kNe},   {"lt", Test::kLt},   {"le", Test::kLe},   {"gt", Test::kGt},
+        {"ge", Test::kGe},   {"lo", Test::kLt},   {"ls", Test::kLe},   {"hi", Test::kGt},   {"hs", Test::kGe},
+        {"equ", Test::kEqu}, {"neu", Test::kNeu}, {"ltu", Test::kLtu}, {"leu", Test::kLeu}, {"gtu", Test::kGtu},
+        {"geu", Test::kGeu}, {"num", Test::kNum}, {"nan", Test::kNan},
+    };
+    const auto found = tests.find(name);
+    if (found == tests.end()) refuse("." + name);
+    return test_runs<T, Read>(std::make_index_sequence<size_t(Test::kNan) + 1>{})[size_t(found->second)];
+}
+
+// `upper`: of packed types, compare the upper halves.
+Run comparison(const std::string& name, const std::string& type, bool ftz, bool upper) {
+    if (type == "f32") return ftz ? test_run<float, FlushF32>(name) : test_run<float>(name);
+    if (ftz) refuse(".ftz of ." + type);
+    if (type == "f64") return test_run<double>(name);
+    if (type == "f16") return test_run<uint16_t, ReadF16>(name);
+    if (type == "bf16") return test_run<uint16_t, ReadBf16>(name);
+    if (type == "f16x2")
+        return upper ? test_run<uint32_t, ReadHalf<16, ReadF16>>(name) : test_run<uint32_t, ReadHalf<0, ReadF16>>(name);
+    if (type == "bf16x2")
+        return upper ? test_run<uint32_t, ReadHalf<16, ReadBf16>>(name) : test_run<uint32_t, ReadHalf<0, ReadBf16>>(name);
+    if (type == "s32") return test_run<int32_t>(name);
+    if (type == "u32" || type == "b32") return test_run<uint32_t>(name);
+    if (type == "s64") return test_run<int64_t>(name);
+    if (type == "u64" || type == "b64") return test_run<uint64_t>(name);
+    if (type == "s16") return test_run<int16_t>(name);
+    if (type == "u16" || type == "b16") return test_run<uint16_t>(name);
+    refuse("the type ." + type);
+}
+
+struct AndFlag {
+    static uint32_t apply(uint32_t a, uint32_t b) { return a & b; }
+};
+struct OrFlag {
+    static uint32_t apply(uint32_t a, uint32_t b) { return a | b; }
+};
+struct XorFlag {
+    static uint32_t apply(uint32_t a, uint32_t b) { return a ^ b; }
+};
+struct NotFlag {
+    static uint32_t apply(uint32_t a, uint32_t) { return ~a; }
+};
+struct SameFlag {
+    static uint32_t apply(uint32_t a, uint32_t) { return a; }
+};
+
+void emit_flags(Decoder& decoder, Run run, Row d, Row a, Row b = {}) {
+    Instruction& made = decoder.emit(run);
+    made.d = d;
+    made.a = a;
+    made.b = b;
+}
+
+// Compare two operands into a scratch predicate.
+Row compared(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type, bool ftz, bool upper) {
+    const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
+    const Row result = decoder.scratch(1);
+    emit_flags(decoder, comparison(name, type, ftz, upper), result, a, b);
+    return result;
+}
+
+const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() < 2 || ins.operands.size() < 3) refuse();
+    const std::string &name = ins.modifiers[0], &type = ins.type();
+    std::string combine;
+    for (size_t i = 1; i + 1 < ins.modifiers.size(); i++) {
+        const std::string& mark = ins.modifiers[i];
+        if (mark == "and" || mark == "or" || mark == "xor") combine = mark;
+        else if (mark != "ftz") refuse("." + mark);
+    }
+    const bool ftz = ins.has("ftz"), packed = type.find("x2") != std::string::npos;
+    const bool is_pair = ins.operands[0].kind == OperandKind::kPair;
+    for (size_t which = 0; which < (is_pair ? 2u : 1u); which++) {
+        const Operand& target = is_pair ? ins.operands[0].items[which] : ins.operands[0];
+        if (target.kind == OperandKind::kNone) continue;
+        const Row d = decoder.write(target, "pred");
+        // The second result is the complement; of a packed type, the result of the upper half.
+        if (combine.empty() && (which == 0 || packed)) {
+            const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
+            emit_flags(decoder, comparison(name, type, ftz, which == 1), d, a, b);
+            continue;
+        }
+        Row first = compared(decoder, ins, name, type, ftz, packed && which == 1);
+        if (which == 1 && !packed) emit_flags(decoder, flagwise<NotFlag>, first, first);
+        if (combine.empty()) {
+            emit_flags(decoder, flagwise<SameFlag>, d, first);
+            continue;
+        }
+        if (ins.operands.size() != 4) refuse();
+        auto [third, negated] = decoder.flag(ins.operands[3]);
+        if (negated) {
+            const Row other = decoder.scratch(1);
+            emit_flags(decoder, flagwise<NotFlag>, other, third);
+            third = other;
+        }
+        emit_flags(decoder, combine == "and" ? flagwise<AndFlag> : combine == "or" ? flagwise<OrFlag> : flagwise<XorFlag>,
+                   d, first, third);
+    }
+});
+
+// d = flag ? a : b, by bits.
+template <class T>
+void select_lanes(Batch& batch, const Instruction& ins) {
+    T* d = batch.row<T>(ins.d);
+    const T *a = batch.row<T>(ins.a), *b = batch.row<T>(ins.b);
+    const uint32_t* flags = batch.flags(ins.c);
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        const uint32_t flag = ins.mode ? ~flags[warp] : flags[warp];
+        T result[kWarp];
+#pragma GCC ivdep
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            result[lane] = kLanes.bit[lane] & flag ? a[first + lane] : b[first + lane];
+        if (mask == ~0u) std::memcpy(d + first, result, sizeof result);
+        else put(d + first, result, mask);
+    });
+}
+
+Run select_run(uint32_t width) {
+    switch (width) {
+        case 8: return select_lanes<uint8_t>;
+        case 16: return select_lanes<uint16_t>;
+        case 32: return select_lanes<uint32_t>;
+        case 64: return select_lanes<uint64_t>;
+        default: refuse("a selection of predicates");
+    }
+}
+
+const Registration kSelp({"selp"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 4) refuse();
+    const std::string& type = ins.type();
+    const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
+    const auto [flag, negated] = decoder.flag(ins.operands[3]);
+    const Row d = decoder.write(ins.operands[0], type);
+    Instruction& made = decoder.emit(select_run(width_of(type)));
+    made.d = d;
+    made.a = a;
+    made.b = b;
+    made.c = flag;
+    made.mode = negated;
+});
+
+template <class C>
+struct NotNegative {
+    static bool apply(C c) { return c >= C(0); }
+};
+
+const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() < 2 || ins.operands.size() != 4) refuse();
+    const std::string &chooser = ins.type(), &type = ins.modifiers[ins.modifiers.size() - 2];
+    if (ins.modifiers.size() > 2 || (chooser != "s32" && chooser != "f32")) refuse();
+    const Row c = decoder.read(ins.operands[3], chooser), flag = decoder.scratch(1);
+    emit_flags(decoder, chooser == "s32" ? Compare<NotNegative<int32_t>, int32_t>::run : Compare<NotNegative<float>, float>::run,
+               flag, c);
+    const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
+    const Row d = decoder.write(ins.operands[0], type);
+    Instruction& made = decoder.emit(select_run(width_of(type)));
+    made.d = d;
+    made.a = a;
+    made.b = b;
+    made.c = flag;
+});
+
+const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() < 3 || ins.operands.size() != 3) refuse();
+    const std::string &name = ins.modifiers[0], &type = ins.type(), &result = ins.modifiers[ins.modifiers.size() - 2];
+    for (size_t i = 1; i + 2 < ins.modifiers.size(); i++)
+        if (ins.modifiers[i] != "ftz") refuse("." + ins.modifiers[i]);
+    if (type.find("x2") != std::string::npos || result.find("x2") != std::string::npos) refuse("a packed type");
+    const Row flag = compared(decoder, ins, name, type, ins.has("ftz"), false);
+    const uint32_t width = width_of(result);
+    uint64_t yes = ~0ull;
+    if (result == "bf16") yes = 0x3F80;
+    else if (result == "f16") yes = 0x3C00;
+    else if (result == "f32") yes = 0x3F800000;
+    else if (result == "f64") yes = 0x3FF0000000000000;
+    if (width < 64) yes &= (1ull << width) - 1;
+    const Row d = decoder.write(ins.operands[0], result);
+    Instruction& made = decoder.emit(select_run(width));
+    made.d = d;
+    made.a = decoder.constant(width, yes);
+    made.b = decoder.constant(width, 0);
+    made.c = flag;
+});
+
+template <class T>
+struct Copy {
+    static T apply(T a) { return a; }
+};
+
+Run copy_run(uint32_t width) {
+    switch (width) {
+        case 1: return flagwise<SameFlag>;
+        case 8: return Lanewise<Copy<uint8_t>, uint8_t, uint8_t>::run;
+        case 16: return Lanewise<Copy<uint16_t>, uint16_t, uint16_t>::run;
+        case 32: return Lanewise<Copy<uint32_t>, uint32_t, uint32_t>::run;
+        default: return Lanewise<Copy<uint64_t>, uint64_t, uint64_t>::run;
+    }
+}
+
+// d = parts of a register, or a register of parts.
+template <class Whole, class Part>
+void pack(Batch& batch, const Instruction& ins) {
+    Whole* d = batch.row<Whole>(ins.d);
+    const size_t count = ins.list.size();
+    const Part* parts[8];
+    for (size_t i = 0; i < count; i++) parts[i] = batch.row<Part>(ins.list[i]);
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        Whole result[kWarp];
+        for (uint32_t lane = 0; lane < kWarp; lane++) {
+            Whole value = 0;
+            for (size_t i = 0; i < count; i++) value |= Whole(parts[i][first + lane]) << 8 * sizeof(Part) * i;
+            result[lane] = value;
+        }
+        put(d + first, result, mask);
+    });
+}
+
+template <class Whole, class Part>
+void unpack(Batch& batch, const Instruction& ins) {
+    Part* d = batch.row<Part>(ins.d);
+    const Whole* a = batch.row<Whole>(ins.a);
+    const uint32_t shift = ins.mode;
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        Part result[kWarp];
+        for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = Part(a[first + lane] >> shift);
+        put(d + first, result, mask);
+    });
+}
+
+Run pack_run(uint32_t whole, uint32_t part) {
+    if (whole == 64 && part == 32) return pack<uint64_t, uint32_t>;
+    if (whole == 64 && part == 16) return pack<uint64_t, uint16_t>;
+    if (whole == 64 && part == 8) return pack<uint64_t, uint8_t>;
+    if (whole == 32 && part == 16) return pack<uint32_t, uint16_t>;
+    if (whole == 32 && part == 8) return pack<uint32_t, uint8_t>;
+    if (whole == 16 && part == 8) return pack<uint16_t, uint8_t>;
+    if (whole == 32 && part == 32) return pack<uint32_t, uint32_t>;
+    if (whole == 64 && part == 64) return pack<uint64_t, uint64_t>;
+    refuse("a vector of " + std::to_string(part) + " bits");
+}
+
+Run unpack_run(uint32_t whole, uint32_t part) {
+    if (whole == 64 && part == 32) return unpack<uint64_t, uint32_t>;
+    if (whole == 64 && part == 16) return unpack<uint64_t, uint16_t>;
+    if (whole == 64 && part == 8) return unpack<uint64_t, uint8_t>;
+    if (whole == 32 && part == 16) return unpack<uint32_t, uint16_t>;
+    if (whole == 32 && part == 8) return unpack<uint32_t, uint8_t>;
+    if (whole == 16 && part == 8) return unpack<uint16_t, uint8_t>;
+    if (whole == 32 && part == 32) return unpack<uint32_t, uint32_t>;
+    if (whole == 64 && part == 64) return unpack<uint64_t, uint64_t>;
+    refuse("a vector of " + std::to_string(part) + " bits");
+}
+
+const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2 || ins.modifiers.size() != 1) refuse();
+    const std::string& type = ins.type();
+    const uint32_t width = type == "b128" ? 128 : width_of(type);
+    const Operand &target = ins.operands[0], &source = ins.operands[1];
+    if (width == 128) refuse("the type .b128");
+    if (source.kind == OperandKind::kVector) {
+        const uint32_t part = width / uint32_t(source.items.size());
+        const Run run = pack_run(width, part);
+        std::vector<Row> parts;
+        for (const Operand& item : source.items) parts.push_back(decoder.read(item, "b" + std::to_string(part)));
+        const Row d = decoder.write(target, type);
+        Instruction& made = decoder.emit(run);
+        made.d = d;
+        made.list = parts;
+        return;
+    }
+    if (target.kind == OperandKind::kVector) {
+        const uint32_t part = width / uint32_t(target.items.size());
+        const Run run = unpack_run(width, part);
+        const Row a = decoder.read(source, type);
+        for (size_t i = 0; i < target.items.size(); i++) {
+            if (target.items[i].kind == OperandKind::kNone) continue;
+            const Row d = decoder.write(target.items[i], "b" + std::to_string(part));
+            Instruction& made = decoder.emit(run);
+            made.d = d;
+            made.a = a;
+            made.mode = part * uint32_t(i);
+        }
+        return;
+    }
+    const Row a = decoder.read(source, type), d = decoder.write(target, type);
+    emit_flags(decoder, copy_run(width), d, a);
+});
+
+template <bool leave>
+struct Window {
+    static uint64_t apply(uint64_t a, uint64_t base) { return leave ? a - base : a + base; }
+};
+
+const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
+    static const std::map<std::string, uint64_t> windows = {
+        {"global", 0}, {"shared", 1}, {"local", 2}, {"const", 3}, {"param", 4}};
+    if (ins.operands.size() != 2) refuse();
+    const std::string& type = ins.type();
+    uint64_t window = ~0ull;
+    for (const std::string& mark : ins.modifiers)
+        if (const auto found = windows.find(mark); found != windows.end()) window = found->second;
+    if (window == ~0ull) refuse("the state space");
+    const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], type);
+    if (window == 0) return emit_flags(decoder, copy_run(width_of(type)), d, a);
+    if (type != "u64") refuse("a 32-bit generic address");
+    emit_flags(decoder, ins.has("to") ? Lanewise<Window<true>, uint64_t, uint64_t, uint64_t>::run
+                                      : Lanewise<Window<false>, uint64_t, uint64_t, uint64_t>::run,
+               d, a, decoder.constant(64, window << kWindowShift));
+});
+
+const Registration kCreatepolicy({"createpolicy"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.empty() || ins.modifiers[0] != "fractional") refuse("a policy for a range of addresses");
+    const Row d = decoder.write(ins.operands[0], "b64");
+    emit_flags(decoder, copy_run(64), d, decoder.constant(64, 0));
+});
+
+}  // namespace
+}  // namespace kernrec

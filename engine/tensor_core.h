@@ -1,0 +1,319 @@
+// Tensor-core instructions on the registers of one warp: mma.sync, wmma, wgmma and tcgen05.
+//
+// Sources: PTX ISA, sections "Warp Level Matrix Multiply-Accumulate Instructions", "Asynchronous Warpgroup Level Matrix
+// Multiply-Accumulate Instructions" and "TensorCore 5th Generation Family Instructions".
+//
+// PTX leaves open in which order and precision products are added. Here the products of one element of D are added
+// along K in float64, one after the other, then C is added, and the sum is rounded once to the type of D. Integers are
+// exact and wrap, or saturate with `.satfinite`. NaN results are canonical (0x7FFFFFFF, 0x7FFF).
+//
+// Fragments (PTX ISA, "Matrix Fragments for mma"): with g = lane / 4, t = lane % 4 and p elements in a register,
+// register r of a lane holds, e = 0 .. p - 1:
+//   A (m x k): row g + 8 (r % (m / 8)), column 4 p (r / (m / 8)) + p t + e
+//   B (k x 8): row 4 p r + p t + e, column g
+//   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; as f16 in halves: row g + 8 r, column 2 t + e
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "memory.h"
+#include "number_formats.h"
+
+namespace kernrec {
+
+// One 32-bit register of a warp: a value for each lane. A fragment is an array of them.
+using Register = uint32_t*;
+using ConstRegister = const uint32_t*;
+
+// How the elements of a type lie in registers, and what their operations are counted as.
+struct ElementType {
+    int bits;
+    const char* counted;  // `mma.<counted>`
+    int eighths = 8;      // time of an operation over that of the type it is counted as, in eighths
+
+    int register_bits() const { return bits > 32 ? bits : 32; }
+    int per_register() const { return register_bits() / bits; }
+};
+const ElementType& element_type(NumberType type);
+
+// D (m x 8) = A (m x k) B (k x 8) + C.
+struct MatrixMultiply {
+    int m;
+    int k;
+    NumberType a, b, c, d;
+    bool saturates = false;   // .satfinite of integers
+    bool counts_xor = false;  // of bits: count those that differ, not those that are both set
+
+    int registers_a() const { return m * k / (32 * element_type(a).per_register()); }
+    int registers_b() const { return 8 * k / (32 * element_type(b).per_register()); }
+    int registers_c() const { return m * 8 / (32 * element_type(c).per_register()); }
+    int registers_d() const { return m * 8 / (32 * element_type(d).per_register()); }
+    uint64_t operations() const { return uint64_t(2) * m * 8 * k; }
+};
+
+// Whether A and B may have these types together, and whether their products may be summed in those of C and D.
+bool may_multiply(NumberType a, NumberType b);
+bool is_product_type(const MatrixMultiply& types);
+
+// Read the modifiers of `mma.sync` (PTX ISA, section "mma"): all shapes and types without `.kind` and sparsity.
+MatrixMultiply mma_form(const Modifiers& modifiers);
+
+// Execute `mma.sync` for one warp. Registers of f64 are arrays of 32 `uint64_t`.
+void mma_sync(const MatrixMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
+              const Register* d);
+void mma_sync_f64(const MatrixMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
+                  const uint64_t* const* c, uint64_t* const* d);
+
+// Count operations as `<unit>.<type>`.
+void count_operations(Memory& memory, const char* unit, NumberType type, uint64_t operations);
+
+// mma.sync of numbers with 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
+struct ScaledMultiply {
+    int k;        // m is 16
+    bool packed;  // two numbers of 4 bits in a byte; else a byte holds one number
+    NumberType a, b, c, d;
+    int factors = 0;  // scale factors along K; 0: no block scaling
+    NumberType scale = NumberType::kUe8m0;
+};
+ScaledMultiply scaled_mma_form(const Modifiers& modifiers);
+
+// Where the scale factors of A or B are: a register, the first byte in it, and which threads of four hold them.
+struct ScaleOperand {
+    ConstRegister factors = nullptr;
+    uint32_t byte = 0;
+    uint32_t thread = 0;
+};
+void scaled_mma(const ScaledMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
+                const Register* d, const ScaleOperand& scale_a, const ScaleOperand& scale_b);
+void count_scaled_mma(Memory& memory, const ScaledMultiply& form);
+
+// --- wmma (PTX ISA, section "wmma"): fragments have the layout of mma.sync ---
+
+struct WmmaShape {
+    int m, n, k;
+};
+
+// Elements that each lane of a warp moves at once, because they lie side by side in memory.
+struct WmmaPiece {
+    std::array<int, kWarp> row;
+    std::array<int, kWarp> column;
+    int first_element;  // its number in the fragment of a lane
+    int elements;
+};
+
+// `wmma.load` and `wmma.store`.
+struct WmmaMove {
+    bool store;
+    char operand;  // a, b, c or d
+    NumberType type;
+    WmmaShape shape;
+    bool by_row;    // the elements of a row lie side by side in memory
+    int registers;  // of the fragment
+    int distinct;   // registers with different elements: of f16, fragments of A and B repeat theirs
+    std::vector<WmmaPiece> pieces;
+
+    int bits() const { return element_type(type).bits; }
+    uint32_t default_stride() const;  // elements from one row or column to the next without gaps
+    uint32_t piece_bytes(const WmmaPiece& piece) const { return uint32_t(piece.elements * bits() / 8); }
+    uint32_t unit_bytes(const WmmaPiece& piece) const;
+};
+WmmaMove wmma_move_form(const Modifiers& modifiers);
+
+// `wmma.mma`: one MatrixMultiply for each eight columns of B.
+struct WmmaMultiply {
+    MatrixMultiply tile;
+    int n;
+    int registers_a, registers_b, registers_c, registers_d;  // of the whole fragments, repeated ones included
+
+    int tiles() const { return n / 8; }
+};
+WmmaMultiply wmma_multiply_form(const Modifiers& modifiers);
+void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
+              const Register* d);
+void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint64_t* const* b,
+                  const uint64_t* const* c, uint64_t* const* d);
+
+// --- Matrices in shared memory (PTX ISA, sections "Matrix Descriptor Format" and "Shared memory descriptor") ---
+
+// Where a matrix lies in shared memory. A tile is made of eight rows (four if `piece` is 32) of `row` bytes, one behind
+// the other; with more than 16 bytes in a row, its pieces are exchanged by the address (swizzled).
+struct MatrixDescriptor {
+    uint32_t start;
+    uint32_t leading_bytes;
+    uint32_t stride_bytes;
+    uint32_t base_offset;
+    uint32_t row_bytes;
+    uint32_t piece_bytes = 16;
+};
+// Decode a descriptor, or raise std::invalid_argument with the reason.
+MatrixDescriptor wgmma_descriptor(uint64_t bits);
+MatrixDescriptor tcgen05_descriptor(uint64_t bits);
+
+// Extents of a tile that an instruction reads: `extent` elements along M or N, `depth` along K.
+struct TileShape {
+    uint32_t extent;
+    uint32_t depth;
+    uint32_t element_bytes;
+    bool mn_major = false;  // rows run along M or N
+};
+// Return the address of a byte of a tile: `along` bytes along its row, in row `across`.
+uint32_t tile_address(const MatrixDescriptor& descriptor, bool mn_major, uint32_t across, uint32_t along);
+
+// Bytes of A and B along K that one wgmma or tcgen05.mma reads.
+constexpr uint32_t kTileRowBytes = 32;
+
+// Read a tile of the shared memory of a thread block: bytes in the order (extent, depth). Fails for a descriptor that
+// describes no matrix or one beyond shared memory. `addresses`, if given, gets the address of each element.
+std::vector<uint8_t> read_tile(Memory& memory, uint32_t block, bool is_tcgen05, uint64_t descriptor,
+                               const TileShape& shape, std::vector<uint32_t>* addresses = nullptr);
+
+// --- wgmma (PTX ISA, section "wgmma.mma_async") ---
+
+struct WgmmaMultiply {
+    int n, k;
+    NumberType d, a, b;
+    bool saturates;
+
+    int registers_d() const { return n / (d == NumberType::kF16 ? 4 : 2); }
+    bool may_transpose() const { return a == NumberType::kF16 || a == NumberType::kBf16; }
+};
+WgmmaMultiply wgmma_form(const Modifiers& modifiers);
+
+// Where A and B of a wgmma.mma_async are. A is in registers if `a_registers` is set.
+struct WgmmaOperands {
+    const ConstRegister* a_registers = nullptr;
+    uint64_t a_descriptor = 0;
+    uint64_t b_descriptor = 0;
+    bool a_mn_major = false;
+    bool b_mn_major = false;
+    int sign = 1;        // imm-scale-a times imm-scale-b
+    bool adds_d = true;  // scale-d
+};
+
+// Multiply the 16 rows of A and D that one warp of a warpgroup has. `quarter` is the warp's number in its warpgroup;
+// warp 0 counts what tensor cores read of shared memory. `bytes_read`, if given, gets the addresses of the elements.
+void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block, int quarter,
+               const Register* d, std::vector<uint32_t>* bytes_read = nullptr);
+
+// --- tcgen05 (PTX ISA, section "TensorCore 5th Generation Family Instructions") ---
+
+constexpr uint32_t kTensorLanes = 128;
+constexpr uint32_t kTensorColumns = 512;
+
+// One cell of tensor memory of a thread block.
+struct Cell {
+    uint32_t lane;
+    uint32_t column;
+};
+using Cells = std::vector<Cell>;
+
+// Why cells of tensor memory may not be used yet.
+enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
+
+// Tensor memory of one thread block, and what is under way in it (PTX ISA, section "Tensor Memory"). Functions raise
+// std::invalid_argument with the reason, without the instruction.
+class TensorMemory {
+ public:
+    uint32_t allocate(uint32_t columns, const std::string& site);
+    void release(uint32_t address, uint32_t columns);
+    void relinquish() { closed_ = true; }
+    // Raise if columns were not released when the kernel ended; the text begins with the site of the allocation.
+    void check_released() const;
+
+    void load(const Cells& cells, uint32_t* values);         // under way until finish(kLoaded)
+    void store(const Cells& cells, const uint32_t* values);  // under way until finish(kStored)
+    void begin(const Cells& read, const Cells& written);     // of a matrix operation
+    void end(const Cells& read, const Cells& written);
+    void finish(TensorUse use, const Cells& cells);  // loads or stores of cells are done
+
+    uint32_t value(Cell cell) const { return cells_[index(cell)]; }
+    void put(Cell cell, uint32_t value) { cells_[index(cell)] = value; }
+
+ private:
+    struct Allocation {
+        uint32_t first, columns;
+        std::string site;
+    };
+    static size_t index(Cell cell) { return size_t(cell.lane) * kTensorColumns + cell.column; }
+    void check(const Cells& cells, std::initializer_list<TensorUse> hindrances) const;
+
+    std::vector<uint32_t> cells_;
+    std::array<std::vector<int16_t>, 4> under_way_;
+    std::vector<Allocation> allocations_;
+    bool closed_ = false;
+};
+
+// `tcgen05.ld` and `tcgen05.st`: cells of the registers of a warp, in the order (lane of the warp, register).
+struct TensorMove {
+    std::string shape;
+    int registers;
+    bool packed;  // .pack::16b, .unpack::16b
+};
+TensorMove tensor_move_form(const Modifiers& modifiers);
+Cells tensor_move_cells(const TensorMove& form, uint32_t address, uint32_t split_columns);
+
+// Instruction descriptor of `tcgen05.mma` (PTX ISA, section "Instruction descriptor").
+struct InstructionDescriptor {
+    int m, n;
+    NumberType a, b, d;
+    bool a_mn_major, b_mn_major;
+    int sign;
+    bool saturates;
+    NumberType scale = NumberType::kUe8m0;  // of block-scaled kinds
+    int first_scale_a = 0, first_scale_b = 0;
+};
+
+// What the name of a `tcgen05.mma` says.
+struct TensorMultiply {
+    std::string kind;
+    int ctas;    // thread blocks that multiply together
+    int vector;  // numbers along K that share a scale factor; 0: none does
+
+    bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
+};
+TensorMultiply tensor_multiply_form(const Modifiers& modifiers);
+InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply& form);
+
+// Operands of one `tcgen05.mma` of one thread.
+struct TensorOperands {
+    uint32_t d_address;
+    bool a_in_tensor_memory;
+    uint64_t a;  // descriptor or address
+    uint64_t b_descriptor;
+    uint32_t scale_a_address = 0, scale_b_address = 0;
+    const uint32_t* disabled = nullptr;  // masks of the lanes of D that keep their values: 4 words for each block
+    bool adds_d = true;
+    int divide_by_power = 0;  // D is divided by 2 to this power before
+};
+
+// What an operation reads and writes, one entry for each of its thread blocks.
+struct TensorOperation {
+    std::vector<uint32_t> blocks;
+    std::vector<Cells> read;
+    std::vector<Cells> written;
+    std::vector<std::vector<uint32_t>> shared_bytes;  // addresses of the elements read from shared memory
+};
+
+// Multiply. `blocks` are the positions of one or two thread blocks and their tensor memories.
+TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
+                            const TensorOperands& operands,
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
+
+// `tcgen05.cp`: rows of a matrix in shared memory to lanes of tensor memory.
+struct TensorCopy {
+    uint32_t rows, row_bytes;
+    std::vector<uint32_t> first_lanes;  // of each copy of the rows
+    uint32_t lane_step;
+    bool skips_quarter;  // rows 32 to 63 go to the lanes from 64 on
+    int ctas;
+};
+TensorCopy tensor_copy_form(const Modifiers& modifiers);
+TensorOperation tcgen05_cp(Memory& memory, const TensorCopy& form, uint32_t address, uint64_t descriptor,
+                           const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
+
+}  // namespace kernrec

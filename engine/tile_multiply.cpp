@@ -1,0 +1,291 @@
+// The arithmetic of tensor cores: see the header. Functions are inlined into one function for each instruction
+// set, where compilers vectorize their loops.
+#include "tile_multiply.h"
+
+#include <cmath>
+#include <cstring>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")  // GCC vectorizes loops of unknown length at this level only
+#endif
+
+namespace kernrec {
+namespace {
+
+using Type = NumberType;
+
+template <bool kFused>
+[[gnu::always_inline]] inline double plus_product(double sum, double x, double y) {
+    return kFused ? std::fma(x, y, sum) : sum + x * y;
+}
+
+// Inlined into one function for each instruction set. Four rows of sums stay in vector registers.
+template <bool kFused>
+[[gnu::always_inline]] inline void multiply_rows(const TileA& a, const double* b, double* sums) {
+    const int high = a.m / 8, blocks = a.k / a.width, width = a.width;
+    for (int row = 0; row < a.m; row += 4) {
+        double sum0[8] = {}, sum1[8] = {}, sum2[8] = {}, sum3[8] = {};
+        for (int block = 0; block < blocks; ++block) {
+            const double* part = a.numbers + ((block * high + row / 8) * 8 + row % 8) * width;
+            const double* rows = b + block * width * 8;
+            for (int k = 0; k < width; ++k) {
+                const double x0 = part[k], x1 = part[width + k], x2 = part[2 * width + k], x3 = part[3 * width + k];
+                for (int j = 0; j < 8; ++j) {
+                    const double y = rows[8 * k + j];
+                    sum0[j] = plus_product<kFused>(sum0[j], x0, y);
+                    sum1[j] = plus_product<kFused>(sum1[j], x1, y);
+                    sum2[j] = plus_product<kFused>(sum2[j], x2, y);
+                    sum3[j] = plus_product<kFused>(sum3[j], x3, y);
+                }
+            }
+        }
+        std::memcpy(sums + 8 * row, sum0, sizeof sum0);
+        std::memcpy(sums + 8 * row + 8, sum1, sizeof sum1);
+        std::memcpy(sums + 8 * row + 16, sum2, sizeof sum2);
+        std::memcpy(sums + 8 * row + 24, sum3, sizeof sum3);
+    }
+}
+
+[[gnu::always_inline]] inline void decode_bytes_inline(Type type, const uint8_t* bytes, int count, double* numbers) {
+    const auto each = [&](auto sample, auto decode) {
+        for (int i = 0; i < count; ++i) {
+            decltype(sample) code;
+            std::memcpy(&code, bytes + i * sizeof code, sizeof code);
+            numbers[i] = decode(code);
+        }
+    };
+    switch (type) {
+        case Type::kF16: each(uint16_t(), [](uint16_t code) { return f16_to_f32(code); }); break;
+        case Type::kBf16: each(uint16_t(), [](uint16_t code) { return bf16_to_f32(code); }); break;
+        // Tensor cores ignore the last 13 bits of a tf32 operand.
+        case Type::kTf32: each(uint32_t(), [](uint32_t code) { return bit_cast<float>(code & 0xFFFFE000u); }); break;
+        case Type::kS8: each(int8_t(), [](int8_t code) { return code; }); break;
+        case Type::kU8: each(uint8_t(), [](uint8_t code) { return code; }); break;
+        case Type::kB1:
+            for (int i = 0; i < count; ++i) numbers[i] = bytes[i / 8] >> i % 8 & 1;
+            break;
+        default: {
+            const float* values = small_float_values(type);
+            each(uint8_t(), [values](uint8_t code) { return values[code]; });
+        }
+    }
+}
+
+// Decode 32 words, one of each lane, into 32 p numbers.
+[[gnu::always_inline]] inline void decode_words(Type type, const uint32_t* words, bool signs, double* out) {
+    if (type == Type::kB1) {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int bit = 0; bit < 32; ++bit) {
+                const int value = int(words[lane] >> bit & 1);
+                out[32 * lane + bit] = signs ? 1 - 2 * value : value;
+            }
+        return;
+    }
+    if (type == Type::kS4 || type == Type::kU4) {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < 8; ++i) {
+                const int code = int(words[lane] >> 4 * i & 15);
+                out[8 * lane + i] = type == Type::kS4 && code > 7 ? code - 16 : code;
+            }
+        return;
+    }
+    decode_bytes_inline(type, reinterpret_cast<const uint8_t*>(words), 1024 / number_bits(type), out);
+}
+
+void decode_small_words(const SmallFloats& codes, const uint32_t* words, double* out) {
+    const float* values = small_float_values(codes.type);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(words);
+    for (int i = 0; i < 128; ++i) {
+        if (codes.packed) {
+            out[2 * i] = values[bytes[i] & 15];
+            out[2 * i + 1] = values[bytes[i] >> 4];
+        } else {
+            const bool eight = codes.type == Type::kE4m3 || codes.type == Type::kE5m2;
+            const int code = codes.type == Type::kE2m1 ? bytes[i] >> 2 & 15 : eight ? bytes[i] : bytes[i] & 63;
+            out[i] = values[code];
+        }
+    }
+}
+
+// Put the numbers of one register of B, 8 columns of `width` numbers each, into rows.
+[[gnu::always_inline]] inline void transpose_block(const double* block, int width, double* rows) {
+    for (int k = 0; k < width; ++k)
+        for (int column = 0; column < 8; ++column) rows[8 * k + column] = block[column * width + k];
+}
+
+[[gnu::always_inline]] inline uint16_t to_f16(double value) {
+    const uint64_t bits = bit_cast<uint64_t>(value), magnitude = bits & 0x7FFFFFFFFFFFFFFF;
+    const auto sign = uint16_t(bits >> 48 & 0x8000);
+    if (magnitude > 0x7FF0000000000000) return 0x7FFF;
+    if (magnitude >= 0x40EFFE0000000000) return sign | 0x7C00;  // 65520 and more
+    if (magnitude < 0x3F10000000000000) {                       // below 2^-14: a multiple of 2^-24
+        const double shifted = std::fabs(value) + 0x1.8p28;
+        return sign | uint16_t(bit_cast<uint64_t>(shifted) & 0x7FF);
+    }
+    const uint64_t rounded = magnitude + 0x1FFFFFFFFFF + (magnitude >> 42 & 1);
+    return sign | uint16_t((rounded >> 42) - (uint64_t(1023 - 15) << 10));
+}
+
+[[gnu::always_inline]] inline uint32_t to_f32(double value) {
+    const auto bits = bit_cast<uint32_t>(float(value));
+    return value == value ? bits : 0x7FFFFFFF;
+}
+
+[[gnu::always_inline]] inline uint32_t to_s32(double value, bool saturates) {
+    if (saturates) value = value < -2147483648.0 ? -2147483648.0 : value > 2147483647.0 ? 2147483647.0 : value;
+    return uint32_t(int64_t(value));
+}
+
+[[gnu::always_inline]] inline void decode_a_inline(Type type, int registers, const uint32_t* const* fragment,
+                                                   bool signs, double* numbers) {
+    const int per_word = 32 / number_bits(type);
+    for (int r = 0; r < registers; ++r) decode_words(type, fragment[r], signs, numbers + 32 * per_word * r);
+}
+
+[[gnu::always_inline]] inline void decode_b(Type type, int registers, const uint32_t* const* fragment, bool signs,
+                                            double* numbers) {
+    const int per_word = 32 / number_bits(type);
+    alignas(64) double block[1024];
+    for (int r = 0; r < registers; ++r) {
+        decode_words(type, fragment[r], signs, block);
+        transpose_block(block, 4 * per_word, numbers + 32 * per_word * r);
+    }
+}
+
+[[gnu::always_inline]] inline void add_c_inline(Type type, int m, const uint32_t* const* fragment, double* sums) {
+    for (int high = 0; high < m / 8; ++high) {
+        double* part = sums + 64 * high;
+        if (type == Type::kF16) {
+            for (int lane = 0; lane < 32; ++lane) {
+                part[2 * lane] += f16_to_f32(uint16_t(fragment[high][lane]));
+                part[2 * lane + 1] += f16_to_f32(uint16_t(fragment[high][lane] >> 16));
+            }
+            continue;
+        }
+        for (int e = 0; e < 2; ++e) {
+            const uint32_t* words = fragment[2 * high + e];
+            if (type == Type::kF32)
+                for (int lane = 0; lane < 32; ++lane) part[2 * lane + e] += bit_cast<float>(words[lane]);
+            else
+                for (int lane = 0; lane < 32; ++lane) part[2 * lane + e] += int32_t(words[lane]);
+        }
+    }
+}
+
+[[gnu::always_inline]] inline void write_d_inline(Type type, int m, bool saturates, const double* sums,
+                                                  uint32_t* const* fragment) {
+    for (int high = 0; high < m / 8; ++high) {
+        const double* part = sums + 64 * high;
+        if (type == Type::kF16) {
+            for (int lane = 0; lane < 32; ++lane)
+                fragment[high][lane] = to_f16(part[2 * lane]) | uint32_t(to_f16(part[2 * lane + 1])) << 16;
+            continue;
+        }
+        for (int e = 0; e < 2; ++e) {
+            uint32_t* words = fragment[2 * high + e];
+            if (type == Type::kF32)
+                for (int lane = 0; lane < 32; ++lane) words[lane] = to_f32(part[2 * lane + e]);
+            else
+                for (int lane = 0; lane < 32; ++lane) words[lane] = to_s32(part[2 * lane + e], saturates);
+        }
+    }
+}
+
+template <bool kFused>
+[[gnu::always_inline]] inline void multiply_fragments_inline(const FragmentProduct& product) {
+    alignas(64) double a[kMostTileNumbers], b[kMostTileNumbers / 2], sums[kMostTileSums];
+    const int per_register = 32 / number_bits(product.a), width = 4 * per_register;
+    decode_a_inline(product.a, product.m * product.k / (32 * per_register), product.registers_a, product.counts_xor, a);
+    decode_b(product.b, 8 * product.k / (32 * per_register), product.registers_b, product.counts_xor, b);
+    multiply_rows<kFused>({a, product.m, product.k, width}, b, sums);
+    if (product.counts_xor)  // bits are 1 and -1: a pair adds 1 if they agree, else -1
+        for (int i = 0; i < product.m * 8; ++i) sums[i] = (product.k - sums[i]) / 2;
+    add_c_inline(product.c, product.m, product.registers_c, sums);
+    write_d_inline(product.d, product.m, product.saturates, sums, product.registers_d);
+}
+
+// The functions for one instruction set.
+struct Kernels {
+    void (*tile)(const TileA&, const double*, double*);
+    void (*fragments)(const FragmentProduct&);
+};
+
+void tile_plain(const TileA& a, const double* b, double* sums) { multiply_rows<false>(a, b, sums); }
+void tile_fused(const TileA& a, const double* b, double* sums) { multiply_rows<true>(a, b, sums); }
+void fragments_plain(const FragmentProduct& product) { multiply_fragments_inline<false>(product); }
+
+#if defined(__GNUC__) && defined(__x86_64__)
+[[gnu::target("avx2,fma")]] void tile_avx2(const TileA& a, const double* b, double* sums) {
+    multiply_rows<true>(a, b, sums);
+}
+[[gnu::target("avx2,fma")]] void fragments_avx2(const FragmentProduct& product) {
+    multiply_fragments_inline<true>(product);
+}
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")]] void tile_avx512(const TileA& a, const double* b,
+                                                                           double* sums) {
+    multiply_rows<true>(a, b, sums);
+}
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma")]] void fragments_avx512(const FragmentProduct& product) {
+    multiply_fragments_inline<true>(product);
+}
+const Kernels& kernels() {
+    static const Kernels chosen = [] {
+        const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        if (avx512) return Kernels{tile_avx512, fragments_avx512};
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Kernels{tile_avx2, fragments_avx2};
+        return Kernels{tile_plain, fragments_plain};
+    }();
+    return chosen;
+}
+#else
+const Kernels& kernels() {
+    static const Kernels chosen{tile_plain, fragments_plain};
+    return chosen;
+}
+#endif
+
+}  // namespace
+
+void multiply_tile(const TileA& a, const double* b, double* sums) { kernels().tile(a, b, sums); }
+
+void multiply_tile_f64(const TileA& a, const double* b, double* sums) {
+    // Fused everywhere, so that results do not depend on the machine.
+    kernels().tile == tile_plain ? tile_fused(a, b, sums) : kernels().tile(a, b, sums);
+}
+
+void multiply_fragments(const FragmentProduct& product) { kernels().fragments(product); }
+
+void decode_bytes(Type type, const uint8_t* bytes, int count, double* numbers) {
+    decode_bytes_inline(type, bytes, count, numbers);
+}
+
+void decode_a(Type type, int registers, const uint32_t* const* fragment, double* numbers) {
+    decode_a_inline(type, registers, fragment, false, numbers);
+}
+
+void add_c(Type type, int m, const uint32_t* const* fragment, double* sums) { add_c_inline(type, m, fragment, sums); }
+
+void write_d(Type type, int m, bool saturates, const double* sums, uint32_t* const* fragment) {
+    write_d_inline(type, m, saturates, sums, fragment);
+}
+
+void decode_small_a(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
+    for (int r = 0; r < registers; ++r)
+        decode_small_words(codes, fragment[r], numbers + (codes.packed ? 256 : 128) * r);
+}
+
+void decode_small_b(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers) {
+    double block[256];
+    const int width = codes.packed ? 32 : 16;
+    for (int r = 0; r < registers; ++r) {
+        decode_small_words(codes, fragment[r], block);
+        transpose_block(block, width, numbers + 8 * width * r);
+    }
+}
+
+uint32_t rounded_sum(Type type, bool saturates, double sum) {
+    return type == Type::kF16 ? to_f16(sum) : type == Type::kF32 ? to_f32(sum) : to_s32(sum, saturates);
+}
+
+}  // namespace kernrec

@@ -1,0 +1,219 @@
+// Instructions of a whole warp: shfl vote match redux activemask elect (PTX ISA, sections 9.7.9 and 9.7.13).
+#include <cmath>
+#include <limits>
+
+#include "decoder.h"
+#include "lanes.h"
+
+namespace kernrec {
+namespace {
+
+enum class Shuffle : uint32_t { kUp, kDown, kButterfly, kIndex };
+
+void shuffle(Batch& batch, const Instruction& ins) {
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    const uint32_t *source = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);
+    uint32_t* flags = ins.e ? batch.flags(ins.e) : nullptr;
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        uint32_t result[kWarp], inside_mask = 0;
+        for (int32_t lane = 0; lane < int32_t(kWarp); lane++) {
+            const int32_t delta = int32_t(b[first + lane] & 31), clamp = int32_t(c[first + lane] & 31);
+            const int32_t segment = int32_t(c[first + lane] >> 8 & 31);
+            const int32_t top = (lane & segment) | (clamp & ~segment), bottom = lane & segment;
+            int32_t from;
+            bool inside;
+            switch (Shuffle(ins.mode)) {
+                case Shuffle::kUp: from = lane - delta, inside = from >= top; break;
+                case Shuffle::kDown: from = lane + delta, inside = from <= top; break;
+                case Shuffle::kButterfly: from = lane ^ delta, inside = from <= top; break;
+                default: from = bottom | (delta & ~segment), inside = from <= top;
+            }
+            result[lane] = source[first + (inside ? from : lane)];
+            inside_mask |= uint32_t(inside) << lane;
+        }
+        put(d + first, result, mask);
+        if (flags) flags[warp] = (flags[warp] & ~mask) | (inside_mask & mask);
+    });
+}
+
+const Registration kShuffle({"shfl"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.empty() || ins.modifiers[0] != "sync" || ins.operands.size() < 4) refuse();
+    uint32_t mode = 4;
+    const char* const names[] = {"up", "down", "bfly", "idx"};
+    for (uint32_t i = 0; i < 4; i++)
+        if (ins.has(names[i])) mode = i;
+    if (mode == 4) refuse();
+    const Operand& target = ins.operands[0];
+    const bool is_pair = target.kind == OperandKind::kPair;
+    const Row a = decoder.read(ins.operands[1], "b32"), b = decoder.read(ins.operands[2], "u32");
+    const Row c = decoder.read(ins.operands[3], "u32"), d = decoder.write(is_pair ? target.items[0] : target, "b32");
+    const Row flag = is_pair && target.items[1].kind != OperandKind::kNone ? decoder.write(target.items[1], "pred") : Row{};
+    Instruction& made = decoder.emit(shuffle);
+    made.d = d;
+    made.a = a;
+    made.b = b;
+    made.c = c;
+    made.e = flag;
+    made.mode = mode;
+});
+
+enum class Vote : uint32_t { kAll, kAny, kUniform, kBallot };
+
+void vote(Batch& batch, const Instruction& ins) {
+    const uint32_t* flags = batch.flags(ins.a);
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        const uint32_t yes = mask & (ins.unit ? ~flags[warp] : flags[warp]);
+        if (Vote(ins.mode) == Vote::kBallot) {
+            uint32_t* d = batch.row<uint32_t>(ins.d) + first;
+            for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = kLanes.bit[lane] & mask ? yes : d[lane];
+            return;
+        }
+        const bool all = yes == mask, any = yes != 0;
+        const bool holds = Vote(ins.mode) == Vote::kAll ? all : Vote(ins.mode) == Vote::kAny ? any : all || !any;
+        uint32_t& d = batch.flags(ins.d)[warp];
+        d = (d & ~mask) | (holds ? mask : 0);
+    });
+}
+
+const Registration kVote({"vote"}, [](Decoder& decoder, const Source& ins) {
+    bool sync = false;
+    for (size_t i = 0; i < ins.modifiers.size() && i < 2; i++) sync |= ins.modifiers[i] == "sync";
+    if (!sync || ins.operands.size() < 2) refuse();
+    uint32_t mode = 4;
+    const char* const names[] = {"all", "any", "uni", "ballot"};
+    for (uint32_t i = 0; i < 4; i++)
+        if (ins.has(names[i])) mode = i;
+    if (mode == 4) refuse();
+    const auto [flag, negated] = decoder.flag(ins.operands[1]);
+    const Row d = decoder.write(ins.operands[0], mode == 3 ? "b32" : "pred");
+    Instruction& made = decoder.emit(vote);
+    made.d = d;
+    made.a = flag;
+    made.unit = negated;
+    made.mode = mode;
+});
+
+void active_mask(Batch& batch, const Instruction& ins) {
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            if (mask >> lane & 1) d[first + lane] = mask;
+    });
+}
+
+const Registration kActive({"activemask"}, [](Decoder& decoder, const Source& ins) {
+    const Row d = decoder.write(ins.operands[0], "b32");
+    decoder.emit(active_mask).d = d;
+});
+
+template <class T>
+void match(Batch& batch, const Instruction& ins) {
+    const T* source = batch.row<T>(ins.a);
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        uint32_t agree = 0;
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const uint32_t lane = __builtin_ctz(rest);
+            uint32_t matches = 0;
+            for (uint32_t other = 0; other < kWarp; other++)
+                matches |= uint32_t(source[first + other] == source[first + lane]) << other;
+            matches &= mask;
+            if (matches == mask) agree |= 1u << lane;
+            d[first + lane] = ins.mode && matches != mask ? 0 : matches;
+        }
+        if (ins.e) {
+            uint32_t& flag = batch.flags(ins.e)[warp];
+            flag = (flag & ~mask) | agree;
+        }
+    });
+}
+
+const Registration kMatch({"match"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() < 2 || ins.operands.size() < 2) refuse();
+    const bool all = ins.modifiers[0] == "all";
+    if (!all && ins.modifiers[0] != "any") refuse();
+    const Operand& target = ins.operands[0];
+    const bool is_pair = target.kind == OperandKind::kPair;
+    const uint32_t width = width_of(ins.type());
+    if (width < 32 || ins.type()[0] == 'f') refuse("the type ." + ins.type());
+    const Row a = decoder.read(ins.operands[1], ins.type()), d = decoder.write(is_pair ? target.items[0] : target, "b32");
+    const Row flag = is_pair && all ? decoder.write(target.items[1], "pred") : Row{};
+    Instruction& made = decoder.emit(width == 32 ? match<uint32_t> : match<uint64_t>);
+    made.d = d;
+    made.a = a;
+    made.e = flag;
+    made.mode = all;
+});
+
+enum class Reduction : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor };
+
+template <class T>
+void reduce(Batch& batch, const Instruction& ins) {
+    const T* source = batch.row<T>(ins.a);
+    T* d = batch.row<T>(ins.d);
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        T result = source[first + __builtin_ctz(mask)];
+        for (uint32_t rest = mask & (mask - 1); rest; rest &= rest - 1) {
+            const T value = source[first + __builtin_ctz(rest)];
+            switch (Reduction(ins.mode)) {
+                case Reduction::kAdd: result = T(uint32_t(result) + uint32_t(value)); break;
+                case Reduction::kMin: result = value < result ? value : result; break;
+                case Reduction::kMax: result = value > result ? value : result; break;
+                case Reduction::kAnd: result &= value; break;
+                case Reduction::kOr: result |= value; break;
+                case Reduction::kXor: result ^= value; break;
+            }
+        }
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            if (mask >> lane & 1) d[first + lane] = result;
+    });
+}
+
+// Of numbers and NaN the number, or with `.NaN` the NaN.
+void reduce_float(Batch& batch, const Instruction& ins) {
+    const float* source = batch.row<float>(ins.a);
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    const bool least = Reduction(ins.mode) == Reduction::kMin, absolute = ins.modes[0], with_nan = ins.modes[1];
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        float result = std::numeric_limits<float>::quiet_NaN();
+        bool any = false, any_nan = false;
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            float value = source[first + __builtin_ctz(rest)];
+            if (absolute) value = std::fabs(value);
+            if (std::isnan(value)) {
+                any_nan = true;
+            } else {
+                result = !any ? value : least ? (value <= result ? value : result) : (value >= result ? value : result);
+                any = true;
+            }
+        }
+        uint32_t bits;
+        std::memcpy(&bits, &result, 4);
+        if (!any || (with_nan && any_nan)) bits = 0x7FFFFFFF;
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            if (mask >> lane & 1) d[first + lane] = bits;
+    });
+}
+
+const Registration kRedux({"redux"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.size() < 3 || ins.operands.size() < 2) refuse();
+    const std::string &name = ins.modifiers[1], &type = ins.type();
+    uint32_t mode = 6;
+    const char* const names[] = {"add", "min", "max", "and", "or", "xor"};
+    for (uint32_t i = 0; i < 6; i++)
+        if (name == names[i]) mode = i;
+    const bool is_float = type == "f32" && (mode == 1 || mode == 2);
+    if (mode == 6 || (!is_float && (ins.modifiers.size() != 3 || (type != "u32" && type != "s32" && type != "b32")))) refuse();
+    if (is_float)
+        for (size_t i = 2; i + 1 < ins.modifiers.size(); i++)
+            if (ins.modifiers[i] != "abs" && ins.modifiers[i] != "NaN") refuse();
+    const Row a = decoder.read(ins.operands[1], type), d = decoder.write(ins.operands[0], type);
+    Instruction& made = decoder.emit(is_float ? reduce_float : type == "s32" ? reduce<int32_t> : reduce<uint32_t>);
+    made.d = d;
+    made.a = a;
+    made.mode = mode;
+    made.modes = {ins.has("abs"), ins.has("NaN")};
+});
+
+}  // namespace
+}  // namespace kernrec

@@ -1,0 +1,280 @@
+"""Runs launches in the compiled engine (`engine/`), which takes a decoded kernel as flat arrays.
+
+The engine knows most instructions, and all that it observes equals what `Scheduler` observes. A launch that needs more
+runs there: one with an instruction that the engine refuses, or with an option that only `Scheduler` has.
+"""
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernrec.ptx.analysis import issue_cost
+from kernrec.ptx.execution.waits import spins
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Vector
+from kernrec.ptx.ir.program import (
+    BasicBlock,
+    Function,
+    ends_block,
+    is_warp_synchronous,
+    is_warpgroup_synchronous,
+    waits_for_phase,
+)
+from kernrec.ptx.state.access_cost import Counts
+from kernrec.ptx.state.batch import BatchShape
+from kernrec.ptx.state.errors import BudgetError, EmulationError, location
+from kernrec.ptx.state.launch_layout import LaunchLayout
+from kernrec.ptx.state.special_registers import FIXED, is_special, special_width
+from kernrec.ptx.state.types import register_width
+from kernrec.util.engine_file import find
+
+SWITCH = "KERNREC_ENGINE"
+"""Set to `python`, this variable of the environment keeps every launch out of the engine."""
+
+# Kinds of operands, in the order of `OperandKind` in engine/program.h.
+_NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED, _LABEL = range(
+    13
+)
+_LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
+_BUDGET = 2  # kind of a fault
+
+
+class RefusedError(Exception):
+    """The engine cannot run a kernel; the text says why."""
+
+
+class _Code(NamedTuple):
+    """A function as the engine takes it; the same for all launches."""
+
+    names: list[str]
+    """Opcodes with modifiers."""
+    instructions: np.ndarray[Any, Any]
+    """By instruction: name, number of operands, register of the guard or -1, whether it is inverted."""
+    operands: np.ndarray[Any, Any]
+    """In preorder: kind, register or symbol or number of parts, value."""
+    blocks: np.ndarray[Any, Any]
+    """By basic block: first instruction, count, whether its last one decides where control goes, whether lanes of a
+    warp run the first one together, whether threads wait in it, whether it continues the block before."""
+    widths: list[int]
+    """Bits of each register."""
+    specials: list[str]
+    symbols: list[str]
+
+
+@cache
+def _module() -> Any:
+    path = find()
+    spec = None if path is None else importlib.util.spec_from_file_location("kernrec._engine", path)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load() -> Any:
+    """Return the module of the engine, or None if it was not compiled or is switched off."""
+    return None if os.environ.get(SWITCH) == "python" else _module()
+
+
+class EngineLaunch:
+    """A launch that runs in the engine, a few thread blocks at a time."""
+
+    def __init__(
+        self,
+        module: Any,
+        function: Function,
+        layout: LaunchLayout,
+        shape: BatchShape,
+        special_values: Mapping[str, int],
+        budget: int,
+        count: bool,
+        check_races: bool,
+    ) -> None:
+        """Decode the kernel.
+
+        Raises:
+            RefusedError: the engine does not know one of the instructions.
+        """
+        code = _code(function)
+        if missing := [name for name in code.symbols if name not in layout.symbols]:
+            raise RefusedError(f"{missing[0]} has no address")
+        values = FIXED | dict(special_values)
+        self.function = function
+        self.warps = np.zeros(len(function.blocks), np.int64)
+        """Warps that ran each basic block so far."""
+        self.lanes = np.zeros(len(function.blocks), np.int64)
+        """Active lanes of these warps."""
+        self.barriers = 0
+        """Barriers that blocks passed."""
+        self.counts = Counts()
+        """Accesses and operations of tensor cores so far."""
+        self._budget = budget
+        self._kernel = module.Kernel(
+            code.names, code.instructions, code.operands, code.blocks, code.widths, code.specials,
+            [values.get(name, -1) for name in code.specials], [_signed(layout.symbols[name]) for name in code.symbols],
+            list(shape.grid), list(shape.block), shape.blocks,
+            [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
+            layout.constants, layout.parameters, budget, count, check_races,
+        )  # fmt: skip
+        if self._kernel.refused >= 0:
+            ins = function.instructions[self._kernel.refused]
+            raise RefusedError(f"{location(function, ins)}: {self._kernel.reason}")
+        for name, data in layout.buffers.items():
+            self._kernel.add_buffer(name, data, bool(data.flags.writeable))
+
+    def run(self, block_numbers: Sequence[int]) -> None:
+        """Run the thread blocks with these linear numbers.
+
+        Raises:
+            EmulationError: as `kernrec.ptx.execution.emulator.emulate` does.
+        """
+        numbers = np.ascontiguousarray(block_numbers, np.int64)
+        fault, counts, warps, lanes, barriers = self._kernel.run(numbers, _threads())
+        if fault is not None:
+            raise self._error(*fault)
+        for name, value in counts.items():
+            self.counts.bump(name, value)
+        self.warps += np.array(warps, np.int64)
+        self.lanes += np.array(lanes, np.int64)
+        self.barriers += barriers
+
+    def _error(self, kind: int, source: int, text: str) -> EmulationError:
+        if source < 0:
+            return EmulationError(f"{self.function.name}: {text}")
+        ins = self.function.instructions[source]
+        if kind == _BUDGET:
+            return BudgetError(
+                f"{self.function.name}: more than {self._budget} instructions executed; this looks like an endless "
+                f"loop near PTX line {ins.line}"
+            )
+        return EmulationError(f"{location(self.function, ins)}: {text}")
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def issue_of(block: BasicBlock) -> dict[str, int]:
+    """Return the machine instructions by class that a warp issues for a basic block, each PTX instruction by itself."""
+    issue: dict[str, int] = {}
+    for ins in block.instructions:
+        for name, cost in issue_cost.classify(ins):
+            issue[name] = issue.get(name, 0) + cost
+    return issue
+
+
+def _code(function: Function) -> _Code:
+    code: _Code | None = function.memo.get(_Code)
+    if code is None:
+        code = function.memo[_Code] = _Encoder(function).code()
+    return code
+
+
+class _Encoder:
+    """Turns a function into flat arrays."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._names: dict[str, int] = {}
+        self._registers: dict[str, int] = {}
+        self._specials: dict[str, int] = {}
+        self._symbols: dict[str, int] = {}
+        self._operands: list[tuple[int, int, int]] = []
+
+    def code(self) -> _Code:
+        function = self._function
+        instructions = []
+        for ins in function.instructions:
+            guard = -1 if ins.predicate is None else self._register(ins.predicate[0])
+            instructions.append(
+                (
+                    self._names.setdefault(ins.name, len(self._names)),
+                    len(ins.operands),
+                    guard,
+                    int(ins.predicate is not None and ins.predicate[1]),
+                )
+            )
+            branches = ins.opcode in ("bra", "brx")
+            for operand in ins.operands:
+                self._operand(operand, branches)
+        blocks, first = [], 0
+        for block in function.blocks:
+            head, last = block.instructions[0], block.instructions[-1]
+            if is_warpgroup_synchronous(head) or waits_for_phase(head):
+                raise RefusedError(f"{location(function, head)}: the engine does not know it yet")
+            count = len(block.instructions)
+            flags = (ends_block(last), is_warp_synchronous(head), spins(block), False)
+            blocks.append((first, count, *map(int, flags)))
+            first += count
+        widths = [register_width(function.register_type(name) or "b32") for name in self._registers]
+        return _Code(
+            list(self._names),
+            _flat(instructions),
+            _flat(self._operands),
+            _flat(blocks),
+            widths,
+            list(self._specials),
+            list(self._symbols),
+        )
+
+    def _register(self, name: str) -> int:
+        return self._registers.setdefault(name, len(self._registers))
+
+    def _operand(self, operand: Operand, branches: bool) -> None:
+        add = self._operands.append
+        if isinstance(operand, Register):
+            if operand.name == "_":
+                add((_NONE, 0, 0))
+            elif self._function.register_type(operand.name) is not None:
+                add((_REGISTER, self._register(operand.name), 0))
+            elif is_special(operand.name):
+                number = self._specials.setdefault(operand.name, len(self._specials))
+                add((_SPECIAL, number, special_width(operand.name)))
+            else:
+                raise RefusedError(f"register {operand.name}")
+        elif isinstance(operand, Immediate):
+            if operand.kind in _LITERALS:
+                add((_LITERALS[operand.kind], 0, _signed(int(operand.value))))
+            else:
+                add((_DECIMAL, 0, int(np.float64(operand.value).view(np.int64))))
+        elif isinstance(operand, Symbol):
+            self._symbol(operand, branches)
+        elif isinstance(operand, Address):
+            add((_ADDRESS, 1, operand.offset))
+            self._operand(operand.base, False)
+        elif isinstance(operand, Vector):
+            self._parts(_VECTOR, operand.items)
+        elif isinstance(operand, Pair):
+            self._parts(_PAIR, (operand.first, operand.second))
+        elif isinstance(operand, Negated):
+            self._parts(_NEGATED, (operand.register,))
+        else:
+            raise RefusedError(f"operand {operand}")
+
+    def _parts(self, kind: int, parts: Sequence[Operand]) -> None:
+        self._operands.append((kind, len(parts), 0))
+        for part in parts:
+            self._operand(part, False)
+
+    def _symbol(self, symbol: Symbol, branches: bool) -> None:
+        index, tables = self._function.block_index, self._function.tables
+        if branches and symbol.name in tables:
+            self._operands.append((_VECTOR, len(tables[symbol.name]), 0))
+            self._operands.extend((_LABEL, 0, index[label]) for label in tables[symbol.name])
+        elif branches and symbol.name in index:
+            self._operands.append((_LABEL, 0, index[symbol.name]))
+        else:
+            self._operands.append((_SYMBOL, self._symbols.setdefault(symbol.name, len(self._symbols)), symbol.offset))
+
+
+def _flat(rows: Sequence[tuple[int, ...]]) -> np.ndarray[Any, Any]:
+    return np.array(rows, np.int64).reshape(-1)
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value

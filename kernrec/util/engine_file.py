@@ -1,0 +1,35 @@
+"""Names the compiled engine for its sources: an engine of other sources is not loaded.
+
+`hatch_build.py` runs this file for its names, without the package.
+"""
+
+import hashlib
+import importlib.machinery
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+PATTERN = "_engine.*"
+"""Compiled engines in the package folder, of any sources and for any Python."""
+
+
+def sources(root: Path) -> list[Path]:
+    """Return the C++ files of a checkout; none in an installed package."""
+    return sorted(path for path in (root / "engine").glob("*") if path.suffix in (".cpp", ".h"))
+
+
+def file_name(root: Path) -> str:
+    """Return the name of the engine that the sources of a checkout make, for the Python that runs."""
+    digest = hashlib.sha256()
+    for path in sources(root):
+        content = path.read_bytes().replace(b"\r\n", b"\n")
+        digest.update(b"%s %d\n" % (path.name.encode(), len(content)) + content)
+    return PATTERN.replace("*", digest.hexdigest()[:16] + importlib.machinery.EXTENSION_SUFFIXES[0])
+
+
+def find() -> Path | None:
+    """Return the engine of the package, or None if it was not compiled, or from other sources than the checkout has."""
+    root, suffix = PACKAGE.parent, importlib.machinery.EXTENSION_SUFFIXES[0]
+    if sources(root):
+        path = PACKAGE / file_name(root)
+        return path if path.exists() else None
+    return next((path for path in sorted(PACKAGE.glob(PATTERN)) if path.name.endswith(suffix)), None)

@@ -1,0 +1,213 @@
+"""The compiled engine runs whole programs as the interpreter in Python does: results, counts, races and errors."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
+from kernrec.ptx.execution import engine
+
+pytestmark = pytest.mark.skipif(engine.load() is None, reason="the engine is not compiled")
+
+HEADER = """.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 y)
+{
+.reg .pred %p<9>; .reg .b32 %r<9>; .reg .b32 %i<9>; .reg .b64 %a<5>; .reg .b32 %s<3>;
+.shared .align 16 .b8 tile[4096];
+mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r1, %r1, %r2, %r0;
+ld.param.u64 %a0, [x]; ld.param.u64 %a1, [y]; mul.wide.u32 %a2, %r1, 4; add.u64 %a0, %a0, %a2; add.u64 %a3, %a1, %a2;
+ld.global.u32 %r2, [%a0]; mov.u32 %r3, %laneid; xor.b32 %r4, %r2, %r0;
+mov.u32 %s0, tile; mad.lo.u32 %s1, %r0, 4, %s0; st.shared.u32 [%s1], %r4;
+bar.sync 0;
+"""
+FOOTER = """
+bar.sync 0;
+ld.shared.u32 %r5, [%s1]; add.u32 %r4, %r4, %r5; xor.b32 %r4, %r4, %r2;
+st.global.u32 [%a3], %r4;
+ret;
+}
+"""
+STATEMENTS = st.deferred(
+    lambda: st.one_of(
+        st.tuples(st.just("add"), st.integers(2, 4), st.integers(2, 4)),
+        st.tuples(
+            st.just("if"), st.integers(1, 31), st.lists(STATEMENTS, max_size=3), st.lists(STATEMENTS, max_size=2)
+        ),
+        st.tuples(st.just("loop"), st.integers(1, 7), st.lists(STATEMENTS, max_size=2)),
+        st.tuples(st.just("load"), st.integers(0, 63)),
+        st.tuples(st.just("atomic"), st.integers(0, 7)),
+        st.tuples(st.just("leave"), st.integers(1, 31)),
+    )
+)
+TOP = st.one_of(
+    STATEMENTS,
+    st.tuples(st.just("barrier")),
+    st.tuples(st.just("shuffle"), st.sampled_from(("up", "down", "bfly", "idx")), st.integers(0, 31)),
+    st.tuples(st.just("vote"), st.sampled_from(("ballot.b32", "any.pred", "all.pred"))),
+    st.tuples(st.just("redux"), st.sampled_from(("add.u32", "min.s32", "xor.b32"))),
+)
+
+
+class Text:
+    """The PTX of a random program."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._labels = 0
+        self._depth = 0
+
+    def add(self, statement: Any) -> None:
+        kind, *arguments = statement
+        getattr(self, f"_{kind}")(*arguments)
+
+    def _label(self) -> str:
+        self._labels += 1
+        return f"L{self._labels}"
+
+    def _add(self, d: int, a: int) -> None:
+        self.lines.append(f"mad.lo.u32 %r{d}, %r{a}, 1664525, %r0; add.u32 %r4, %r4, %r{d};")
+
+    def _if(self, bits: int, yes: list[Any], no: list[Any]) -> None:
+        other, end = self._label(), self._label()
+        self.lines.append(f"and.b32 %r5, %r4, {bits}; setp.eq.u32 %p1, %r5, 0; @%p1 bra {other};")
+        for statement in yes:
+            self.add(statement)
+        self.lines.append(f"add.u32 %r4, %r4, 7; bra {end};\n{other}:")
+        for statement in no:
+            self.add(statement)
+        self.lines.append(f"add.u32 %r4, %r4, 3;\n{end}:")
+
+    def _loop(self, most: int, body: list[Any]) -> None:
+        if self._depth >= 2:
+            return
+        self._depth += 1
+        counter, label = f"%i{self._depth}", self._label()
+        self.lines.append(f"and.b32 {counter}, %r4, {most};\n{label}:")
+        for statement in body:
+            self.add(statement)
+        self.lines.append(f"sub.u32 {counter}, {counter}, 1; setp.gt.s32 %p2, {counter}, 0; @%p2 bra {label};")
+        self._depth -= 1
+
+    def _load(self, mask: int) -> None:
+        self.lines.append(
+            f"and.b32 %r5, %r4, {mask}; mul.wide.u32 %a2, %r5, 4; ld.param.u64 %a4, [x]; add.u64 %a4, %a4, %a2;"
+            " ld.global.u32 %r6, [%a4]; add.u32 %r4, %r4, %r6;"
+        )
+
+    def _atomic(self, place: int) -> None:
+        self.lines.append(f"red.global.add.u32 [%a1+{4096 + 4 * place}], %r0; atom.shared.add.u32 %r6, [tile+4032], 1;")
+
+    def _leave(self, bits: int) -> None:
+        self.lines.append(f"and.b32 %r5, %r4, 31; setp.eq.u32 %p3, %r5, {bits}; @%p3 ret;")
+
+    def _barrier(self) -> None:
+        self.lines.append("bar.sync 0; st.shared.u32 [%s1], %r4; bar.sync 0;")
+        self.lines.append("xor.b32 %r5, %s1, 64; ld.shared.u32 %r6, [%r5]; add.u32 %r4, %r4, %r6; bar.sync 0;")
+
+    def _shuffle(self, mode: str, by: int) -> None:
+        clamp = 0 if mode == "up" else 31
+        self.lines.append(f"activemask.b32 %r7; shfl.sync.{mode}.b32 %r6|%p4, %r4, {by}, {clamp}, %r7;")
+        self.lines.append("@%p4 add.u32 %r4, %r4, %r6;")
+
+    def _vote(self, form: str) -> None:
+        target = "%r6" if form.startswith("ballot") else "%p5"
+        self.lines.append(f"activemask.b32 %r7; setp.lt.u32 %p4, %r4, 2000000000; vote.sync.{form} {target}, %p4, %r7;")
+        use = "add.u32 %r4, %r4, %r6;" if target == "%r6" else "@%p5 add.u32 %r4, %r4, 11;"
+        self.lines.append(use)
+
+    def _redux(self, form: str) -> None:
+        self.lines.append(f"activemask.b32 %r7; redux.sync.{form} %r6, %r4, %r7; add.u32 %r4, %r4, %r6;")
+
+
+def outcome(text: str, grid: int, block: int, races: bool) -> list[Any]:
+    """Return the results and counts, or the error, of a program in Python and in the engine."""
+    made: list[Any] = []
+    chance = np.random.default_rng(7)
+    x = chance.integers(0, 1 << 32, grid * block + 64, np.uint32)
+    for switch in ("python", "engine"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(engine.SWITCH, switch)
+            y = np.zeros(2048, np.uint32)
+            launch = KernelLaunch("k", (grid,), (block,), ["x", "y"], {"x": x.copy(), "y": y})
+            try:
+                counts: Any = emulate(parse(text), launch, check_races=races, budget=200_000)
+            except EmulationError as error:
+                counts = str(error)
+        made.append((counts, None if isinstance(counts, str) else y.tolist()))
+    return made
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(TOP, max_size=8), st.integers(1, 5), st.sampled_from((32, 48, 96, 128)), st.booleans())
+def test_random_programs_agree(statements: list[Any], grid: int, block: int, races: bool) -> None:
+    text = Text()
+    for statement in statements:
+        text.add(statement)
+    in_python, in_engine = outcome(HEADER + "\n".join(text.lines) + FOOTER, grid, block, races)
+    assert in_engine == in_python
+
+
+ERRORS = {
+    "out of bounds": "ld.global.u32 %r5, [%a0+40000];",
+    "misaligned": "@%p1 bra L1;\nL1: setp.eq.u32 %p1, %r0, 37; @%p1 add.u64 %a0, %a0, 2; ld.global.u32 %r5, [%a0];",
+    "in no buffer": "mov.u64 %a2, 16; ld.global.u32 %r5, [%a2];",
+    "generic": "mov.u64 %a2, 16; ld.u32 %r5, [%a2];",
+    "shared memory": "ld.shared.u32 %r5, [%s1+4096];",
+    "parameters": "ld.param.u32 %r5, [x+16];",
+    "trap": "setp.eq.u32 %p1, %r0, 33; @%p1 trap;",
+    "deadlock": "setp.lt.u32 %p1, %r0, 40; @%p1 bra L1; bar.sync 1;\nL1:",
+    "whole warps": "setp.eq.u32 %p1, %r0, 3; @%p1 bra L1; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%s0];\nL1:",
+    "budget": "L1: add.u32 %r5, %r5, 1; bra L1;",
+    "lanes": "setp.eq.u32 %p1, %r3, 3; @%p1 bra L2;\nL1: bar.warp.sync 0xffffffff; bra L3;\nL2: bar.sync 2;\nL3:",
+    "race of a read": "xor.b32 %r5, %s1, 128; st.shared.u32 [%s1], %r0; ld.shared.u32 %r6, [%r5];",
+    "race of a write": "st.shared.u32 [%s0], %r0;",
+    "race after a read": "ld.shared.u32 %r5, [%s0]; setp.eq.u32 %p1, %r0, 40; @%p1 st.shared.u8 [%s0+1], %r0;",
+    "table": "mov.u32 %r5, 4;\nT: .branchtargets L1, L2;\nbrx.idx %r5, T;\nL1:\nL2:",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_agree(name: str) -> None:
+    in_python, in_engine = outcome(HEADER + ERRORS[name] + FOOTER, 3, 96, True)
+    assert isinstance(in_python[0], str)
+    assert in_engine == in_python
+
+
+COUNTED = {
+    "vector loads": "ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%a1]; ld.shared.v2.u32 {%r5, %r6}, [tile+8];",
+    "bank conflicts": "mul.lo.u32 %r5, %r0, 132; and.b32 %r5, %r5, 4092; add.u32 %r5, %s0, %r5;"
+    " ld.shared.u32 %r6, [%r5];",
+    "wide bank conflicts": "mul.lo.u32 %r5, %r0, 48; and.b32 %r5, %r5, 4080; add.u32 %r5, %s0, %r5;"
+    " ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r5];",
+    "strided": "mul.wide.u32 %a2, %r0, 20; add.u64 %a2, %a1, %a2; ld.global.u8 %r5, [%a2+3];"
+    " st.global.u8 [%a2+1], %r5;",
+    "atomics": "and.b32 %r5, %r0, 5; mul.wide.u32 %a2, %r5, 4; add.u64 %a2, %a1, %a2; add.u64 %a2, %a2, 4096;"
+    " atom.global.add.u32 %r6, [%a2], %r2; atom.global.cas.b32 %r7, [%a2], %r6, %r5; red.global.max.s32 [%a2], %r7;"
+    " atom.shared.inc.u32 %r8, [tile+4], 5; red.shared.add.u32 [tile+8], 1; add.u32 %r4, %r6, %r7;",
+    "generic addresses": "cvta.shared.u64 %a2, 16; ld.u32 %r5, [%a2]; setp.lt.u32 %p1, %r3, 9;"
+    " selp.b64 %a2, %a2, %a0, %p1; ld.u32 %r6, [%a2];",
+    "asynchronous copies": "and.b32 %r5, %r0, 3; setp.eq.u32 %p1, %r5, 0; ld.param.u64 %a4, [x];"
+    " cp.async.ca.shared.global [%s1], [%a0], 4; cp.async.commit_group;"
+    " @%p1 cp.async.ca.shared.global [%s1], [%a4], 4, %r5;"
+    " cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r6, [%s1]; cp.async.wait_all;"
+    " add.u32 %r4, %r4, %r6;",
+    "matrices": "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%s0];"
+    " movmatrix.sync.aligned.m8n8.trans.b16 %r5, %r6; add.u32 %r4, %r5, %r8;",
+    "reductions at barriers": "setp.lt.u32 %p1, %r3, 9; bar.red.popc.u32 %r5, 1, %p1; add.u32 %r4, %r4, %r5;",
+    "named barriers": "setp.lt.u32 %p1, %r0, 32; @%p1 bra L1; bar.arrive 1, 96; bra L2;\nL1: bar.sync 1, 96;\nL2:",
+    "carries": "add.cc.u32 %r5, %r4, %r2; addc.cc.u32 %r6, %r2, %r2; addc.u32 %r4, %r6, 0;",
+    "wide registers": "ld.global.s8 %r5, [%a0]; ld.global.u16 %r6, [%a0+2]; st.global.u16 [%a3], %r5;"
+    " add.u32 %r4, %r5, %r6;",
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_results_and_counts_agree(name: str) -> None:
+    in_python, in_engine = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
+    assert isinstance(in_python[0], Counts), in_python[0]
+    assert in_engine == in_python
