@@ -55,7 +55,7 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
         columns = {key: np.array([text], dtype=object) for key, text in more.items()}
         dims = " ".join(f"{key}={size}" for key, size in shape.dims.items())
         measured = np.array([shape.measured_s])
-        result.append(Cases.single(name, gpu, dims, measured, answered_s, model_s=model_s, **columns))
+        result.append(Cases.single(name, gpu, dims, measured, answered_s, {"model_s": model_s, **columns}))
     return result
 
 

@@ -61,7 +61,7 @@ def _cases(way: str, group: RowGroup, predicted: Array, low: Array, high: Array)
     names = {"way": way, "dtype": problem.dtype, "row kind": rows_of(problem)}
     more = {name: np.full(count, text, dtype=object) for name, text in names.items()}
     more |= {"low_s": low, "high_s": high}
-    return Cases.single(group.kernel, group.gpu, group.problem, group.latency_s, predicted, **more)
+    return Cases.single(group.kernel, group.gpu, group.problem, group.latency_s, predicted, more)
 
 
 def learned(groups: Sequence[RowGroup]) -> list[Cases]:
