@@ -27,12 +27,17 @@ class Billed(Options):
         list[str] | None,
         option("A year: gpus=9,energy=0.2EUR/kWh,h200=3EUR/h, ...", panel=NETWORK, metavar="PARTS"),
     ] = None
+    # The names of release 0.1.0 for three parts.
+    gpus: Annotated[str | None, option("As --bill gpus=", "--gpus", hidden=True)] = None
+    hours: Annotated[str | None, option("As --bill hours=", "--hours", hidden=True)] = None
+    utilization: Annotated[str | None, option("As --bill utilization=", "--utilization", hidden=True)] = None
 
     @cached_property
     def parts(self) -> Mapping[str, str]:
         """The parts of --bill by name."""
         parts: dict[str, str] = {}
-        for part in ",".join(self.bill or ()).split(",") if self.bill else ():
+        named = [f"{name}={value}" for name in PARTS[:3] if (value := getattr(self, name)) is not None]
+        for part in ",".join([*(self.bill or ()), *named]).split(",") if self.bill or named else ():
             name, equals, value = (text.strip() for text in part.partition("="))
             if not (name and equals and value):
                 raise UsageError(f"--bill {part!r:.60}: expected parts such as {_EXAMPLE}")

@@ -22,6 +22,7 @@ class CheckOptions(options.Options):
         list[str] | None,
         typer.Argument(help="In the order of the parameters: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096."),
     ] = None
+    entry: Annotated[str | None, option("The kernel, if the file has several.")] = None
     grid: Annotated[str, option("Thread blocks: 16 or 16,2,1.")] = "1"
     block: Annotated[str, option("Threads of a block: 256 or 16,16.")] = "32"
     shared: Annotated[int, option("Dynamic shared memory of a block in bytes.")] = 0
@@ -53,13 +54,13 @@ def check(wanted: CheckOptions) -> None:
     if prod(threads) > MOST_THREADS:
         raise UsageError(f"--block {wanted.block!r}: {prod(threads)} threads, where 1 to {MOST_THREADS} are possible")
     targets = dict(_target(text, list(read.buffers)) for text in wanted.save or [])
-    path, entry = with_entry(wanted.source)
+    path, named = with_entry(wanted.source)
     counts = emulate_file(
         path,
         read,
         extents("--grid", wanted.grid),
         threads,
-        entry=entry,
+        entry=wanted.entry or named,
         sm=find_gpu(wanted.gpu).sm,
         defines=dict(_macro(text) for text in wanted.define or []),
         shared_bytes=wanted.shared,

@@ -33,8 +33,8 @@ class AnalyzeOptions(options.Options):
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Of CUDA by name: n=4096, x=f32[n], x=@values.npy. Of PTX in order: a=f32[4096], i32:4096. Of a .toml"
-            " further calls."
+            help="Of CUDA by name: n=4096, x=f32\\[n], x=@values.npy. Of PTX in order: a=f32[4096], i32:4096. Of a"
+            " .toml further calls."
         ),
     ] = None
     gpu: options.Gpu = ""
@@ -44,8 +44,10 @@ class AnalyzeOptions(options.Options):
     objective: options.Objective = "pareto"
     top: options.Top = None
     spec: Annotated[Path | None, option("kernel.toml or T1 .json; of Triton the call's .toml.", panel=_LAUNCH)] = None
+    entry: Annotated[str | None, option("The kernel, or a template's instance: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None
     block: Annotated[str | None, option("Blocks to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
+    arg: Annotated[list[str] | None, option("A parameter: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)] = None
     tune: Annotated[list[str] | None, option("A macro and its values: TILE=1,2,4.", panel=_LAUNCH)] = None
     shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
     include: Annotated[
@@ -70,9 +72,14 @@ class AnalyzeOptions(options.Options):
         """The words on the launch of a CUDA kernel, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
 
-        entry = with_entry(self.source)[1]
+        arguments = [*(self.arguments or ()), *(self.arg or ())]
         include = [str(folder.absolute()) for folder in self.include or ()]
-        return LaunchWords(entry, self.grid, self.block, self.arguments or (), self.tune or (), self.shared, include)
+        return LaunchWords(self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared, include)
+
+    @property
+    def kernel_name(self) -> str | None:
+        """The kernel that --entry or the source's name (`kernel.cu:name`) selects; None for the only one."""
+        return self.entry or with_entry(self.source)[1]
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -91,7 +98,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
-    names = [name for name in ("grid", "block", "tune", "shared", "include") if getattr(wanted, name)]
+    names = [name for name in ("entry", "grid", "block", "arg", "tune", "shared", "include") if getattr(wanted, name)]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
         raise UsageError(f"{used[0]} and {spec.name} were both given; the file says how the kernel is launched")
@@ -111,7 +118,9 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
     if wanted.tune:
         raise UsageError("--tune is for source: what PTX was compiled with is fixed")
-    source, entry = with_entry(wanted.source)
+    if wanted.arg:
+        raise UsageError(f"--arg {wanted.arg[0]!r:.60}: the arguments of PTX follow its name, in the kernel's order")
+    source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
     if not shared.lstrip("-").isdecimal():

@@ -95,6 +95,7 @@ class Options:
     workload: str | None = None
     batch: str | None = None
     tp: int = 1
+    phase: str | None = None
     context: int | None = None
     dtype: str | None = None
     layout: str | None = None
@@ -180,7 +181,7 @@ class Options:
             return NetworkRequest(network, None, self.dtype, backend=self.whose)
         name, _, phase = (self.workload or "").rpartition(":")
         if phase not in ("decode", "prefill"):
-            name, phase = self.workload or "", ""
+            name, phase = self.workload or "", self.phase or ""
         return NetworkRequest(
             name or None, self.op or None, self.dtype, self.layout, open_dimensions(shapes),
             next(iter(self.batches), None), self.tp, self.context, phase or None, self.whose,
@@ -192,11 +193,12 @@ class Printed(Options):
 
     form_name: Annotated[str | None, option("table, wide, csv, markdown or json.", "--format", panel=PRINTED)] = None
     as_json: AsJson = False
+    as_csv: Annotated[bool, option("As --format csv", "--csv", hidden=True)] = False
 
     @cached_property
     def form(self) -> Form:
         """The form of --format or --json."""
-        name = self.form_name
+        name = self.form_name or ("csv" if self.as_csv else None)
         if name is not None and name not in list(Form):
             raise unknown("format", name, list(Form))
         if self.as_json and name not in (None, Form.JSON):

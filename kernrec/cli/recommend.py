@@ -31,6 +31,7 @@ class RecommendOptions(options.Options):
     workload: options.WorkloadName = None
     batch: options.Batch = None
     context: options.Context = None
+    phase: Annotated[str | None, option("As config.json:prefill", "--phase", hidden=True)] = None
     tp: options.TensorParallel = 1
     billed: Billed
     objective: options.Objective = "pareto"
@@ -79,7 +80,7 @@ def recommend(wanted: RecommendOptions) -> None:
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.db, keep_open=True, triton=triton)
     names = [card.name for card in gpus]
-    if wanted.of_shapes and not wanted.swept and not wanted.billed.bill:
+    if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
         _answer_shapes(recommender, names, wanted, emitted, isa)
     else:
         _answer_networks(recommender, names, wanted, emitted, isa)
@@ -87,7 +88,7 @@ def recommend(wanted: RecommendOptions) -> None:
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
     shape, form, swept, kernel = wanted.shape, wanted.printed.form, wanted.swept, wanted.kernel
-    billed = wanted.billed.tariff is not None or bool(wanted.billed.bill)
+    billed = wanted.billed.tariff is not None or bool(wanted.billed.parts)
     locked = wanted.clock not in (None, ANY)
     refused = {
         "--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload": not (
