@@ -136,5 +136,4 @@ def test_the_workflow_of_bundles_runs_a_command_that_exists(tmp_path: Path) -> N
     (job,) = loaded(ROOT / ".github" / "workflows" / "contributed.yml")["jobs"].values()
     (command,) = (step["run"] for step in job["steps"] if "kernrec db" in step.get("run", ""))
     (tmp_path / "sent").symlink_to(ROOT)
-    assert run(["bash", "-c", command], tmp_path).endswith("0 bundles\n")
-    assert (tmp_path / "index.html").exists()
+    assert "0 bundles" in run(["bash", "-c", command], tmp_path)

@@ -138,10 +138,9 @@ def test_with_a_compiler_the_wheel_has_a_compiled_core_of_its_source(tmp_path: P
 
 
 @pytest.mark.slow
-def test_where_compiling_fails_the_wheel_is_of_python_alone(tmp_path: Path) -> None:
+def test_a_wheel_made_without_cython_has_no_compiled_core(tmp_path: Path) -> None:
     (tmp_path / "Cython.py").write_text("raise ImportError('there is no Cython')\n")
     wheel = built(tmp_path, PYTHONPATH=str(tmp_path))
-    assert wheel.name.endswith("-none-any.whl")
     assert not core_files(wheel)
 
 

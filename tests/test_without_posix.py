@@ -25,7 +25,7 @@ for module, names in POSIX.items():
     for name in names.split():
         if hasattr(module, name):
             delattr(module, name)
-sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *_: None, LK_NBLCK=2)
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=lambda *_: None, LK_NBLCK=2, LK_UNLCK=0)
 from kernrec.cli.app import run
 sys.exit(run(sys.argv[1:]))
 """

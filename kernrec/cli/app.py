@@ -1,12 +1,10 @@
 """The Typer application: every command by name, and errors as one line with the right exit status."""
 
 import errno
-import inspect
 import io
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 import typer
@@ -53,13 +51,8 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name, help=unwrapped(command))(command)
+            app.command(name)(command)
     return app
-
-
-def unwrapped(command: Callable[..., None]) -> str:
-    """The help text of a command, each paragraph on one line: Typer keeps the docstring's line breaks otherwise."""
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.__doc__ or ""))
 
 
 def __getattr__(name: str) -> typer.Typer:

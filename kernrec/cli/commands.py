@@ -1,5 +1,7 @@
 """Typer as kernrec uses it: an option that takes one value may not be given twice, where the last would win unseen."""
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,5 +25,10 @@ class Commands(typer.Typer):
     """A group of such commands."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """As Typer's."""
-        return super().command(name, **{"cls": OnceCommand, **settings})
+        """Register a function as Typer does, with each paragraph of its docstring on one line."""
+
+        def register(function: Callable[..., Any]) -> Any:
+            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+            return typer.Typer.command(self, name, **{"cls": OnceCommand, "help": text, **settings})(function)
+
+        return register

@@ -25,8 +25,8 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "kernrec", *map(str, arguments)]
 
 
-def run(*arguments: object, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = HERE | {"HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
+def run(*arguments: object, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = HERE | {"HOME": str(home), "CUDA_VISIBLE_DEVICES": ""} | variables
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, env=environment, timeout=300, check=False
     )
@@ -166,7 +166,7 @@ def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_pa
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append({"row": measurement().as_json()})
-        holding = run("doctor", "--db", database, home=tmp_path)
-    left = run_here("doctor", "--db", database, home=tmp_path)
+        holding = run("doctor", home=tmp_path, KERNREC_DB=str(database))
+    left = run("doctor", home=tmp_path, KERNREC_DB=str(database))
     assert f"a collector (PID {os.getpid()}) is filling it" in " ".join(holding.stdout.split())
     assert "1 measurement of a killed collector will be added by the next one" in " ".join(left.stdout.split())

@@ -152,7 +152,7 @@ def test_an_import_of_another_kernel_has_a_row_among_the_choices(
     cache.write_text(CACHE.replace("0.0125", "0.0006"))
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
-    assert run(["recommend", "--gpu", "3090", "--wide", *SHAPE]) == 0
+    assert run(["recommend", "--gpu", "3090", "--format", "wide", *SHAPE]) == 0
     rows = capsys.readouterr().out.splitlines()
     (row,) = [number for number, line in enumerate(rows) if "theirs" in line]
     assert row == 3  # below title, heading and rule: the fastest

@@ -106,9 +106,9 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("index x", "use `kernrec db verify PLACE`"),
         ("coverage", "use `kernrec db info --coverage`"),
         ("key", "use `kernrec db trust --own`"),
-        ("sign x.zip", "use `kernrec db export --bundle FILE --key own`"),
+        ("sign x.zip", "use `kernrec db export --bundle FILE --key KEY`"),
         ("retract --merged", "use `kernrec db withdraw`"),
-        ("export --format t4", "--format was removed; T4 is the only format: leave it out"),
+        ("export --format t4", "--format was removed; use no option: T4 is the only format"),
     ],
 )
 def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str | list[str], says: str) -> None:

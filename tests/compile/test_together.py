@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from same_code import form
 
 from kernrec.compile import CompileCache, CompileError, CompileJob, compile_many, compile_source
 from kernrec.compile.compiled import Compiled
@@ -21,6 +20,7 @@ from kernrec.profile.sample_profile import profile_by_sampling
 from kernrec.profile.tensor_values import Tensors
 from tests.helpers.depth import few_examples
 from tests.helpers.paths import ROOT
+from tests.helpers.ptx_form import form
 
 SM = 86
 TILES = """

@@ -22,11 +22,11 @@ _OLD_SCHEMA = 4
 
 
 def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill `kernrec db retract` of one of two sessions at random moments.
+    """Kill `kernrec db withdraw` of one of two sessions at random moments.
 
     Returns:
-        `kills` of commands before they ended; measurements that were `lost`; `doubled`, rows that are retracted twice;
-        `halved`, kills after which a part of the session was retracted; `unreadable`, after which no row could be read.
+        `kills` of commands before they ended; measurements that were `lost`; `doubled`, rows that are withdrawn twice;
+        `halved`, kills after which a part of the session was withdrawn; `unreadable`, after which no row could be read.
     """
     whole = _make_sessions(folder / "whole.duckdb")
 
@@ -37,7 +37,7 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
         counts["doubled"] += sum(retracted.values()) - len(retracted)
         counts["halved"] += len(retracted) not in (0, _ROWS)
 
-    return _kill(folder, whole, ["db", "retract", "--session", "tuesday"], kills, seed, count)
+    return _kill(folder, whole, ["db", "withdraw", "--session", "tuesday"], kills, seed, count)
 
 
 def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:

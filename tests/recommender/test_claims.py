@@ -8,6 +8,7 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU, all_gpus
 from kernrec.kernel import all_kernels
+from kernrec.op.dtype import math_dtype
 from kernrec.recommender import Recommender
 from tests.helpers.depth import DEEP
 
@@ -53,7 +54,7 @@ def test_every_dtype_of_a_kernel_is_answered_on_every_architecture_that_has_it(
     dtypes = sorted({dtype for kernel in kernels for dtype in kernel.dtypes})
     for gpu, dtype in _paired(op, dtypes):
         able = [kernel for kernel in kernels if dtype in kernel.dtypes and kernel.runs_on(dtype, gpu.sm)]
-        if able:
+        if able and gpu.multiplies(math_dtype(dtype)):
             answer = recommender.recommend(op, gpu.name, SHAPES.get(op, ROWS), dtype, able[0].layouts[0])
             assert answer.best.latency_s.value > 0
             assert 0 < answer.best.power_w <= gpu.tdp_w * 1.001

@@ -72,12 +72,12 @@ def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
     """Cases whose recorded time is e to the power of the error."""
     columns = {name: np.full(len(errors), value) for name, value in more.items()}
     columns |= {"regime": np.full(len(errors), "core"), "free_s": np.ones(len(errors))}
-    return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), **columns)
+    return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
 
 
 def test_metrics_score_the_order_and_the_level() -> None:
     recorded = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, low_s=recorded, high_s=2.0 * recorded)
+    twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
     assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
                                 "ratio": pytest.approx(2.0)}  # fmt: skip
     assert choices(twice)["first"] == "1.000"

@@ -5,6 +5,7 @@ and have protocol version 0.
 """
 
 import json
+import threading
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,9 @@ PROTOCOL_VERSION = 0
 
 ConfigKey = tuple[str, str]
 """Kernel and canonical text of the config."""
+
+_one_reader = threading.Lock()
+"""Threads of several GPUs read one recording: DuckDB closes the second reader's cursor with the first's connection."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def chosen_gpus(path: Path, wanted: str) -> tuple[str, ...]:
     Raises:
         UsageError: there is nothing to replay, several GPUs to choose from, or no such GPU.
     """
-    with Database.open(path) as database:
+    with _one_reader, Database.open(path) as database:
         gpus = tuple(sorted({str(row["gpu"]) for row in database.rows("unretracted_rows") if _replayable(row)}))
     if not gpus:
         raise UsageError(
@@ -124,7 +128,7 @@ def load_recordings(path: Path, gpu: str | None) -> list[Recording]:
         UsageError: if there is nothing to replay.
     """
     (chosen,) = chosen_gpus(path, gpu or "auto")
-    with Database.open(path) as database:
+    with _one_reader, Database.open(path) as database:
         rows = [row for row in database.rows("unretracted_rows") if _replayable(row)]
         configs = {str(row["config_id"]): str(row["tunables"]) for row in database.rows("config")}
         problems = {str(row["problem_id"]): str(row["key"]) for row in database.rows("problem")}
