@@ -258,6 +258,9 @@ class _Drafter:
             self.tunables |= {identifier(name): _Tunable(None, define=name) for name in undefined}
             result = self._compile(sm)
         if isinstance(result, CompileError):
+            if self.instance is not None and "kernrec_instance" in result.log:
+                name = self.instance.partition("<")[0].strip()
+                raise UsageError(f"{self.source.name}: {self.instance} is no instance of the template {name}")
             raise result
         module = parse(result.ptx)
         return facts_of(module, entry_name(module.functions, self.signature.name))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.interop.host_launches import host_launches
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords
@@ -71,3 +72,11 @@ def test_program_is_analyzed_with_nothing_typed(tmp_path: Path) -> None:
     stated = draft_spec(source, LaunchWords(arguments=["n=1024"], block="64"))
     assert "n = 1024" in stated.text
     assert 'block = ["64"]' in stated.text
+
+
+def test_an_instance_that_the_template_does_not_have_is_named(tmp_path: Path) -> None:
+    (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
+    with pytest.raises(UsageError, match="f<float> is no instance of the template f"):
+        draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32"))
+    with pytest.raises(UsageError, match="is a template; name an instance"):
+        draft_spec(source, LaunchWords())
