@@ -46,12 +46,19 @@ _MACROS = {
 }  # fmt: skip
 _PRELUDE = "\n".join((
     *_TYPES,
-    *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()),
+    *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
 """What device code uses of C's headers: types as 64-bit Linux has them, and values of C's standard."""
 _BRINGS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 """Headers for the device that those of cuBLAS and cuDNN include."""
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
+_STD = "".join(
+    f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
+) + "namespace std { using namespace cuda::std; }\n"  # fmt: skip
+"""C++'s own templates for the device, under their usual names."""
+_STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 
@@ -133,21 +140,21 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     root = parsed(text)
     marks = _DeviceWords(root)
     headers: dict[str, None] = {}
-    functions: dict[str, None] = {}
     edits: list[tuple[Node, str]] = []
+    declarations = [node for node in _top_level(root) if has_host_code(text) and node.type != "preproc_include"]
+    host = [node for node in declarations if _is_host(node, marks)]
+    functions = {function_name(node): None for node in host if next(nodes(node, "function_definition"), None)}
+    host += _unused_types([node for node in declarations if node not in host])
+    edits += [(node, "") for node in host]
+    uses_std = any(_STD_NAME.search(text_of(node)) for node in declarations if node not in host)
     for node in _top_level(root) if has_host_code(text) else ():
-        if node.type == "preproc_include":
-            name = text_of(node.child_by_field_name("path")).strip('<>"')
-            if DEVICE_HEADER.match(name):
-                continue
-            instead = "" if headers else f"{_PRELUDE}\n"
-            instead += _BRINGS if name.startswith(("cublas", "cudnn")) else ""
-            edits.append((node, f"{instead}#line {node.start_point[0] + 1}\n" if instead else ""))
-            headers[name] = None
-        elif _is_host(node, marks):
-            if next(nodes(node, "function_definition"), None) is not None:
-                functions[function_name(node)] = None
-            edits.append((node, ""))
+        name = text_of(node.child_by_field_name("path")).strip('<>"') if node.type == "preproc_include" else ""
+        if not name or DEVICE_HEADER.match(name):
+            continue
+        instead = "" if headers else _PRELUDE + (_STD if uses_std else "")
+        instead += _BRINGS if name.startswith(("cublas", "cudnn")) else ""
+        edits.append((node, f"{instead}#line {node.start_point[0] + 1}\n" if instead else ""))
+        headers[name] = None
     if instance is not None:
         name = instance.partition("<")[0].strip()
         instances = nodes(root, "template_instantiation")
@@ -156,6 +163,41 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     if instance is not None:
         device += f"\n__device__ auto kernrec_instance = &{instance};\n"
     return DeviceCode(device, tuple(headers), tuple(functions))
+
+
+def _unused_types(declarations: "list[Node]") -> "list[Node]":
+    """Return the declarations of types that no other declaration needs: types of the host.
+
+    A macro needs what it mentions only if something mentions the macro.
+    """
+    named = {node.id: (node, name) for node in declarations if (name := _type_name(node) or _macro_name(node))}
+    words = {node.id: set(_WORD.findall(_COMMENT.sub("", text_of(node)))) for node in declarations}
+    mentioned = set().union(*(each for key, each in words.items() if key not in named))
+    waiting = dict(named)
+    while used := [key for key, (_, name) in waiting.items() if name in mentioned]:
+        for key in used:
+            del waiting[key]
+            mentioned |= words[key]
+    return [node for node, _ in waiting.values() if _type_name(node)]
+
+
+def _macro_name(node: "Node") -> str:
+    return text_of(node.child_by_field_name("name")) if node.type in ("preproc_def", "preproc_function_def") else ""
+
+
+def _type_name(node: "Node") -> str:
+    """Return the name of the type that a node declares; empty for other declarations."""
+    if node.type == "template_declaration":
+        return _type_name(node.named_children[-1])
+    if node.type not in (
+        "struct_specifier",
+        "class_specifier",
+        "union_specifier",
+        "type_definition",
+        "alias_declaration",
+    ):
+        return ""
+    return text_of(node.child_by_field_name("name") or node.child_by_field_name("declarator"))
 
 
 def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
@@ -200,20 +242,15 @@ def _is_host(node: "Node", marks: _DeviceWords) -> bool:
     """Return whether a declaration at namespace scope is of the host."""
     body = next(nodes(node, "compound_statement", "field_declaration_list", "initializer_list"), None)
     head = text_of(node)[: body.start_byte - node.start_byte] if body is not None else text_of(node)
-    if node.type == "template_declaration" and node.named_children[-1].type not in (
-        "function_definition",
-        "declaration",
-    ):
-        return "std::" in text_of(node).replace("cuda::std::", "")
+    if _type_name(node):
+        return False
     match node.type:
         case "function_definition" | "template_declaration" | "linkage_specification" | "template_instantiation":
             if next(nodes(node, "function_declarator"), None) is None:
-                return "std::" in text_of(node)
+                return False
             return head not in marks and "constexpr" not in head
         case "declaration":
             return head not in marks and (not _CONSTANT.search(head) or "std::" in head or _is_prototype(node))
-        case "struct_specifier" | "class_specifier" | "type_definition" | "alias_declaration":
-            return "std::" in text_of(node).replace("cuda::std::", "")
         case "using_declaration":
             return re.search(r"\bstd\b", text_of(node)) is not None
         case "expression_statement":
