@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 64
 """Definitions that one expression is followed through."""
+_MOST_NODES = 10_000
+"""Nodes that are read for one launch: definitions that name each other twice would take exponential time."""
+_LARGEST, _MOST_CHARACTERS = 2**63, 2_000
+"""Limits of a number and of an expression."""
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
@@ -100,6 +104,7 @@ class _Launch:
         self.configuration = [node for node in configuration.named_children if node.type != "comment"]
         self.arguments = _inputs(call)
         self.parameters = parameters
+        self.nodes_left = _MOST_NODES
         self.dimensions = {
             text_of(argument): name
             for (name, pointed), argument in zip(parameters, self.arguments, strict=False)
@@ -177,14 +182,9 @@ class _Launch:
         for _ in range(8):
             for name in _ALLOCATIONS:
                 for call in self.program.calls(name):
-                    arguments = call.child_by_field_name("arguments")
-                    given_nodes = arguments.named_children if arguments is not None else []
-                    if (
-                        len(given_nodes) > 1
-                        and _function_of(call) == function
-                        and _stripped(given_nodes[0]) == variable
-                    ):
-                        return _divided(self._resolved(given_nodes[1], self.dimensions), size)
+                    inputs = _inputs(call) if _function_of(call) == function else []
+                    if len(inputs) > 1 and _stripped(inputs[0]) == variable:
+                        return _divided(self._resolved(inputs[1], self.dimensions), size)
             passed = self._passed(variable, function)
             if passed is None:
                 break
@@ -237,7 +237,8 @@ class _Launch:
         Raises:
             _UnknownError: The text does not decide it.
         """
-        if steps > _MOST_STEPS:
+        self.nodes_left -= 1
+        if steps > _MOST_STEPS or self.nodes_left < 0:
             raise _UnknownError
         text = text_of(node)
         if text in names:
@@ -284,10 +285,7 @@ class _Launch:
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
         """Return the value of a function or macro of one expression, and of a few functions of C."""
         name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
-        arguments = node.child_by_field_name("arguments")
-        inputs = [
-            each for each in (arguments.named_children if arguments is not None else ()) if each.type != "comment"
-        ]
+        inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:
             quotient = _stripped_node(inputs[0])
             if quotient.type == "binary_expression" and text_of(quotient.child_by_field_name("operator")) == "/":
@@ -371,10 +369,11 @@ def _literal(text: str) -> str:
 
 
 def _combined(left: str, operator: str, right: str) -> str:
-    if operator == "<<":
-        return _folded(f"{_inside(left)} * {2 ** int(_number(right))}")
-    if operator == ">>":
-        return _folded(f"{_inside(left)} // {2 ** int(_number(right))}")
+    if operator in ("<<", ">>"):
+        bits = int(_number(right))
+        if bits > 62:
+            raise _UnknownError
+        return _folded(f"{_inside(left)} {'*' if operator == '<<' else '//'} {2**bits}")
     if operator not in ("+", "-", "*", "/", "%", "<", ">", "<=", ">=", "==", "!="):
         raise _UnknownError
     fraction = operator == "/" and ("." in left or "." in right)
@@ -386,13 +385,21 @@ def _inside(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    """Return the number that an expression of numbers is, else the expression."""
+    """Return the number that an expression of numbers is, else the expression.
+
+    Raises:
+        _UnknownError: The number or the expression is too large, or it divides by zero.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise _UnknownError
     if re.search(r"[A-Za-z_]", re.sub(r"\b(?:min|max|if|else|ceil_div)\b", "", text)):
         return text
     try:
         value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
     except (SyntaxError, ZeroDivisionError, OverflowError, MemoryError, ValueError):
         raise _UnknownError from None
+    if not abs(value) < _LARGEST:
+        raise _UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 
 

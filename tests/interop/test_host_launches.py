@@ -59,6 +59,16 @@ def test_names_that_define_each_other_end() -> None:
     assert launch.block is None
 
 
+@pytest.mark.parametrize(
+    ("first", "step"), [("1 << 4000000000", "{0} + 1"), ("3", "{0} * {0}"), ("m", "{0} + {0}"), ("0", "{0} + {0}")]
+)
+def test_definitions_that_grow_end_at_once(first: str, step: str) -> None:
+    chain = "".join(f"int a{i + 1} = {step.format(f'a{i}')};\n" for i in range(60))
+    program = f"{KERNEL}int main(int m, char **v) {{ int a0 = {first};\n{chain} f<<<a60, 64>>>(0, m); }}"
+    (launch,) = host_launches(program, "f", [("x", "f32"), ("n", None)])
+    assert launch.grid is None
+
+
 def test_program_is_analyzed_with_nothing_typed(tmp_path: Path) -> None:
     source = tmp_path / "program.cu"
     source.write_text(
