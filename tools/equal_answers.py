@@ -53,6 +53,9 @@ import kernrec
 from kernrec.errors import KernrecError
 from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.many import answer_many
+from kernrec.recommender.request import SOURCES
+
+FORMER = {"predicted": "prior", "published": "recorded"}
 
 def plain(value):
     if isinstance(value, np.generic | np.ndarray):
@@ -60,7 +63,10 @@ def plain(value):
     return dict(value) if hasattr(value, "keys") else value.key if hasattr(value, "key") else str(value)
 
 def answer(recommender, asked):
-    query = Query(**asked["query"])
+    wanted = dict(asked["query"])
+    if wanted.get("source", SOURCES[0]) not in SOURCES:
+        wanted["source"] = FORMER[wanted["source"]]
+    query = Query(**wanted)
     dtype, layout = asked["dtype"], asked["layout"]
     if "shapes" in asked:
         several = asked["op"], asked["gpu"], asked["shapes"], query

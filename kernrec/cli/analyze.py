@@ -14,7 +14,7 @@ import typer
 
 from kernrec.cli import options
 from kernrec.cli.choices import print_choices
-from kernrec.cli.format import print_notes
+from kernrec.cli.format import NotePrinter, print_notes
 from kernrec.cli.kernel_argument import AnalyzeOptions, kernel_argument, write_draft
 from kernrec.cli.output import print_json
 from kernrec.cli.signals import ended_by_signals, exit_status
@@ -128,7 +128,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
     if wanted.as_json and not silent:
         print_json(analysis.as_dict())
     elif not silent:
-        print_choices(analysis.recommendation)
+        print_choices(analysis.recommendation, notes=NotePrinter(wanted.why))
         _print_counts(analysis)
     from kernrec.store.database import LONGEST_SOURCE
 

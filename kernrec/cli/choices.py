@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.format import measurement_text, print_line, print_notes, source_text
+from kernrec.cli.format import NotePrinter, measurement_text, print_line, source_text
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, quantities
@@ -54,11 +54,9 @@ if TYPE_CHECKING:
     Row = Choice | Foreign | StackRow
 
 
-def print_choices(answer: "Recommendation", form: Form = Form.TABLE, noted: set[str] | None = None) -> None:
-    """The choices for one problem, and the notes; of a kernel beside what the occupancy heuristic picks.
-
-    noted: the notes that were printed with other answers, as of `print_notes`.
-    """
+def print_choices(answer: "Recommendation", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
+    """Print the recommendations for one problem, beside the occupancy heuristic's if one kernel is asked about."""
+    notes = notes or NotePrinter()
     if form is Form.JSON:
         print_json(answer.as_dict())
         return
@@ -68,7 +66,7 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE, noted: set[
         print_csv(plain_rows(answer))
         return
     if answer.no_kernel is not None:
-        _print_lines(answer, answer.no_kernel, form, noted)
+        _print_lines(answer, answer.no_kernel, form, notes)
         return
     about = answer.about_kernel
     title = f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
@@ -93,16 +91,16 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE, noted: set[
         print_line(_saving_text(answer.saving, human(answer.power_limit_w, "W")))
     for text in line_texts(answer.lines, answer.gpu):
         print_line(text)
-    print_notes(answer.notes, noted)
+    notes.print(answer.notes)
 
 
-def print_gpus(answers: "Sequence[Recommendation]", form: Form = Form.TABLE, noted: set[str] | None = None) -> None:
+def print_gpus(answers: "Sequence[Recommendation]", form: Form, notes: NotePrinter) -> None:
     """Print one problem on several GPUs side by side: on each the best config and the best baseline.
 
     Args:
         answers: One for each GPU.
         form: A table, wide or in Markdown.
-        noted: Notes that were printed before, as in `print_notes`.
+        notes: Prints the notes.
     """
     first = answers[0]
     cards: list[str] = []
@@ -119,18 +117,17 @@ def print_gpus(answers: "Sequence[Recommendation]", form: Form = Form.TABLE, not
     name = shown[fastest].kernel
     runs = name if isinstance(name, str) else name.name
     print_line(f"The fastest is expected to be {cards[fastest]} with {runs}.")
-    print_notes([note for answer in answers for note in answer.notes], noted)
-    lacking = [f"{answer.gpu.name}: {answer.no_kernel}" for answer in answers if answer.no_kernel]
-    print_notes(lacking)
+    notes.print(note for answer in answers for note in answer.notes)
+    notes.print(f"{answer.gpu.name}: {answer.no_kernel}" for answer in answers if answer.no_kernel)
 
 
-def _print_lines(answer: "Recommendation", reason: str, form: Form, noted: set[str] | None) -> None:
+def _print_lines(answer: "Recommendation", reason: str, form: Form, notes: NotePrinter) -> None:
     limit = human(answer.power_limit_w, "W")
     clock = "" if answer.point.clock_hz is None else f", locked to {human(answer.point.clock_hz, 'Hz')}"
-    title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: what stacks take, fastest first"
+    title = f"{answer.problem.key} on {answer.gpu.title}, power limit {limit}{clock}: baselines, fastest first"
     print_table_as(form, title, line_columns(answer.lines))
-    print_line(f"No kernel of kernrec's own: {reason}.")
-    print_notes(answer.notes, noted)
+    print_line(f"kernrec has no kernel for it: {reason}.")
+    notes.print(answer.notes)
 
 
 def _operating_point(answer: "Recommendation") -> str:
@@ -175,8 +172,8 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
     dims = ",".join(f"{name}={value}" for name, value in problem.dims)
     command = f"kernrec collect --op {problem.op} --shape {dims} --dtype {problem.dtype} --layout {problem.layout}"
     return (
-        f"{faster.kernel.name} may be {(1 - faster.latency_s.value / first_s) * 100:.1f} % faster than {name}, less"
-        f" than the prior errs on such kernels, and nobody ran it. Measure it on that GPU: `{command}`"
+        f"{faster.kernel.name} may take {(1 - faster.latency_s.value / first_s) * 100:.1f} % less time than {name}:"
+        f" within the model's error, and not measured yet. To check: `{command}`"
     )
 
 
@@ -270,14 +267,17 @@ def _at_default(row: "Row") -> bool:
 
 def _saving_text(saving: "Saving", compared: str) -> str:
     clock = saving.point.clock_hz
-    point = f"locked to {human(clock, 'Hz')}" if clock else f"at a power limit of {human(saving.power_limit_w, 'W')}"
-    slower = f"{saving.slowdown * 100:.1f} % longer" if saving.slowdown >= 0.0005 else "as long"
-    saved = f"{saving.energy_saved * 100:.0f} % less energy"
-    return f"{point[0].upper()}{point[1:]}, the first config takes {slower} and {saved} than at {compared}."
+    change = (
+        f"Locking the clock at {human(clock, 'Hz')}"
+        if clock
+        else f"Capping the GPU at {human(saving.power_limit_w, 'W')}"
+    )
+    slower = f"{saving.slowdown * 100:.1f} % speed" if saving.slowdown >= 0.0005 else "no speed"
+    return f"{change} instead of {compared} costs {slower} and saves {saving.energy_saved * 100:.0f} % energy."
 
 
 def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
-    """The fastest stack, the others against it, and whether to call it instead of the first choice."""
+    """Return the fastest baseline, the others compared with it, and how it compares with the best kernel."""
     if not lines:
         return []
     first, *others = lines
@@ -293,15 +293,20 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     if first.slowdown is not None:
         from kernrec.recommender.lines import NEARLY
 
-        saved = "" if first.energy_saved is None else f" and {percent(-first.energy_saved)} energy"
-        advice = f": {first.stack} may be faster" if first.faster else ""
-        advice = f": call {first.stack}" if first.advised else advice
-        if first.slowdown > NEARLY and not first.beaten:
-            advice = ": within the estimates' error"
-        if advice and first.source == "transferred" and not first.advised:
-            advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
-        texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
+        saved = "" if first.energy_saved is None else f" and {_more_or_less(-first.energy_saved)} energy"
+        uncertain = first.faster or (first.slowdown > NEARLY and not first.beaten)
+        advice = f"; run {first.stack}" if first.advised else ", within the estimates' error" if uncertain else ""
+        time = f"{_more_or_less(first.slowdown)} time"
+        text = f"{first.stack} is expected to take {time}{saved} than the best kernel{advice}."
+        if uncertain and first.source == "transferred" and not first.advised:
+            text += f" More likely wrong: {'the baseline' if first.less_sure else 'the kernel'}."
+        texts.append(text)
     return texts
+
+
+def _more_or_less(change: float) -> str:
+    """Return `4.7 % more` or `20 % less`."""
+    return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
 
 
 def _point(line: "Line", gpu: "GPU") -> str:
@@ -323,7 +328,7 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
     energies = [(line.energy_j, line.energy_interval_j) for line in lines]
     versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]
     return [
-        Column("stack", "left", [line.dated_name for line in lines]),
+        Column("backend", "left", [line.dated_name for line in lines]),
         quantities("latency", "s", [line.latency_s for line in lines], latencies),
         Column("vs first", "right", versus),
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
@@ -338,4 +343,4 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
     ]
 
 
-_STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior"}
+_STYLES = {"published": "measured", "learned": "learned", "transferred": "predicted"}

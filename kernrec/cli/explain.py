@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from kernrec.cli import options
-from kernrec.cli.format import interval_text, measurement_text, print_line, print_notes, source_text
+from kernrec.cli.format import NotePrinter, interval_text, measurement_text, print_line, source_text
 from kernrec.cli.options import CHOICE, option
 from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.quantity import percent
@@ -40,6 +40,7 @@ class ExplainOptions(options.Options):
     power_limit: options.PowerLimit = None
     clock: options.Clock = None
     as_json: AsJson = False
+    why: options.Why = False
     db: options.Databases = None
 
 
@@ -65,7 +66,7 @@ def explain(wanted: ExplainOptions) -> None:
     if answer.other is not None:
         _print_difference(answer.subject, answer.other, answer.difference)
     _print_changes(answer.changes, wanted.objective, answer.what_to_do)
-    print_notes(answer.notes)
+    NotePrinter(wanted.why).print(answer.notes)
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:
@@ -89,7 +90,7 @@ def _print(subject: "Explanation") -> None:
     )
     if choice.latency_s.value != subject.prior["latency_s"]:
         latency, energy, power = (human(subject.prior[name], unit) for name, unit in _PRIOR)
-        print_line(f"  prior alone: {latency}, {energy}, {power}")
+        print_line(f"  analytical model only: {latency}, {energy}, {power}")
     print_line(f"  bottleneck: {subject.bottleneck}; expected core clock {human(choice.clock_hz, 'Hz')}")
     for launch in subject.launches:
         print()

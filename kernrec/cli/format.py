@@ -19,16 +19,28 @@ _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[pnumkMGT]?(?:s|J|W|Hz|B))(?!\w))")
 """The space between a number and its unit."""
 
 
-def print_notes(notes: Iterable[str], before: set[str] | None = None) -> None:
-    """Each note once, on standard error.
+class NotePrinter:
+    """Prints notes on standard error, each once however many answers have it."""
 
-    before: the notes of answers that were printed before, which are not repeated; these are added.
-    """
-    seen = set() if before is None else before
-    for note in notes:
-        if note not in seen:
-            seen.add(note)
+    def __init__(self, why: bool = False) -> None:
+        """Print the explanation below each note, too, if `why` is set."""
+        self._why = why
+        self._seen: set[str] = set()
+
+    def print(self, notes: Iterable[str]) -> None:
+        """Print the notes that were not printed before."""
+        for note in notes:
+            if note in self._seen:
+                continue
+            self._seen.add(note)
             print_line(f"note: {one_line(note)}", sys.stderr)
+            if self._why and (explanation := getattr(note, "why", "")):
+                print_line(f"    {one_line(explanation)}", sys.stderr)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print each note once, on standard error."""
+    NotePrinter().print(notes)
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:

@@ -43,6 +43,7 @@ class AnalyzeOptions(options.Options):
     layout: options.Layout = None
     objective: options.Objective = "pareto"
     top: options.Top = None
+    why: options.Why = False
     spec: Annotated[Path | None, option("kernel.toml or T1 .json; of Triton the call's .toml.", panel=_LAUNCH)] = None
     entry: Annotated[str | None, option("The kernel, or a template's instance: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernrec.cli.format import print_line, print_notes
+from kernrec.cli.format import NotePrinter, print_line
 from kernrec.cli.next_steps import print_next, problem_command
 from kernrec.cli.output import Form, print_csv, print_json, print_table_as
 from kernrec.cli.quantity import percent
 from kernrec.cli.table import ALWAYS, SELDOM, USUALLY, WIDE, Column, digits, quantities
 from kernrec.recommender.tabular import plain_rows
 from kernrec.util.human import config_text, human
+from kernrec.util.note import Note
 
 if TYPE_CHECKING:
     from kernrec.recommender.networks.bill import Bill, Tariff
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from kernrec.recommender.recommender import Recommender
     from kernrec.recommender.result import Estimate
 
-SHARED_ERROR = (
-    "intervals of totals take every layer to be wrong in the same direction: predictions for one GPU share their error"
+SHARED_ERROR = Note(
+    "total intervals assume fully correlated errors",
+    "An error in the prediction of a kernel on a GPU repeats in every layer that runs it, so the relative interval of a"
+    " sum is as wide as that of its layers.",
 )
 
 
@@ -56,12 +59,16 @@ def print_network(
     form: Form,
     billed: "Sequence[Bill]" = (),
     layers: int | None = None,
-    noted: set[str] | None = None,
+    notes: NotePrinter | None = None,
 ) -> None:
-    """The totals, the first choice of the layers that matter, the bills, what to do next, and the notes.
+    """Print the totals, the longest layers, the bills, the next steps and the notes.
 
-    layers: how many layers are printed, the longest first; None for those that matter, and in wide tables for all.
-    noted: the notes that were printed with other answers, as of `print_notes`.
+    Args:
+        answer: The network's.
+        form: A table, wide or in Markdown.
+        billed: The bills of a year.
+        layers: Number of layers, the longest first; None for those that matter, and for all in wide tables.
+        notes: Prints the notes.
     """
     _print_totals(answer, form)
     print()
@@ -72,7 +79,7 @@ def print_network(
     if form is Form.TABLE:
         print()
         print_next(_next_steps(answer, layers))
-    print_notes([*answer.notes, SHARED_ERROR], noted)
+    (notes or NotePrinter()).print([*answer.notes, SHARED_ERROR])
 
 
 def _chosen(answer: "NetworkAnswer") -> str:
@@ -164,12 +171,12 @@ def _saved(layer: "LayerAnswer") -> str:
 
 def _next_steps(answer: "NetworkAnswer", layers: int | None) -> list[tuple[str, str]]:
     longest = answer.longest(1)[0]
-    steps = [(problem_command(longest.answer.problem, answer.gpu.name), "the longest layer: its choices, and why")]
+    steps = [(problem_command(longest.answer.problem, answer.gpu.name), "the longest layer: its configs")]
     if layers is None and len(answer.layers_that_matter) < len(answer.layers):
         count = len(answer.layers)
         steps.append((f"--top {count}", f"added to this command: all {count} distinct layers"))
     else:
-        steps.append(("--power-limit sweep", "added to this command: the power limit worth setting"))
+        steps.append(("--power-limit sweep", "added to this command: the best power limit"))
     return steps
 
 
@@ -190,15 +197,6 @@ def _against(totals: "Sequence[Total]", name: str) -> list[Column]:
         Column(f"time vs {name}", "right", ["-", *(percent(time) for time, _ in versus)], SELDOM),
         Column(f"energy vs {name}", "right", ["-", *(percent(energy) for _, energy in versus)], SELDOM),
     ]
-
-
-def _print_bills_and_notes(
-    billed: "Sequence[Bill]", form: Form, notes: Sequence[str], noted: set[str] | None = None
-) -> None:
-    if billed:
-        print()
-        _print_bills(billed, form)
-    print_notes([*notes, SHARED_ERROR], noted)
 
 
 def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
@@ -232,10 +230,8 @@ def _more(bill: "Bill") -> str:
     return f"{human(abs(bill.more_kwh) * 1e3, 'Wh')} {'more' if bill.more_kwh >= 0 else 'less'}"
 
 
-def print_sweep(
-    sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]" = (), noted: set[str] | None = None
-) -> None:
-    """The network over power limits or clocks, the one worth setting, the bills, and notes but for those of `noted`."""
+def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:
+    """Print a network over power limits or clocks, the best of them, the bills and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -258,17 +254,24 @@ def print_sweep(
     )
     print_table_as(form, title, columns)
     print_line(sweep.advice)
-    _print_bills_and_notes(billed, form, answer.notes, noted)
+    if billed:
+        print()
+        _print_bills(billed, form)
+    notes.print([*answer.notes, SHARED_ERROR])
 
 
 def print_comparison(
-    compared: "Sequence[ComparedGpu | Unfit]", missing: Sequence[str], form: Form, tariff: "Tariff | None" = None
+    compared: "Sequence[ComparedGpu | Unfit]",
+    missing: Sequence[str],
+    form: Form,
+    tariff: "Tariff | None",
+    notes: NotePrinter,
 ) -> None:
-    """GPUs and batches side by side, which is best at what, and with a tariff what each takes in a year."""
+    """Print GPUs and batches side by side, the best of them, and with a tariff the bill of each."""
     from kernrec.recommender.networks.compare import Unfit, verdict
 
     rows = [row for row in compared if not isinstance(row, Unfit)]
-    unfit = [str(row.error) for row in compared if isinstance(row, Unfit)]
+    unfit = [row.note for row in compared if isinstance(row, Unfit)]
     several = len({row.batch for row in compared}) > 1
     billed = []
     if tariff is not None:
@@ -296,8 +299,10 @@ def print_comparison(
     print_table_as(form, title, _comparison_columns(compared, form, len(dtypes) > 1, several, len(runs) > 1))
     if len(rows) > 1 and not several:
         print_line(verdict(rows))
-    notes = [note for answer in answers for note in answer.notes]
-    _print_bills_and_notes(billed, form, [*unfit, *missing, *notes])
+    if billed:
+        print()
+        _print_bills(billed, form)
+    notes.print([*unfit, *missing, *(note for answer in answers for note in answer.notes), SHARED_ERROR])
 
 
 def _comparison_columns(

@@ -70,12 +70,13 @@ MaxSlowdown = Annotated[str | None, option("Most slowdown against the fastest: 3
 MaxPower = Annotated[str | None, option("Highest mean power: 250W.", panel=CHOICE)]
 PowerLimit = Annotated[str | None, option("Power limit of the GPU: 300W.", panel=CHOICE)]
 Clock = Annotated[str | None, option("Locked core clock: 1410MHz.", panel=CHOICE)]
-Source = Annotated[str | None, option("Only prior, learned, measured or recorded.", "--source", panel=CHOICE)]
+Source = Annotated[str | None, option("Only predicted, learned, measured, published.", "--source", panel=CHOICE)]
 Backends = Annotated[
     list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=CHOICE)
 ]
 Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=CHOICE)]
 Databases = Annotated[list[Path] | None, option("Database to read first; may be repeated.", "--db", panel=PRINTED)]
+Why = Annotated[bool, option("Explain each note.", "--why", panel=PRINTED)]
 Cluster = Annotated[str | None, option("Ray cluster: auto, or host:port of its head.", metavar="ADDRESS")]
 
 ANY, SWEEP = "any", "sweep"

@@ -43,6 +43,7 @@ class RecommendOptions(options.Options):
     estimated_by: options.Source = None
     top: Annotated[int | None, option("Rows of a problem; layers of a network.", panel=CHOICE)] = None
     printed: options.Printed
+    why: options.Why = False
     emit: EmitFormat = None
     output: Output = None
     untrusted_source: UntrustedSource = False
@@ -156,23 +157,24 @@ def _answer_shapes(
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
         from kernrec.cli.choices import print_choices, print_gpus
+        from kernrec.cli.format import NotePrinter
 
         if form is Form.CSV:
             from kernrec.recommender.tabular import plain_rows
 
             print_csv([row for answer in answers for row in plain_rows(answer)])
             return
-        noted: set[str] = set()
+        notes = NotePrinter(wanted.why)
         if len(gpus) > 1 and wanted.top is None:
             for number in range(len(shapes)):
                 if number:
                     print()
-                print_gpus(answers[number :: len(shapes)], form, noted)
+                print_gpus(answers[number :: len(shapes)], form, notes)
             return
         for number, answer in enumerate(answers):
             if number:
                 print()
-            print_choices(answer, form, noted)
+            print_choices(answer, form, notes)
 
 
 def _with_regret(recommender: "Recommender", answer: "Recommendation") -> dict[str, Any]:
@@ -192,7 +194,7 @@ def _answer_networks(
     isa: str | None,
 ) -> None:
     """Print or emit the choices for the layers of each network on each GPU, or of all shapes together."""
-    from kernrec.cli.format import print_notes
+    from kernrec.cli.format import NotePrinter
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.bill import bills
@@ -222,7 +224,7 @@ def _answer_networks(
         return
     objects: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
-    noted: set[str] = set()
+    notes = NotePrinter(wanted.why)
     requests = [replace(request, batch=batch) for request in networks for batch in batches] or networks
     unfit: list[DoesNotFitError] = []
     for number, (gpu, request) in enumerate((gpu, request) for gpu in gpus for request in requests):
@@ -252,19 +254,20 @@ def _answer_networks(
         if number:
             print()
         if sweep:
-            print_sweep(sweep, form, year, noted)
+            print_sweep(sweep, form, year, notes)
         else:
-            print_network(answer, form, year, wanted.top, noted)
+            print_network(answer, form, year, wanted.top, notes)
     if len(unfit) == len(gpus) * len(requests):
         raise unfit[0]
     if form is Form.JSON:
         _print_objects(objects)
     elif form is Form.CSV:
         print_csv(rows)
-    print_notes(str(error) for error in unfit)
+    notes.print(str(error) for error in unfit)
 
 
 def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendOptions) -> None:
+    from kernrec.cli.format import NotePrinter
     from kernrec.cli.network_tables import print_comparison
     from kernrec.gpu import find_gpu
     from kernrec.recommender.networks.compare import compare_gpus
@@ -275,4 +278,4 @@ def _compare(recommender: "Recommender", gpus: Sequence[str], wanted: RecommendO
         recommender, cards, wanted.network(wanted.shape or []), query, None, wanted.billed.prices(cards),
         wanted.batches or [None], limits,
     )  # fmt: skip
-    print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff)
+    print_comparison(rows, missing, wanted.printed.form, wanted.billed.tariff, NotePrinter(wanted.why))

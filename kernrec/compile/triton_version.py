@@ -5,6 +5,7 @@ import sys
 from functools import cache as once
 
 from kernrec.compile.compiled import NoCompilerError
+from kernrec.util.note import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
@@ -55,8 +56,11 @@ def fp_fusion_note() -> str | None:
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"
-    other = "Triton 3.10 and later do not by default" if fp_fusion() else "earlier releases fuse them"
-    return f"a product and a sum are {how}, the default of {triton_compiler()}; {other} (TRITON_DEFAULT_FP_FUSION)"
+    other = "Triton 3.10 and later do not fuse them" if fp_fusion() else "Triton before 3.10 fuses them"
+    return Note(
+        f"a product and a sum are {how}, as {triton_compiler()} does by default",
+        f"{other}. TRITON_DEFAULT_FP_FUSION changes it.",
+    )
 
 
 def has_triton() -> bool:

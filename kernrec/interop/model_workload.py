@@ -206,7 +206,7 @@ class _Layers:
             yield self.linear("attention kv_b_proj", up, sizes.keys, count, "out", quantized=True)
             yield self.scores("attention", count, heads, heads, sizes.plain + sizes.rope)
             self.notes.append(
-                f"latent attention: values of {sizes.value} columns count as {sizes.plain + sizes.rope}, as keys have"
+                f"latent attention: values count as {sizes.plain + sizes.rope} columns, like keys, not {sizes.value}"
             )
         yield self.linear("attention o_proj", model.hidden, heads * sizes.value, count, "in", quantized=True)
 

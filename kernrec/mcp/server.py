@@ -36,7 +36,7 @@ _INSTRUCTIONS = """\
 Latency, energy and the best configs of GPU kernels, without a GPU. Ask `recommend` which config to run, `compare` which
 GPU. Of a kernel of your own, `check` says whether it is right (compiled, run in an emulator, compared with a NumPy
 reference, with accesses out of bounds and data races found), `analyze` what limits it and which blocks and power limits
-are better. Values with the source `prior` are predicted, those with `measured` were measured."""
+are better. Values with the source `predicted` come from the analytical model."""
 
 _MOST_LISTED, _MOST_TOP, _MOST_GPUS = 200, 20, 16
 

@@ -31,6 +31,7 @@ from kernrec.profile.launch_arguments import (
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx import parse
 from kernrec.ptx.state.launch_layout import MOST_THREADS
+from kernrec.util.note import Note
 
 _WIDTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _HEIGHTS = (1, 2, 4, 8, 16, 32)
@@ -87,14 +88,13 @@ def kernel_of_ptx(
             }
         ],
     }
-    note = (
-        f"the block stays {bx} x {by} x {bz}: {reason}"
-        if reason
-        else "other blocks assume that each thread of the grid has its own work, found by blockDim; check the results"
+    note = Note(
+        f"the block stays {bx} x {by} x {bz}: {reason}" if reason else "check the results with other blocks",
+        "" if reason else "Other sizes are right if each thread finds its own work by blockDim, as it seems here.",
     )
-    notes = [note]
+    notes: list[str] = [note]
     if assembler() is None:
-        notes.append("ptxas is not installed: registers are estimated from the PTX, which gives 0 to 30 % too many")
+        notes.append(Note("registers are estimated: ptxas is not installed", "The PTX shows up to 30 % too many."))
     kernel = kernel_from(spec, path.name, text)
     (bound,) = bind_launches(kernel, {"block_x": bx, "block_y": by}, kernel.definition.problem(), kernel.min_sm)
     if misfit := argument_mismatch(module, entry, bound):

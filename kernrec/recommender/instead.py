@@ -35,4 +35,4 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
     """Return the note on a problem that is asked in another data type."""
-    return f"{problem.op}: {gpu.title} has no {problem.dtype} arithmetic; asked as {other.dtype}, {other.layout}"
+    return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

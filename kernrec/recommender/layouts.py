@@ -57,7 +57,7 @@ class LayoutGain:
     @property
     def note(self) -> str:
         """The gain as a note."""
-        return f"in layout {self.layout} it is expected to take {100.0 - 100.0 / self.factor:.0f} % less time"
+        return f"expected to take {100.0 - 100.0 / self.factor:.0f} % less time in layout {self.layout}"
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:

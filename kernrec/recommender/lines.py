@@ -22,6 +22,7 @@ from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse
 from kernrec.recommender.recorded_lines import Recordings, recorded_predictions
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.note import Note
 
 if TYPE_CHECKING:
     from kernrec.model.vendor.model import VendorModel
@@ -120,7 +121,7 @@ class Line:
     def basis(self) -> str:
         """Where the costs come from, in words."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
-        if self.source == "recorded":
+        if self.source == "published":
             return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}{as_}"
         as_ = as_ if self.recorded_as is None else f" ({self.recorded_as}){as_}"
         if self.source == "learned":
@@ -263,14 +264,17 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
     """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
     if (model := _model(context, problem)) is None:
         there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
-        yield from (f"{stack} has no line: {no_lines(context, problem)}" for stack in stacks if stack not in there)
+        yield from (_no_baseline(stack, no_lines(context, problem)) for stack in stacks if stack not in there)
         return
     problem = as_recorded(problem)
     if not stacks and (recorded := model.outside(problem)) is not None and not recorded_lines(problem, gpu):
-        yield f"no line of a stack beside it: of {problem.op} in {problem.dtype} only {recorded} were recorded"
+        yield Note(
+            f"no baseline of {problem.op} in {problem.dtype} for this shape",
+            f"Only {recorded} were recorded.",
+        )
     for each in model.predict(problem, gpu):
         if not is_number(each) and is_wanted(each.stack, stacks):
-            yield f"no line of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
+            yield f"no baseline of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
     refusals = model.refusals(problem, gpu)
     for stack, reason in refusals.items():
         if is_wanted(stack, stacks):
@@ -280,17 +284,22 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
         there += [each.stack for each in model.predict(problem, gpu) if each.stack not in there]
         for stack in stacks:
             if not any(is_wanted(other, (stack,)) for other in (*there, *refusals)):
-                others = f"lines of it have {', '.join(there)}" if there else no_lines(context, problem)
-                yield f"{stack} has no line for this problem; {others}"
+                others = f"available: {', '.join(there)}" if there else no_lines(context, problem)
+                yield _no_baseline(stack, others)
     yield from _padding(model, problem, gpu, stacks)
 
 
+def _no_baseline(stack: str, instead: str) -> Note:
+    text = f"no {stack} data for this problem"
+    return Note(f"{text}; {instead}") if len(instead) < 60 else Note(text, f"{instead[0].upper()}{instead[1:]}.")
+
+
 def no_lines(context: "Context", problem: Problem) -> str:
-    """The kinds of problems that have lines, where this one has none."""
+    """Return the kinds of problems that have baselines, for a problem that has none."""
     if (model := _model(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
-        return f"no stack was recorded for {problem.op}"
+        return f"no backend was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
     for entry in model.sets:
         for stack in entry.recorded.stacks:
@@ -317,7 +326,7 @@ def without_line(
         refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
     if not there:
-        there = f"nor is there a line of {' or '.join(stacks) or 'a stack'} ({no_lines(context, problem)})"
+        there = f"nor is there a baseline of {' or '.join(stacks) or 'any backend'} ({no_lines(context, problem)})"
     return type(reason)(f"{reason}; {there}")
 
 
@@ -338,10 +347,10 @@ def _line(
     recorded: RecordedLine | None = None,
 ) -> Line:
     latency, power = predicted.latency_s, predicted.power_w
-    source = "transferred" if latency.transferred else "learned" if recorded is None else "recorded"
+    source = "transferred" if latency.transferred else "learned" if recorded is None else "published"
     energy = None
     if power is not None:
-        energy_source = "prior" if predicted.power_predicted else "transferred" if power.transferred else source
+        energy_source = "predicted" if predicted.power_predicted else "transferred" if power.transferred else source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
     return Line(
@@ -380,4 +389,4 @@ def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[
         latency_s, other = fastest[stack]
         if (saved := 1 - latency_s / plain_s) > WORTH_PADDING:
             changed = ", ".join(f"{name} = {size}" for name, size in other.dim.items() if size != sizes[name])
-            yield f"rows are not aligned: padded to {changed}, {stack} would take {100 * saved:.0f} % less time"
+            yield f"{stack} would take {100 * saved:.0f} % less time with aligned rows: padded to {changed}"

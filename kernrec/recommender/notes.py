@@ -21,10 +21,13 @@ from kernrec.recommender.result import Choice, Remark
 from kernrec.recommender.sweep import lowest_clock_hz
 from kernrec.store import ProfileTable
 from kernrec.util.human import human
+from kernrec.util.note import Note
 
-PRIOR_NOTE = (
-    "source prior: predicted from static analysis, for a cold L2, measured on no GPU; the interval is the model's"
-    f" spread (between two configs of a kernel {max(spread.ratio for spread in SPREADS):.2g} x)"
+PREDICTED_NOTE = Note(
+    "source predicted: by the analytical model, never measured on a GPU",
+    "The model counts instructions and memory traffic by static analysis, for a cold L2. The 90 % interval is its"
+    " spread on recorded kernels; the ratio of two configs of one kernel is off by at most a factor of"
+    f" {max(spread.ratio for spread in SPREADS):.2g} in 90 % of the cases.",
 )
 
 DISAGREE = 1.1
@@ -65,11 +68,13 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
 
     def lines() -> Iterator[str]:
         if Source.PRIOR in sources:
-            yield PRIOR_NOTE
+            yield PREDICTED_NOTE
         if Source.LEARNED in sources:
             yield from dict.fromkeys(scope.note for scope in scopes)
         if sources & {Source.PRIOR, Source.LEARNED}:
-            yield from dict.fromkeys(f"the prior's coefficients: {fitted.summary}" for fitted in calibrations if fitted)
+            yield from dict.fromkeys(
+                f"coefficients of the analytical model: {fitted.summary}" for fitted in calibrations if fitted
+            )
         yield from of_limits(gpu, choices)
         yield from of_peak(gpu, predicted)
         yield from refused
@@ -81,9 +86,10 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
 def of_inputs(inputs: str) -> Iterator[str]:
     """A line about other inputs than random numbers."""
     if inputs == ZEROS:
-        yield (
-            "inputs are taken to be zeros: arithmetic takes about half the energy of random numbers, and a power limit"
-            " allows a higher clock; what was measured, with random inputs, is left out"
+        yield Note(
+            "inputs are zeros: measurements, which had random inputs, are not used",
+            "Arithmetic on zeros takes about half the energy of random numbers, so that a power limit allows a higher"
+            " clock.",
         )
 
 
@@ -101,7 +107,10 @@ def of_triton(candidates: CandidateSet) -> Remark:
             needs = refusing_constraint(kernel, problem, gpu) or "another shape"
             named = set(re.findall(r"\w+", needs))
             meanings = (f"; {tunable.name}: {tunable.meaning}" for tunable in kernel.tunables if tunable.name in named)
-            yield f"no answer by {kernel.name}, which needs {needs!r}: other code was not profiled{''.join(meanings)}"
+            yield Note(
+                f"{kernel.name} does not run this shape: it needs {needs}",
+                f"Only such code was profiled{''.join(meanings)}.",
+            )
 
     return lines
 
@@ -113,9 +122,11 @@ def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
         if published_peak(gpu, choice.problem.dtype) < choice.problem.flops / choice.latency_s.value:
             fastest.setdefault(choice.kernel.name, choice)
     for name, choice in fastest.items():
-        yield (
-            f"{name}: above the published peak of {human(published_peak(gpu, choice.problem.dtype), 'FLOP/s')}; assumes"
-            f" {human(choice.clock_hz, 'Hz')}, above the published boost of {human(gpu.boost_clock_hz, 'Hz')}"
+        peak, boost = published_peak(gpu, choice.problem.dtype), gpu.boost_clock_hz
+        yield Note(
+            f"{name} is above the published peak: assumes {human(choice.clock_hz, 'Hz')}, not {human(boost, 'Hz')}",
+            f"The data sheet states {human(peak, 'FLOP/s')} at the boost clock of {human(boost, 'Hz')}. Such GPUs run"
+            " faster while power and temperature allow.",
         )
 
 
@@ -126,9 +137,9 @@ def published_peak(gpu: GPU, dtype: str) -> float:
 
 def assumed_range(gpu: GPU) -> str:
     """Return the note on a GPU whose range of power limits is assumed."""
-    return (
-        f"the {gpu.title} is assumed to accept {gpu.power_min_w:g} to {gpu.power_max_w:g} W: no data sheet states it"
-        " (`nvidia-smi -q -d POWER` tells)"
+    return Note(
+        f"assumed: the {gpu.title} accepts {gpu.power_min_w:g} to {gpu.power_max_w:g} W",
+        "No data sheet states the range. `nvidia-smi -q -d POWER` prints the range of a board.",
     )
 
 
@@ -139,20 +150,20 @@ def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
         yield assumed_range(gpu)
     for limit_w in limits_w:
         if limit_w > gpu.power_max_w and not gpu.power_range_assumed:
-            yield (
-                f"a limit of {limit_w:g} W is above the {gpu.power_max_w:g} W of the reference {gpu.title}: boards of"
-                " some makers accept it (`nvidia-smi -q -d POWER` tells)"
+            yield Note(
+                f"{limit_w:g} W is above the {gpu.power_max_w:g} W of the reference {gpu.title}",
+                "Boards of some makers accept it. `nvidia-smi -q -d POWER` prints the range of a board.",
             )
         predicted = [c for c in choices if c.power_limit_w == limit_w and c.energy_j.source is not Source.MEASURED]
         held = [choice for choice in predicted if choice.power_w > limit_w / BEYOND_LIMIT]
         if held and min(choice.clock_hz for choice in held) <= lowest_clock_hz(gpu):
-            yield (
-                f"{limit_w:g} W is less than the {gpu.title} draws here at its lowest clock: it is expected to pause;"
-                " some boards exceed such a limit instead"
+            yield Note(
+                f"{limit_w:g} W is less than the {gpu.title} draws at its lowest clock",
+                "The GPU is expected to pause to keep the limit. Some boards exceed such a limit instead.",
             )
         measured_w = max((c.power_w for c in choices if c.power_limit_w == limit_w and c not in predicted), default=0.0)
         if measured_w > limit_w * BEYOND_LIMIT:
-            yield f"measured {measured_w:.0f} W under a limit of {limit_w:g} W: the board did not keep it"
+            yield f"the board exceeded its limit: {measured_w:.0f} W measured, {limit_w:g} W set"
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
@@ -160,34 +171,34 @@ def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | No
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
     if table.coverage.unprofiled and not table.kernel.sampled:
-        yield f"{name}: {table.coverage.unprofiled} variants have no profile for {table.gpu.arch} and were left out"
+        yield f"{name}: {table.coverage.unprofiled} variants left out, without a profile for {table.gpu.arch}"
     if measured.stale:
-        yield f"{name}: {_configs(measured.stale)} measured with another version of its source, not used"
+        yield f"{name}: measurements of {_configs(measured.stale)} not used: other version of the source"
     if measured.elsewhere:
-        yield f"{name}: {_configs(measured.elsewhere)} measured at another power limit or clock, not used"
+        yield f"{name}: measurements of {_configs(measured.elsewhere)} not used: other power limit or clock"
     if measured.impossible:
-        yield (
-            f"{name}: {_configs(measured.impossible)} measured faster than a {table.gpu.title} can be, or far above the"
-            " power limit, not used"
+        yield Note(
+            f"{name}: measurements of {_configs(measured.impossible)} not used: impossible",
+            f"They are faster than a {table.gpu.title} can be, or far above its power limit.",
         )
     if measured.failures:
         by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in sorted(measured.failures.items()))
-        yield f"{name}: {_configs(len(measured.failed))} failed on this GPU and left out ({by_outcome})"
+        yield f"{name}: {_configs(len(measured.failed))} left out: failed on this GPU ({by_outcome})"
     recorded = [row.measured_by or "others" for row in measured.measured if row.protocol_version == 0]
     for recorder, count in sorted(Counter(recorded).items()) if recorded else ():
-        yield f"{name}: {_configs(count)} measured by {recorder}, not by kernrec's protocol"
+        yield f"{name}: {_configs(count)} measured by {recorder}, with another protocol"
     if apart := [row for row in measured.measured if row.others_s and not _agrees(row.latency_s, row.others_s)]:
         most = max(apart, key=lambda row: abs(math.log(row.latency_s / (row.others_s or row.latency_s))))
-        yield (
-            f"{name}: others disagree about {_configs(len(apart))} that you measured: {human(most.latency_s, 's')}"
-            f" here, {human(most.others_s or 0.0, 's')} theirs with {config_text(most.config)}; yours answer"
-            " (`kernrec db withdraw --merged` takes theirs back)"
+        yield Note(
+            f"{name}: others measured something else than you for {_configs(len(apart))}; yours are used",
+            f"Largest difference: {human(most.latency_s, 's')} (you), {human(most.others_s or 0.0, 's')} (others) with"
+            f" {config_text(most.config)}. `kernrec db withdraw --merged` removes theirs.",
         )
     if rescaled is not None and rescaled.measurements is not None:
         scale = rescaled.measurements.rescaling
-        yield (
-            f"{name}: predictions put on the scale of {_configs(scale.configs)} measured"
-            f" (latency x {scale.latency:.3g}, power x {scale.power:.3g})"
+        yield Note(
+            f"{name}: predictions are scaled to {_configs(scale.configs)} measured here",
+            f"Latency x {scale.latency:.3g}, power x {scale.power:.3g}.",
         )
 
 
@@ -201,9 +212,9 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
     kernel, coverage = table.kernel, table.coverage
     if considered.unprofiled:
         fastest = min(considered.unprofiled, key=lambda row: row.latency_s)
-        yield (
-            f"{_configs(len(considered.unprofiled))} measured but could not be analyzed, and left out: the fastest"
-            f" took {fastest.latency_s * 1e6:.4g} us with {config_text(fastest.config)}"
+        yield Note(
+            f"{_configs(len(considered.unprofiled))} left out: measured, but could not be analyzed",
+            f"The fastest took {fastest.latency_s * 1e6:.4g} us with {config_text(fastest.config)}.",
         )
     if not kernel.sampled:
         return
@@ -212,33 +223,35 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
         yield f"{_configs(len(unfit))} cannot be launched, such as {config_text(table.config(int(unfit[0])))}: {reason}"
     least, most = considered.sampled_blocks
     blocks = f"{least} to {most}" if least < most else f"{most}"
-    yield (
-        f"counts are those of a sample: {blocks} blocks of each config's first launch were emulated (the first"
-        f" choice has {best.launches[0].blocks}), from the middle of the grid and its ends, and scaled to the grid"
+    yield Note(
+        f"counts are scaled from a sample: {blocks} of {best.launches[0].blocks} blocks were emulated",
+        "They are from the middle of the grid and its ends, of the first launch of each config. The number of all"
+        " blocks is that of the top recommendation.",
     )
     count, share = _extrapolated(considered, "extrapolated")
     if count:
-        yield (
-            f"trips of long loops are extrapolated in {_configs(count)} (up to {100 * share:.0f} % of the"
-            " machine instructions): counted, not emulated"
+        yield Note(
+            f"{_configs(count)}: trips of long loops are counted like those before, not emulated",
+            f"They are up to {100 * share:.0f} % of the machine instructions of a config.",
         )
     count, share = _extrapolated(considered, "sampled")
     if count:
-        yield (
-            f"long loops whose trips depend on data are sampled in {_configs(count)}: some trips are emulated, those"
-            f" between are counted like them (up to {100 * share:.0f} % of the machine instructions)"
+        yield Note(
+            f"{_configs(count)}: long loops that depend on data are sampled",
+            "Some trips are emulated, and those between are counted like them, up to"
+            f" {100 * share:.0f} % of the machine instructions of a config.",
         )
     if coverage.spilling:
-        yield (
-            f"{_configs(coverage.spilling)} spill registers: how often is estimated, and another version of the"
-            " compiler may spill more or less"
+        yield Note(
+            f"{_configs(coverage.spilling)} spill registers",
+            "How often the spills run is estimated. Another version of the compiler may spill more or less.",
         )
     for metric, name in (("branch", "branches"), ("load", "addresses of loads"), ("store", "addresses of stores")):
         if count := sum(_with_metric(launch.profiles, f"depends.{metric}") for launch in table.launches):
             values = ", ".join(f"{name} {sample}" for name, sample in kernel.initial_values.items())
-            yield (
-                f"{name} depend on data in {_configs(count)}: counted with the sample inputs"
-                f" ({values or 'random values'}); other inputs may behave otherwise"
+            yield Note(
+                f"{_configs(count)}: {name} depend on data; other inputs may cost more or less",
+                f"The counts are those of the sample inputs: {values or 'random values'}.",
             )
 
 

@@ -251,8 +251,8 @@ class Recommender:
             raise
 
     def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        alone = NoKernelError(f"asked for what is {query.source} alone")
-        if query.source == "recorded":
+        alone = NoKernelError(f"only {query.source} estimates are wanted")
+        if query.source == "published":
             return answer_by_lines(self.context, problem, gpu, query, alone)
         try:
             candidates = self._of_source(problem, gpu, query)
@@ -265,7 +265,7 @@ class Recommender:
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """The candidates; those of the prior alone where that is asked for."""
         points = op_points(gpu, query)
-        if query.source != "prior":
+        if query.source != "predicted":
             return self.candidates(problem, gpu, points)
         candidates = candidate_set(self.context.tables(problem, gpu), problem, points, Evidence())
         if not candidates.kernels:

@@ -43,8 +43,10 @@ class Objective(StrEnum):
         return energy_j * latency_s if self is Objective.EDP else energy_j
 
 
-SOURCES = ("prior", "learned", "measured", "recorded")
-"""The sources that can be asked for alone; `recorded` are lines of stacks on this very problem and card."""
+SOURCES = ("predicted", "learned", "measured", "published")
+"""Sources that a query can be restricted to; `published` are recorded baselines of this problem on this GPU."""
+_FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}
+"""Names of 0.1.0 and the names that replace them."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
@@ -106,6 +108,8 @@ class Query:
         object.__setattr__(self, "objective", objective_named(self.objective))
         if self.inputs not in INPUTS:
             raise unknown("inputs", self.inputs, INPUTS)
+        if self.source in _FORMER_SOURCES:
+            raise UsageError(f"source {self.source!r} is called {_FORMER_SOURCES[self.source]!r} since 0.2.0")
         if self.source and self.source not in SOURCES:
             raise unknown("source", self.source, SOURCES)
         if self.stacks:

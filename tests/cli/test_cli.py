@@ -30,7 +30,7 @@ def test_recommend_answers_with_nothing_but_the_answer(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr == ""
     assert answer["gpu"] == "rtx4090"
-    assert {choice["source"] for choice in answer["choices"]} == {"prior"}
+    assert {choice["source"] for choice in answer["choices"]} == {"predicted"}
     # What it leaves is a cache, and a second time, or in a home that cannot be written, it answers the same.
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.parent for path in left} == {tmp_path / ".cache/kernrec/derived"}
@@ -42,8 +42,8 @@ def test_a_table_shows_the_source_of_every_row() -> None:
     done = run(*MATMUL, "--top", "3")
     assert done.returncode == 0
     assert "matmul[m=512,n=512,k=512]f32,nn on NVIDIA GeForce RTX 4090" in done.stdout
-    assert "prior" in done.stdout
-    assert "measured on no GPU" in done.stderr
+    assert "predicted" in done.stdout
+    assert "never measured on a GPU" in done.stderr
 
 
 def test_without_a_shape_every_layer_of_the_workload_is_answered() -> None:

@@ -104,7 +104,7 @@ def test_analyze_and_explain_use_them_too(kernel: Path, capsys: pytest.CaptureFi
     assert run(["analyze", *source, "--gpu", "rtx4080", "--objective", "latency", "--top", "1", *own]) == 0
     shown = capsys.readouterr()
     assert "measured" in shown.out
-    assert "smooth: 12 configs measured by table, a test, not by kernrec's protocol" in shown.err
+    assert "smooth: 12 configs measured by table, a test, with another protocol" in shown.err
     assert run(["explain", "--kernel", "smooth", "--gpu", "rtx4080", "--config", "bx=128,taps=1", *own]) == 0
     assert "measured" in capsys.readouterr().out
 

@@ -160,7 +160,7 @@ def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.Capture
 def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recommend", "--gpu", "l4,t4", *words]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert sum(note.startswith("note: source prior") for note in notes) == 1
+    assert sum(note.startswith("note: source predicted") for note in notes) == 1
     assert len(notes) == len(set(notes))
 
 

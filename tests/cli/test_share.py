@@ -70,10 +70,10 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     monday = ("--session", "monday")
     assert f"nothing was withdrawn from {team}" in ask(alice, "db", "withdraw", team, *monday, "--dry-run")
     assert "1 measurement withdrawn" in ask(alice, "db", "withdraw", team, *monday, "--reason", "hot")
-    assert json.loads(ask(alice, *query, "--json"))["choices"][0]["source"] == "prior"
+    assert json.loads(ask(alice, *query, "--json"))["choices"][0]["source"] == "predicted"
     assert json.loads(ask(alice, "db", "info", "--json"))["withdrawn"] == 1
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements, 1 no longer answer\n"
-    assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "prior"
+    assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "predicted"
     assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: not trusted any more\n"
     assert any(folder.iterdir())
 

@@ -35,7 +35,7 @@ ANSWERS = [
     Column("config", "left", ["128x128x32 w64x32 s3 k4"] * COUNT, below=True),
     quantities("latency", "s", [1.5e-5, 2e-5, 1e-3], [(1e-5, 2e-5), (1e-5, 3e-5), (9e-4, 2e-3)]),
     quantities("energy", "J", [1e-3, 2e-3, None], [(5e-4, 2e-3), (1e-3, 4e-3), None]),
-    Column("source", "left", ["prior", "measured", "measured"], styles=["prior", "measured", "measured"]),
+    Column("source", "left", ["predicted", "measured", "measured"], styles=["predicted", "measured", "measured"]),
     Column("bottleneck", "left", ["DRAM", "tensor", ""], USUALLY),
     Column("time vs fastest", "right", ["0.0 %", "+33 %", "+500 %"], SELDOM),
     Column("energy vs fastest", "right", ["0.0 %", "0.0 %", "-"], SELDOM),
@@ -202,7 +202,7 @@ def test_letters_of_one_kernel_do_not_collide() -> None:
 
 @given(width=st.integers(40, 120))
 def test_what_matters_and_does_not_fit_goes_below_under_its_heading(width: int) -> None:
-    source = Column("source", "left", ["learned, energy prior", "prior: may be faster", "recorded"])
+    source = Column("source", "left", ["learned, energy predicted", "predicted: may be faster", "published"])
     columns = [*ANSWERS[:5], source]
     lines = column_lines("t", columns, width)
     assert max(map(len, lines)) <= width

@@ -22,6 +22,7 @@ from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
+from kernrec.util.note import Note
 from tests.helpers.needs import needs
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
@@ -77,7 +78,7 @@ def test_a_trained_model_answers_for_a_shape_never_measured(trained: Path) -> No
     prior = Recommender([]).recommend("matmul", GPU, shape, query=query).best
     learned = Recommender([trained]).recommend("matmul", GPU, shape, query=query)
     best = learned.best
-    assert prior.latency_s.source == "prior"
+    assert prior.latency_s.source == "predicted"
     assert best.latency_s.source == best.energy_j.source == "learned"
     assert best.latency_s.value / prior.latency_s.value == pytest.approx(FACTOR, rel=0.1)
     assert best.latency_s.high / best.latency_s.low < prior.latency_s.high / prior.latency_s.low
@@ -138,7 +139,7 @@ def test_a_damaged_model_is_said_and_left_out(measured: Path, tmp_path: Path) ->
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "matmul.json").write_text("{")
     answer = Recommender([own]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300})
-    assert answer.best.latency_s.source == "prior"
+    assert answer.best.latency_s.source == "predicted"
     path = tmp_path / "models" / "matmul.json"
     assert f"{path} is not JSON, is cut short, or has a number that is not finite; not used" in answer.notes
 
@@ -211,7 +212,7 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
     for gpu in (GPU, "l40s"):  # both are sm_89
         plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
         answer = Recommender([calibrated]).recommend("matmul", gpu, SHAPE, query=query)
-        assert answer.best.latency_s.source == "prior"
+        assert answer.best.latency_s.source == "predicted"
         assert answer.best.latency_s.value / plain.best.latency_s.value == pytest.approx(FACTOR, rel=0.1)
         assert answer.calibration is not None
         rows = answer.calibration.rows  # of the 144, those that draw less than the limit
@@ -255,7 +256,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
     before = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
     refused = Recommender([own]).recommend("matmul", GPU, SHAPE, query=query)
-    assert refused.best.latency_s.source == "prior"
+    assert refused.best.latency_s.source == "predicted"
     (note,) = [note for note in refused.notes if note.startswith("model matmul")]
     assert note.startswith("model matmul corrects the prior with the data sheet's coefficients of sm_89, in use are")
     again = Recommender([own], calibrated=False).recommend("matmul", GPU, SHAPE, query=query)
@@ -281,7 +282,7 @@ def test_a_model_of_another_version_of_the_prior_is_not_used(trained: Path, tmp_
     text["training"]["prior"]["probe"][5] *= 1.25
     card.write_text(json.dumps(text))
     answer = Recommender([own]).recommend("matmul", GPU, SHAPE)
-    assert answer.best.latency_s.source == "prior"
+    assert answer.best.latency_s.source == "predicted"
     (note,) = [note for note in answer.notes if note.startswith("model matmul")]
     assert "which has changed by up to 25 % since; not used" in note
 
@@ -465,7 +466,9 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: 
         if choice.latency_s.source == "learned"
     ]
     (note,) = [note for note in answer.notes if note.startswith("source learned")]
-    assert "adapted to 40 configs measured on this problem; 90 % interval from those, each left out" in note
+    assert isinstance(note, Note)
+    assert "adapted to 40 configs measured on this problem" in note
+    assert note.why.endswith("90 % interval from these configs, each held out.")
     assert answer.as_dict()["models"][0]["adapted_to_configs"] == 40
     assert len(ratios) > 20
     assert np.median(np.abs(np.log(ratios))) < 0.02

@@ -65,7 +65,7 @@ def test_the_readme_is_short_and_fits_a_terminal() -> None:
         if line.startswith("```"):
             shown = line.startswith(("```console", "```text"))
         elif shown and not line.startswith(
-            ("$ ", "note: ", "At a power limit ", "cuBLAS: ")
+            ("$ ", "note: ", "Capping the GPU ", "cuBLAS: ")
         ):  # sentences wrap by themselves
             assert len(line) <= 80, f"README.md:{number}: {len(line)} columns"
 

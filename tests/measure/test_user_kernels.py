@@ -201,7 +201,7 @@ def test_a_kernel_of_a_known_op_is_measured_kept_and_shown_as_measured(bench: Be
     kernel = bench.spec(OF_AN_OP.replace("[1, 4, 8]", "[1, 2, 4, 8]"), bad, shape="rows=8,columns=256")
     answer, errors = bench.measure()
     assert sorted(config["unroll"] for config in measured(answer)) == [1, 4]
-    assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"prior"}  # no sensors
+    assert {c["energy_source"] for c in answer["choices"] if c["source"] == "measured"} == {"predicted"}  # no sensors
     assert "1 incorrect, such as: " in errors
     rows = {row["config"]["unroll"]: row for row in bench.rows()}
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
@@ -238,7 +238,7 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     assert {find_gpu(c["device"]) for c in here["choices"] if c["source"] == "measured"} == {bench.gpu}
     elsewhere = bench.recommend(next(g.name for g in all_gpus() if g.sm == bench.gpu.sm and g != bench.gpu))
     assert measured(elsewhere) == []
-    assert {choice["source"] for choice in elsewhere["choices"]} == {"prior"}
+    assert {choice["source"] for choice in elsewhere["choices"]} == {"predicted"}
     assert elsewhere["candidates"] == 3
 
 

@@ -94,5 +94,5 @@ def test_measured_shapes_are_answered_from_measurements(tmp_path: Path) -> None:
     query = Query(Objective.LATENCY, top=1)
     many = answer_many(own, "matmul", "rtx4090", {"m": [768, 768], "n": 512, "k": [256, 192]}, query)
     single = own.recommend("matmul", "rtx4090", {"m": 768, "n": 512, "k": 256}, query=query).best
-    assert many.sources == ("measured", "prior")
+    assert many.sources == ("measured", "predicted")
     assert many.latency_s[0, 0] == single.latency_s.value

@@ -22,6 +22,7 @@ from kernrec.recommender.result import MeasuredOn
 from kernrec.store import Database, Evidence
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
+from kernrec.util.note import Note
 from tests.helpers.reading import reading_here
 
 GPU = "h200-sxm"
@@ -87,9 +88,10 @@ def test_others_who_disagree_are_named_and_do_not_answer(predicted: tuple[Choice
     choice = choice_of(answer, first.config)
     assert choice is not None
     assert choice.latency_s.value == pytest.approx(first.latency_s.value)
-    (note,) = [note for note in answer.notes if "others disagree" in note]
-    assert note.startswith(f"{first.kernel.name}: others disagree about 1 config that you measured")
-    assert "`kernrec db withdraw --merged`" in note
+    (note,) = [note for note in answer.notes if "others measured something else" in note]
+    assert isinstance(note, Note)
+    assert note.startswith(f"{first.kernel.name}: others measured something else than you for 1 config")
+    assert "`kernrec db withdraw --merged`" in note.why
 
 
 def choice_of(answer: Recommendation, config: Any) -> Choice | None:
@@ -123,7 +125,7 @@ def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_ou
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
     random, zeros = (ask(rows, Query(Objective.LATENCY, top=40, inputs=inputs)) for inputs in ("random", "zeros"))
     assert random.best.source == "measured"
-    assert {choice.source for choice in zeros.choices} == {"prior"}
+    assert {choice.source for choice in zeros.choices} == {"predicted"}
     assert choice_of(zeros, predicted[0].config) is None  # what is wrong with random numbers is wrong
     less = choice_of(zeros, predicted[1].config)
     assert less is not None
@@ -187,7 +189,7 @@ def test_a_measurement_faster_than_the_gpu_is_not_used_and_counted(ask: Ask) -> 
     first = Recommender([]).recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 1e-4)])
     assert answer.best.source != "measured"
-    assert any("1 config measured faster than a" in note and "not used" in note for note in answer.notes)
+    assert any("measurements of 1 config not used: impossible" in note for note in answer.notes)
 
 
 def test_the_table_says_how_often_when_and_on_what(
@@ -201,16 +203,17 @@ def test_the_table_says_how_often_when_and_on_what(
     assert run([*command, "--db", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "1 session 2026-03-01" in printed
-    assert "measured, energy prior" in printed
+    assert "measured, energy predicted" in printed
 
 
 def test_predictions_that_are_all_too_low_do_not_outrank_what_is_known(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     answer = ask([row(choice, 3.0) for choice in predicted[:5]])
-    others = [choice for choice in answer.choices if choice.source == "prior"]
+    others = [choice for choice in answer.choices if choice.source == "predicted"]
     assert len(others) == 35
     assert all(choice.latency_s.value > 0.98 * 3.0 * predicted[0].latency_s.value for choice in others)
-    (note,) = [note for note in answer.notes if "predictions put on the scale of 5 configs measured" in note]
-    assert note.endswith("(latency x 2.97, power x 1)")
+    (note,) = [note for note in answer.notes if "predictions are scaled to 5 configs measured here" in note]
+    assert isinstance(note, Note)
+    assert note.why == "Latency x 2.97, power x 1."
 
 
 def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
@@ -219,16 +222,16 @@ def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
     first = predicted[0]
     choice = choice_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
     assert choice is not None
-    assert (choice.latency_s.source, choice.energy_j.source) == ("measured", "prior")
+    assert (choice.latency_s.source, choice.energy_j.source) == ("measured", "predicted")
     assert choice.energy_j.value == pytest.approx(first.energy_j.value * 0.5)
-    assert choice.as_dict()["energy_source"] == "prior"
+    assert choice.as_dict()["energy_source"] == "predicted"
 
 
 def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     answer = ask([row(choice, 0.1, kernel_hash="0" * 16) for choice in predicted[:3]])
-    assert all(choice.source == "prior" for choice in answer.choices)
+    assert all(choice.source == "predicted" for choice in answer.choices)
     assert answer.best.latency_s.value == predicted[0].latency_s.value
-    assert "matmul_simt: 3 configs measured with another version of its source, not used" in answer.notes
+    assert "matmul_simt: measurements of 3 configs not used: other version of the source" in answer.notes
 
 
 @pytest.mark.parametrize(
@@ -260,7 +263,7 @@ def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple
     failed = predicted[:3]
     answer = ask([failure(choice, outcome) for choice in failed])
     assert not [choice for choice in failed if choice_of(answer, choice.config)]
-    assert f"matmul_simt: 3 configs failed on this GPU and left out (3 {outcome})" in answer.notes
+    assert f"matmul_simt: 3 configs left out: failed on this GPU (3 {outcome})" in answer.notes
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])

@@ -60,7 +60,7 @@ def test_every_catalogued_gpu_gets_an_answer(recommender: Recommender, op: str, 
         floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
         assert floor_s < answer.best.latency_s.value, gpu.name
         assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
-        assert all(choice.source == ("learned" if choice.kernel.triton else "prior") for choice in answer.choices)
+        assert all(choice.source == ("learned" if choice.kernel.triton else "predicted") for choice in answer.choices)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -203,7 +203,7 @@ def test_an_answer_survives_json(recommender: Recommender) -> None:
     answer = recommender.recommend("conv2d", "l4", CONV)
     read = json.loads(json.dumps(answer.as_dict()))
     assert read["choices"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
-    assert read["choices"][0]["source"] == "prior"
+    assert read["choices"][0]["source"] == "predicted"
 
 
 @pytest.mark.parametrize("shape", [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 8192, "k": 1}, {"m": 3, "n": 1, "k": 99991}])
@@ -289,7 +289,7 @@ def test_a_limit_below_the_power_at_the_lowest_clock_is_kept_by_pauses(recommend
 def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender: Recommender) -> None:
     answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
-    assert any("is assumed to accept 100 to 350 W" in note for note in answer.notes)
+    assert any(note == "assumed: the NVIDIA GeForce RTX 3090 accepts 100 to 350 W" for note in answer.notes)
     above = recommender.recommend("matmul", "rtx3090", SQUARE, query=Query(Objective.LATENCY, power_limit_w=500.0))
     assert above.power_limit_w == 500.0  # a guess refuses nothing
     stated = recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=200.0))

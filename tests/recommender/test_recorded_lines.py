@@ -26,10 +26,10 @@ def test_recorded_stacks_have_their_rows_and_the_others_predictions(recommender:
     rows = {row.stack: row for row in recorded_lines(product(), H200)}
     lines = lines_of(recommender.context, product(), H200, DEFAULT_POINT)
     assert rows
-    assert [line.stack for line in lines if line.source == "recorded"] == list(rows)
+    assert [line.stack for line in lines if line.source == "published"] == list(rows)
     assert len({line.stack for line in lines}) == len(lines)
     for line in lines:
-        if line.source == "recorded":
+        if line.source == "published":
             row = rows[line.stack]
             assert (line.latency_s, line.version) == (row.latency_s, row.version)
             assert line.latency_interval_s == row.latency_interval_s
@@ -65,12 +65,12 @@ def test_at_another_limit_it_is_learned_and_no_faster(recommender: Recommender) 
 
 def test_the_default_limit_given_as_a_number_is_the_recordings(recommender: Recommender) -> None:
     lines = lines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w, None))
-    assert any(line.source == "recorded" for line in lines)
+    assert any(line.source == "published" for line in lines)
 
 
 def test_a_problem_that_nobody_recorded_has_no_recorded_line(recommender: Recommender) -> None:
     lines = lines_of(recommender.context, product(1025), H200, DEFAULT_POINT)
-    assert all(line.source != "recorded" for line in lines)
+    assert all(line.source != "published" for line in lines)
 
 
 def test_only_the_stacks_that_are_wanted_answer(recommender: Recommender) -> None:
@@ -82,7 +82,7 @@ def test_a_mixture_of_experts_is_answered_by_recordings(recommender: Recommender
     row = {"tokens": 16384, "hidden": 7168, "intermediate": 2048, "experts": 256, "topk": 8, "tp": 4, "ep": 64}
     problem = find_op("moe").problem("bf16", "row", **row, routing=101)
     lines = lines_of(recommender.context, problem, find_gpu("a100"), DEFAULT_POINT)
-    assert {"TensorRT-LLM", "SGLang"} <= {line.stack for line in lines if line.source == "recorded"}
+    assert {"TensorRT-LLM", "SGLang"} <= {line.stack for line in lines if line.source == "published"}
 
 
 def test_zeros_were_not_recorded(recommender: Recommender) -> None:
@@ -102,7 +102,7 @@ def test_recordings_and_predictions_of_a_backend_are_ordered_in_rows(
         times = {line.stack: line.latency_s for line in lines}
         assert all(time_s <= times[stack] * 1.02 for stack, time_s in before.items()), m
         before, sources = times, sources | {line.source for line in lines}
-    assert sources == {"recorded", "learned"}
+    assert sources == {"published", "learned"}
 
 
 def test_what_more_rows_took_bounds_a_recording(recommender: Recommender) -> None:
@@ -114,4 +114,4 @@ def test_what_more_rows_took_bounds_a_recording(recommender: Recommender) -> Non
     assert recorded.latency_s > 1.02 * faster.latency_s
     lines = {line.stack: line for line in lines_of(recommender.context, few, card, DEFAULT_POINT)}
     assert lines["TensorRT-LLM"].latency_s <= faster.latency_s
-    assert lines["TensorRT-LLM"].source == "recorded"
+    assert lines["TensorRT-LLM"].source == "published"

@@ -15,7 +15,7 @@ def recommender() -> Recommender:
     return Recommender([])
 
 
-@pytest.mark.parametrize("source", ["prior", "learned"])
+@pytest.mark.parametrize("source", ["predicted", "learned"])
 def test_every_row_and_line_is_of_the_source_that_is_asked_for(recommender: Recommender, source: str) -> None:
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query("latency", source=source))
     assert answer.choices
@@ -26,7 +26,7 @@ def test_every_row_and_line_is_of_the_source_that_is_asked_for(recommender: Reco
 def test_the_prior_alone_is_not_shrunk(recommender: Recommender) -> None:
     alone, beside = (
         recommender.recommend("matmul", "rtx4090", PRODUCT, "bf16", "nt", Query("latency", source=source, top=1)).best
-        for source in ("prior", "")
+        for source in ("predicted", "")
     )
     assert alone.latency_s.value < beside.latency_s.value
     width = alone.latency_s.high / alone.latency_s.value
@@ -42,17 +42,17 @@ def test_nothing_measured_is_said(recommender: Recommender) -> None:
     with pytest.raises(UsageError, match="nothing measured answers this problem on rtx4090"):
         recommender.recommend("matmul", "rtx4090", PRODUCT, "f16", "nn", Query("latency", source="measured"))
     with pytest.raises(KernrecError, match="asked for what is recorded alone"):
-        recommender.recommend("matmul", "rtx4090", {"m": 77, "n": 64, "k": 80}, "f16", "nn", Query(source="recorded"))
+        recommender.recommend("matmul", "rtx4090", {"m": 77, "n": 64, "k": 80}, "f16", "nn", Query(source="published"))
 
 
 def test_python_asks_for_one_source_as_the_command_does() -> None:
-    answer = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", source="prior", **PRODUCT)
+    answer = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", source="predicted", **PRODUCT)
     best = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", **PRODUCT).best
-    assert {row.source for row in answer.choices} == {"prior"}
+    assert {row.source for row in answer.choices} == {"predicted"}
     assert answer.lines == ()
-    many = kernrec.recommend_many("matmul", "h200", dtype="bf16", source="prior", **PRODUCT)
-    assert many.sources == ("prior",)
-    assert best.source in ("prior", "learned")
+    many = kernrec.recommend_many("matmul", "h200", dtype="bf16", source="predicted", **PRODUCT)
+    assert many.sources == ("predicted",)
+    assert best.source in ("predicted", "learned")
     with pytest.raises(UsageError, match="unknown source 'priro'; did you mean prior"):
         kernrec.recommend("matmul", "h200", source="priro", **PRODUCT)
 

@@ -78,11 +78,11 @@ class Interval:
     def summary(self) -> str:
         """The evidence of the interval, in words."""
         if not self.groups:
-            return f"the prior's interval: no {self.kind} was held out"
+            return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
         if not self.pooled:
             return held_out
-        return f"{held_out} and the prior's interval (from {groups_needed(self.level)} on they suffice alone)"
+        return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
         """(low, high) around predicted values; distance: of the candidates from the training data."""

@@ -62,11 +62,11 @@
     ], numbers, (n) => (n === chosen ? "chosen" : ""));
   }
 
-  // The stacks that run a problem, fastest first.
+  // The baselines of a problem, fastest first.
   function linesTable(front) {
     const known = (line) => line.power_w !== null;
-    return table(`What stacks take for ${front.problem}, fastest first`, [
-      ["stack", (line) => line.name, "text"],
+    return table(`Baselines of ${front.problem}, fastest first`, [
+      ["backend", (line) => line.name, "text"],
       ["latency", (line) => interval(line.latency_s, ...line.latency_interval_s, "s")],
       ["energy", (line) => (known(line) ? interval(line.energy_j, ...line.energy_interval_j, "J") : "")],
       ["power", (line) => (known(line) ? human(line.power_w, "W") : "")],
@@ -74,12 +74,12 @@
     ], front.lines);
   }
 
-  // What a stack takes, against the fastest config, in a sentence.
+  // A baseline compared with the fastest config, in a sentence.
   function lineText(line) {
     const drawn = line.power_w === null ? "" : `, ${interval(line.energy_j, ...line.energy_interval_j, "J")}`;
-    const much = line.slowdown === null ? "" : ` ${percent(Math.abs(line.slowdown), 1)} ${line.slowdown < 0 ? "faster" : "slower"} than the fastest config here`;
-    const advice = line.advised ? `: call ${line.stack}` : line.faster ? `: ${line.stack} may be faster`
-      : line.slowdown > 0.02 && line.beaten === false ? ": within the estimates' error" : "";
+    const much = line.slowdown === null ? "" : ` ${percent(Math.abs(line.slowdown), 1)} ${line.slowdown < 0 ? "less" : "more"} time than the fastest config here`;
+    const uncertain = line.faster || (line.slowdown > 0.02 && line.beaten === false);
+    const advice = line.advised ? `; run ${line.stack}` : uncertain ? ", within the estimates' error" : "";
     return `${line.name}: ${interval(line.latency_s, ...line.latency_interval_s, "s")}${drawn} (${line.basis})${much ? ";" : ""}${much}${advice}.`;
   }
 

@@ -40,6 +40,7 @@ from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
+from kernrec.util.note import Note
 
 Array = np.ndarray
 
@@ -138,32 +139,36 @@ class ModelScope:
         return {}
 
     @property
-    def note(self) -> str:
-        """A line about it for the reader of an answer."""
+    def note(self) -> Note:
+        """The note on the model under an answer."""
         trained = self.trained
-        above = f"model {self.beneath.trained.name}, then by " if self.beneath else ""
-        parts = [f"source learned: the prior corrected by {above}model {trained.name}, trained on {trained.summary}"]
+        text = f"source learned: model {trained.name}"
+        corrects = "the analytical model"
+        if self.beneath:
+            corrects += f" after model {self.beneath.trained.name}"
+        why = [f"It corrects {corrects} and was trained on {trained.summary}."]
         basis = self.interval("latency").summary
         if self.adapted_to:
-            parts.append(f"adapted to {self.adapted_to} configs measured on this problem")
+            text += f", adapted to {self.adapted_to} configs measured on this problem"
             if self.adapted_to >= groups_needed():
-                basis = "those, each left out"
+                basis = "these configs, each held out"
         else:
-            parts += [] if self.gpu_known else [f"nothing was measured on {self.gpu}{self._cost_of_new_gpu()}"]
-            parts += [] if self.kernel_known else [f"nothing of {self.kernel}"]
-        return "; ".join([*parts, f"90 % interval from {basis}"])
+            new = [name for name, known in ((self.gpu, self.gpu_known), (self.kernel, self.kernel_known)) if not known]
+            text += f", trained without {' and '.join(new)}" if new else f", trained on {self.gpu}"
+            why += [] if self.gpu_known else self._cost_of_new_gpu()
+        return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
-    def _cost_of_new_gpu(self) -> str:
-        """How good the model was on GPUs that were left out, next to GPUs that it was trained on; empty: none were."""
+    def _cost_of_new_gpu(self) -> list[str]:
+        """Describe how good the model was on held-out GPUs and on those that it was trained on; empty if none were."""
         scores = self.model.scores
         names = choice_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
-            return ""
+            return []
         new_first, new_error, first, error = (float(scores[name]) for name in names)
-        return (
-            f" (on GPUs left out the first choice was {new_first:.3f} of the best, the error {100 * new_error:.0f} %;"
-            f" on those trained on {first:.3f} and {100 * error:.0f} %)"
-        )
+        return [
+            f"On held-out GPUs, the top recommendation reached {new_first:.3f} of the best speed, with an error of"
+            f" {100 * new_error:.0f} %; on GPUs of the training, {first:.3f} and {100 * error:.0f} %."
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -15,7 +15,7 @@ Array = np.ndarray
 class Source(StrEnum):
     """Where a number comes from, the least sure source first."""
 
-    PRIOR = "prior"
+    PRIOR = "predicted"
     LEARNED = "learned"
     MEASURED = "measured"
 

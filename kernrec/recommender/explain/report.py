@@ -80,5 +80,5 @@ def report(
     shown = [subject.choice, *([other.choice] if other else [])]
     notes = [*context.models.warnings(), *of_inputs(request.query.inputs), *notes_of(candidates, shown)]
     if any(choice.measurement for choice in shown):
-        notes.append("times by resource, traffic and shares of energy are predicted, whatever was measured")
+        notes.append("times by resource, traffic and shares of energy are predicted, not measured")
     return Report(candidates, point, subject, other, tuple(changes), tuple(notes), objective)

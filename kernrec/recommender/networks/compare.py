@@ -13,6 +13,7 @@ from kernrec.recommender.networks.sweep import NetworkSweep, sweep_network
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Query
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.note import Note
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,11 @@ class Unfit:
     gpu: GPU
     batch: int
     error: DoesNotFitError
+
+    @property
+    def note(self) -> Note:
+        """What the memory is needed for, below a table whose row has the reason in a few words."""
+        return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""

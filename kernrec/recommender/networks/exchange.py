@@ -19,6 +19,7 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.result import Estimate
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.note import Note
 
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
@@ -62,11 +63,12 @@ class Exchange:
     """The link in words, with its rate."""
 
     @property
-    def note(self) -> str:
-        """The line that states the model."""
-        return (
-            f"{self.count} all-reduces over {self.link} are in the totals: {LATENCY_S * 1e6:g} us each and more"
-            " with their bytes, a model from recordings of an H100"
+    def note(self) -> Note:
+        """The note that states the model."""
+        return Note(
+            f"totals include {self.count} all-reduces over {self.link}",
+            f"Each takes {LATENCY_S * 1e6:g} us, and more with its bytes: a model from recordings of an H100, within a"
+            " factor of 1.5.",
         )
 
     def as_dict(self) -> dict[str, object]:

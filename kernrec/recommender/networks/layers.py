@@ -212,8 +212,8 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
         if not computes:
             return instead, no_arithmetic(problem, gpu, other)
         return instead, (
-            f"{problem.op}: no kernel runs {problem.dtype}, {problem.layout} in these shapes on {gpu.name};"
-            f" asked as {other.dtype}, {other.layout}"
+            f"{problem.op}: no kernel for {problem.dtype}, {problem.layout} on {gpu.name}; answered as {other.dtype},"
+            f" {other.layout}"
         )
     if reason is None:
         return answer(problem), ""

@@ -41,6 +41,7 @@ from kernrec.recommender.networks.result import (
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Choice, Recommendation
+from kernrec.util.note import Note
 
 __all__ = [
     "CHOICE", "FASTEST", "FRUGAL", "HEURISTIC", "MIXTURE", "LayerAnswer", "NetworkAnswer", "NetworkRequest", "Total",
@@ -223,7 +224,7 @@ def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
     """Notes on ops whose layers would take much less time in another layout than in the one that was asked for."""
-    notes = []
+    notes: list[str] = []
     for op in dict.fromkeys(layer.answer.problem.op for layer in layers):
         now = best = 0.0
         names: dict[str, None] = {}
@@ -236,7 +237,7 @@ def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query)
             names |= dict.fromkeys([gain.layout] if gain else [])
         if names and now > best * (1.0 + MATTERS):
             notes.append(
-                f"{op}: in layout {' or '.join(names)} it is expected to take {100 - 100 * best / now:.0f} % less time"
+                f"{op}: expected to take {100 - 100 * best / now:.0f} % less time in layout {' or '.join(names)}"
             )
     return notes
 
@@ -249,34 +250,44 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
         backend: the backend that the network is compared with.
         kernrec_only: whether no backend was wanted.
     """
-    notes, layers, query, tp = [], answer.layers, answer.query, answer.workload.tp
+    notes: list[str] = []
+    layers, query, tp = answer.layers, answer.query, answer.workload.tp
     lined = [(layer.name, layer.line) for layer in layers if layer.line is not None]
     without = [layer.name for layer in layers if layer.line is None]
     whose = backend or " or ".join(query.stacks) or "any backend"
     if lined and without and not kernrec_only:
-        counted = "kernrec's kernels count in its total"
+        counted = "kernrec's kernels count there" if answer.backend else "so it has no total"
+        why = f"No baseline: {', '.join(without)}."
         if not answer.backend:
-            counted = (
-                f"the {len(lined)} of {len(layers)} distinct layers with one do less than {100 * COVERED:.0f} % of the"
-                " operations, so there is no total of it"
-            )
-        notes.append(f"no baseline of {whose} for {_listed(without)}: {counted}")
+            why += f" The others do less than {100 * COVERED:.0f} % of the operations."
+        text = f"no {whose} baseline for {len(without)} of {len(layers)} layer types"
+        notes.append(Note(f"{text}; {counted}", why))
     elif without and query.stacks and not kernrec_only:
         notes.append(f"no baseline of {whose} for any layer")
     others = [(name, line.stack) for name, line in lined if program_of(line) != backend]
     if others and backend not in ("", MIXTURE_OF_BACKENDS):
         names = ", ".join(dict.fromkeys(stack for _, stack in others))
-        notes.append(f"{_listed([name for name, _ in others])}: only {names} has a baseline, which counts")
+        notes.append(f"{_listed([name for name, _ in others])}: {names} counts, the only baseline")
     unpowered = [name for name, line in lined if line.power_predicted]
     if unpowered and answer.backend:
-        notes.append(f"nobody recorded the power of {whose} for {_listed(unpowered)}: the power model gives it")
+        notes.append(
+            Note(
+                f"power of {whose} is predicted for {_listed(unpowered, 2)}",
+                f"Nobody recorded it. The GPU's power model gives it for: {', '.join(unpowered)}.",
+            )
+        )
     if tp > 1:
-        notes.append(f"totals are of one of {tp} GPUs, which work at the same time; joules of a token are of all")
+        notes.append(f"totals are of one of {tp} GPUs; joules per token are of all {tp}")
     if answer.exchange is not None:
         notes.append(answer.exchange.note)
     if not answer.fits:
         title = answer.gpu.title
-        notes.append(f"it does not fit {title}: these costs are of a GPU with enough memory ({answer.memory})")
+        notes.append(
+            Note(
+                f"does not fit the {title}: these costs assume enough memory",
+                f"{answer.memory}.",
+            )
+        )
     return notes
 
 

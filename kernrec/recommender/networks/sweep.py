@@ -71,7 +71,7 @@ class NetworkSweep:
         gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
         if self.best == 0:
-            return f"Leave the limit at {default}: no other point saves energy at a price in time that is worth it."
+            return f"Keep {default}: other points save too little energy for the time that they cost."
         slowdown, saved = row.versus_first.slowdown, row.versus_first.energy_saved
         slower = f"{abs(slowdown) * 100:.1f} % {'slower' if slowdown >= 0 else 'faster'}"
         return f"At {point_text(row.point, gpu)}: {slower}, {saved * 100:.0f} % less energy than at {default}."

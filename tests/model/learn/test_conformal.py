@@ -41,7 +41,7 @@ def test_with_fewer_than_nine_groups_the_priors_spread_counts_as_one_more() -> N
     assert all(width == pytest.approx(2.0, abs=0.01) for width in wrong)  # none of it where they were not
     few, enough = (calibrate(*simulated_residuals(draw, n, 50), "problem") for n in (8, 9))
     assert (few.pooled, enough.pooled) == (True, False)
-    assert few.summary == "8 held-out problems and the prior's interval (from 9 on they suffice alone)"
+    assert few.summary == "8 held-out problems and the analytical model, which 9 would replace"
     assert enough.summary == "9 held-out problems"
 
 

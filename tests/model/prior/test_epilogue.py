@@ -72,7 +72,7 @@ def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums() -> None:
     def share(k: int, cost: str, **finishing: int) -> float:
         def best(**more: int) -> float:
             dims = {"m": 4096, "n": 4096, "k": k} | more
-            query = Query(Objective.LATENCY, source="prior")
+            query = Query(Objective.LATENCY, source="predicted")
             answer = recommender.recommend("matmul", "a100", dims, "f16", query=query)
             return float(getattr(answer.best, cost).value)
 

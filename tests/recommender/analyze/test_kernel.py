@@ -148,7 +148,7 @@ def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_
         assert (best.source, best.latency_s.value) == ("measured", fast["latency_s"])
         assert best.measurement is not None
         assert best.measurement.database == "pulled"
-        assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "prior"
+        assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "predicted"
 
 
 def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two_configs(
@@ -308,9 +308,9 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
                 assert stated == (1, "2026-03-01T12:00:00Z", "NVIDIA GeForce RTX 4090")
                 assert ratio == pytest.approx(1.5)
             else:
-                assert (now.source, now.measurement) == ("prior", None)
+                assert (now.source, now.measurement) == ("predicted", None)
                 assert 1.2 < ratio < 1.5
-        assert any("put on the scale of 3 configs measured" in note for note in answer.notes)
+        assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
 def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
@@ -321,7 +321,7 @@ def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
     slow = predicted.best.config
     held = ask(path, Query(Objective.LATENCY, top=8, power_limit_w=300.0))
     assert held.best.config != slow
-    assert {c.source for c in held.choices} == {"prior"}
+    assert {c.source for c in held.choices} == {"predicted"}
     front = ask(path, Query(top=8))
     assert slow not in [c.config for c in front.choices]
 
@@ -337,7 +337,7 @@ def test_measurements_at_a_limit_that_is_tried_count_there_alone(
     measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in answers.items()}
     assert [len(chosen) for chosen in measured.values()] == [1, 0, 0]
     noted = [
-        any("another power limit or clock, not used" in note for note in answer.notes) for answer in answers.values()
+        any("not used: other power limit or clock" in note for note in answer.notes) for answer in answers.values()
     ]
     assert noted == [False, True, True]
 
@@ -358,7 +358,7 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
     answer = ask(path, Query(Objective.LATENCY, top=8))
     assert answer.candidates == 7
     assert predicted.best.config not in [c.config for c in answer.choices]
-    assert any("1 config failed on this GPU and left out (1 incorrect)" in note for note in answer.notes)
+    assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
 def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
@@ -381,11 +381,11 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     # That it took longer than predicted is no gain of the others: prediction is held against prediction.
     position = int(np.flatnonzero(candidates.latency_s[0] == choice.latency_s.value)[0])
     changes = what_if(candidates, position, objective=Objective.LATENCY)
-    gains = [change.time for change in changes if change.source == "prior"]
+    gains = [change.time for change in changes if change.source == "predicted"]
     assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
     kernel_candidates = candidates.kernels[0]
     assert list(of_measurements(kernel_candidates.runnable, None)) == [
-        "rowsum: 1 config failed on this GPU and left out (1 incorrect)"
+        "rowsum: 1 config left out: failed on this GPU (1 incorrect)"
     ]
     with pytest.raises(UsageError, match="it failed when it was measured"):
         pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0)

@@ -26,6 +26,7 @@ from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.pick_config import explainable
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
+from kernrec.util.note import Note
 
 pytest.importorskip("xgboost")
 
@@ -98,10 +99,12 @@ def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu: Path, th
         answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)
         assert answer.best.latency_s.source == "learned"
         (note,) = [note for note in answer.notes if note.startswith("source learned")]
-        results.append((factor_of(answer), note))
-    (alone, own_note), (held_out, note_of_three) = results
-    assert "nothing was measured on h200-sxm; 90 % interval from the prior's interval: no GPU was held out" in own_note
-    assert "90 % interval from 3 held-out GPUs and the prior's interval (from 9 on they suffice alone)" in note_of_three
+        assert isinstance(note, Note)
+        assert note.endswith("trained without h200-sxm")
+        results.append((factor_of(answer), note.why))
+    (alone, own_why), (held_out, why_of_three) = results
+    assert "90 % interval from the analytical model: no GPU was held out" in own_why
+    assert "90 % interval from 3 held-out GPUs and the analytical model" in why_of_three
     assert held_out < alone
     assert alone >= 2.0
     trained = Recommender([three_gpus]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
@@ -151,7 +154,7 @@ def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_g
     choices = recommender.recommend(
         "matmul", "rtx4090", NEW, dtype="f16", query=Query(Objective.LATENCY, top=40)
     ).choices
-    assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"prior"}
+    assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"predicted"}
 
 
 def test_explanations_and_single_kernels_come_through_the_same_chain(
@@ -176,7 +179,7 @@ def test_explanations_and_single_kernels_come_through_the_same_chain(
     assert run(["explain", "--op", "mm", "--gpu", "rtx4090", "--shape", shape, "--db", str(one_gpu)]) == 0
     printed = capsys.readouterr()
     assert "  learned: " in printed.out
-    assert "source learned: the prior corrected by model matmul, trained on 80 configs of 10 problems" in printed.err
+    assert "source learned: model matmul, trained on rtx4090" in printed.err
 
 
 SOURCE = """

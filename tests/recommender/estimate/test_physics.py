@@ -77,7 +77,7 @@ def test_a_model_that_answers_the_impossible_is_refused_and_named(
     assert list(broken_laws(answer.as_dict())) == []
     assert any("estimates are impossible" in note for note in answer.notes)
     triton = [choice for choice in (*answer.choices, *answer.beside) if choice.kernel.triton is not None]
-    assert all(choice.source == "prior" for choice in triton)
+    assert all(choice.source == "predicted" for choice in triton)
 
 
 def test_a_model_above_the_power_limit_is_slowed_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

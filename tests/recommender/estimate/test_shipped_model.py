@@ -22,6 +22,7 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
+from kernrec.util.note import Note
 
 KERNEL = find_kernel("matmul_triton")
 CARD = paths.shipped("db/prebuilt") / "models" / "matmul_triton.json"
@@ -89,11 +90,12 @@ def test_its_answers_are_called_learned_and_say_whether_the_card_was_recorded(gp
     for choice in answer.choices:
         by_kernel.setdefault(choice.kernel.name, set()).add(choice.latency_s.source)
     assert by_kernel.pop("matmul_triton") == {"learned"}
-    assert set.union(*by_kernel.values()) == {"prior"}
+    assert set.union(*by_kernel.values()) == {"predicted"}
     (note,) = [note for note in answer.notes if note.startswith("source learned")]
-    assert "recorded by others: TorchInductor" in note
-    assert "ships with kernrec" in note
-    assert ("nothing was measured on" in note) is not measured
+    assert isinstance(note, Note)
+    assert "recorded by others: TorchInductor" in note.why
+    assert "ships with kernrec" in note.why
+    assert ("trained without" in note) is not measured
 
 
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm-96gb"])
@@ -104,7 +106,8 @@ def test_rows_that_are_harder_to_predict_have_wider_intervals_and_say_on_which_p
         estimates = [choice.latency_s for choice in answer.choices if choice.kernel.name == KERNEL.name]
         assert {estimate.source for estimate in estimates} == {"learned"}
         factors.append(min(estimate.high / estimate.value for estimate in estimates))
-        notes += [note.rpartition("interval from ")[2] for note in answer.notes if note.startswith("source learned")]
+        learned = [note for note in answer.notes if isinstance(note, Note) and note.startswith("source learned")]
+        notes += [note.why.rpartition("interval from ")[2] for note in learned]
     assert factors[0] < factors[1] < factors[2]
     assert len(set(notes)) == 3
 
