@@ -26,7 +26,7 @@ def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys
     assert "in bf16 on NVIDIA H200" in shown.out
     for word in ("kernrec, lowest energy", "occupancy heuristic", "323 layers", "vLLM today"):
         assert word in shown.out
-    assert "predictions for one GPU share their error" in shown.err
+    assert "total intervals assume fully correlated errors" in shown.err
 
 
 @pytest.mark.parametrize("op", ["conv", "matmul", "attention"])

@@ -255,3 +255,11 @@ def _check_options(block: Block, command: str) -> None:
         project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         for name in extra.split(","):
             assert f"\n{name} = [" in project, f"{block}: there is no extra {name}"
+
+
+def test_commands_in_the_table_of_the_readme_exist() -> None:
+    table = Block(ROOT / "README.md", 0, "sh", "", "")
+    commands = re.findall(r"`(kernrec [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(commands) > 10
+    for command in commands:
+        _check_options(table, command)

@@ -82,7 +82,7 @@ def test_configs_of_a_triton_function_with_the_same_code_and_grid_are_one_row(tm
 def test_what_may_be_faster_says_so_with_the_command_that_measures_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*COMMAND, "--layout", "nt", "--gpu", "h100-sxm-96gb", "--objective", "latency"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "prior: may be faster" in out
+    assert "predicted: may be faster" in out
     assert "kernrec collect --op matmul --shape m=2048,n=2048,k=2048 --dtype f16 --layout nt" in out
 
 

@@ -80,7 +80,7 @@ def test_on_the_card_that_was_measured_both_correct_the_prior(trained: Path) -> 
     assert (names(shipped), names(both)) == (["matmul_triton"], ["matmul", "matmul_triton"])
     assert both is not None
     assert both.gpu_known
-    assert "the prior corrected by model matmul_triton, then by model matmul," in both.note
+    assert "It corrects the analytical model after model matmul_triton" in both.note.why
     np.testing.assert_allclose(after / before, SLOWER, rtol=0.05)
     assert not warnings_of(context)
 
@@ -107,7 +107,7 @@ def test_on_a_card_that_neither_knows_both_apply_where_cards_held_out_say_that_i
     assert both is not None
     assert both.beneath is not None
     assert (both.gpu_known, both.beneath.gpu_known) == (False, False)
-    assert f"nothing was measured on {OTHER}" in both.note
+    assert f"trained without {OTHER}" in both.note
 
 
 def test_a_model_that_corrects_another_one_than_is_there_is_named_and_not_used(trained: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_costs_of_what_does_not_fit_are_only_given_on_request() -> None:
     answer = kernrec.recommend_network("llama-3-70b-decode", "rtx4090", ignore_memory=True)
     assert answer.choice.latency_s.value > 0.1
     assert not answer.fits
-    assert any("does not fit NVIDIA GeForce RTX 4090: these costs are of a GPU with enough" in n for n in answer.notes)
+    assert any("does not fit the NVIDIA GeForce RTX 4090: these costs assume enough memory" in n for n in answer.notes)
 
 
 def test_a_comparison_ranks_only_gpus_with_enough_memory() -> None:
