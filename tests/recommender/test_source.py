@@ -53,10 +53,16 @@ def test_python_asks_for_one_source_as_the_command_does() -> None:
     many = kernrec.recommend_many("matmul", "h200", dtype="bf16", source="predicted", **PRODUCT)
     assert many.sources == ("predicted",)
     assert best.source in ("predicted", "learned")
-    with pytest.raises(UsageError, match="unknown source 'priro'; did you mean prior"):
-        kernrec.recommend("matmul", "h200", source="priro", **PRODUCT)
+    with pytest.raises(UsageError, match="unknown source 'predictd'; did you mean predicted"):
+        kernrec.recommend("matmul", "h200", source="predictd", **PRODUCT)
 
 
 def test_an_unknown_source_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="learned"):
         Query(source="learnt")
+
+
+@pytest.mark.parametrize(("former", "now"), [("prior", "predicted"), ("recorded", "published")])
+def test_source_of_0_1_0_names_its_new_name(former: str, now: str) -> None:
+    with pytest.raises(UsageError, match=f"source '{former}' is called '{now}'"):
+        Query(source=former)
