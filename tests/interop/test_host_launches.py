@@ -42,6 +42,16 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
         ),
         ("int main(int c, char **v) { int n = atoi(v[1]); float *x; f<<<n / 64, 64>>>(x, n); }", "n/64", (64,), ()),
         ("int main() { float *x; f<<<blocks_of(x), 64>>>(x, 5); }", None, (64,), ("n=5",)),
+        (
+            "void launch(float *out, int count, int size, float scale = 1) { f<<<count / size, size>>>(out, count); }\n"
+            "int main() { int sizes[] = {32, 128, 512}; for (int j = 0; j < 3; j++) launch(0, 4096, sizes[j]); }",
+            "n/block_x", (128,), ("n=4096",),
+        ),
+        (
+            "typedef float real; template <class T> struct Pack { static constexpr int size = 16 / sizeof(T); };\n"
+            "typedef Pack<real> pack;\nint main() { f<<<1024 / pack::size, 64>>>(0, 1024); }",
+            "256", (64,), ("n=1024",),
+        ),
     ],
 )  # fmt: skip
 def test_launch_is_followed_to_parameters_and_numbers(
