@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache as once
 from pathlib import Path
 
-from kernrec.compile.assemble import assemble
 from kernrec.compile.compiled import (
     Compiled,
     CompileError,
@@ -26,7 +25,6 @@ from kernrec.compile.compiled import (
 )
 from kernrec.compile.includes import check_includes, quoted_names
 from kernrec.errors import UsageError
-from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 from kernrec.util.landlock import run_confined
 
 _LIMIT_S = 120.0
@@ -74,6 +72,14 @@ def _version(path: Path) -> str:
     return f"nvcc {printed.partition('release ')[2].partition(',')[0]}"
 
 
+def needs_nvcc(job: CompileJob) -> bool:
+    """Return whether a job is a program with host code, and nvcc is there to compile it."""
+    from kernrec.kernel.cuda_program import has_host_code  # whose package takes NumPy
+
+    plain = job.triton is None and not job.name.endswith(".ptx")
+    return plain and has_host_code(job.source) and find_nvcc() is not None
+
+
 def compile_program(job: CompileJob) -> Compiled:
     """Compile a CUDA program, host code and all, to PTX and machine code.
 
@@ -84,6 +90,9 @@ def compile_program(job: CompileJob) -> Compiled:
         CompileError: nvcc refuses the program.
         NoCompilerError: there is no nvcc.
     """
+    from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
+    from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
+
     path = required_nvcc()
     quoted = quoted_names(job.source)
     headers = frozenset(name for name in quoted if TOOLKIT_HEADER.match(name) or DEVICE_HEADER.match(name))

@@ -3,11 +3,12 @@
 import re
 import shlex
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernrec.errors import UsageError
 from kernrec.interop.host_launches import HostLaunch
+from kernrec.interop.spec_text import MARK, quoted
 from kernrec.kernel import Kernel
 from kernrec.kernel.spec_reader import load_kernel
 
@@ -22,6 +23,37 @@ _EXAMPLES = (
     (re.compile(r"a --spec .*"), "--init"),
 )
 """Words of a command for each kind of what is missing, with values to be replaced."""
+
+
+@dataclass
+class DraftTunable:
+    """A tunable of the spec: an axis of the block, or a macro of the source."""
+
+    values: list[int] | None
+    """None: to be filled in."""
+    meaning: str = ""
+    launch: bool = False
+    define: str | None = None
+
+    def line(self, name: str) -> str:
+        listed = MARK if self.values is None else f"[{', '.join(map(str, self.values))}]"
+        parts = [f"values = {listed}"]
+        if self.define is not None and self.define != name.upper():
+            parts.append(f"define = {quoted(self.define)}")
+        parts += ["launch = true"] if self.launch else []
+        parts += [f"meaning = {quoted(self.meaning)}"] if self.meaning else []
+        return f"{name} = {{ {', '.join(parts)} }}"
+
+
+@dataclass
+class DraftLaunch:
+    """Grid, block and shared memory as expressions of the spec."""
+
+    grid: list[str]
+    block: list[str]
+    shared: str
+    constraints: dict[str, str] = field(default_factory=dict)
+    """With the reason."""
 
 
 @dataclass(frozen=True)

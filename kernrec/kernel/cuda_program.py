@@ -117,6 +117,7 @@ def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
         stack += reversed(node.named_children)
 
 
+@lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
     """Return whether a source holds code or headers that NVRTC cannot compile."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
