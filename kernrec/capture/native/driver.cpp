@@ -1,0 +1,2 @@
+// The CUDA driver API (libcuda.so.1).
+#include "core.h"
