@@ -14,7 +14,7 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli
-    triton
+    capture triton
     page run mcp emit
     checking
     cluster

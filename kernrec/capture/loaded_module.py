@@ -79,7 +79,8 @@ class LoadedModule:
         self.number, self._images, self._texts = number, images, texts
         self._free = free_address
         self._parsed: Module | None = None
-        self._places: dict[str, np.ndarray] = {}
+        self.placed: dict[str, np.ndarray] = {}
+        """Memory of variables."""
         self.addresses: dict[str, int] = {}
         """Addresses of variables in global memory."""
         self.buffers: dict[str, np.ndarray] = {}
@@ -110,9 +111,9 @@ class LoadedModule:
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
         """Note where a variable lies, and write its initial value there if it is not there yet."""
-        if name in self._places:
+        if name in self.placed:
             return
-        self._places[name] = memory
+        self.placed[name] = memory
         if not self._texts or (variable := self.module.variables.get(name)) is None:
             return
         if variable.space == "global":
@@ -127,13 +128,13 @@ class LoadedModule:
         self._prepared = True
         variables = self.module.variables
         for variable in variables.values():
-            if variable.space == "global" and variable.name not in self._places and variable.type[-3:] != "ref":
+            if variable.space == "global" and variable.name not in self.placed and variable.type[-3:] != "ref":
                 memory = np.zeros(max(variable.size, 1), np.uint8)
                 self.buffers[variable.name] = memory
                 self.place(variable.name, memory, self._free + (len(self.buffers) - 1 << BUFFER_SHIFT))
         codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(self.module.functions, 1)}
         for variable in variables.values():
-            memory = self._places.get(variable.name, self._initial(variable))
+            memory = self.placed.get(variable.name, self._initial(variable))
             for offset, symbol, add in variable.pointers:
                 address = {**codes, **self.addresses}.get(symbol, 0) + add
                 memory[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
@@ -149,7 +150,7 @@ class LoadedModule:
     def constants(self) -> dict[str, np.ndarray]:
         """Return the contents of `__constant__` variables now."""
         variables = self.module.variables
-        registered = {name: m for name, m in self._places.items() if name in variables and variables[name].space == "const"}
+        registered = {name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"}
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -192,7 +192,7 @@ class Session:
             name, grid, block, arguments, buffers, int(shared), module.constants(), images,
             cluster if any(cluster) else (), module.addresses,
         )  # fmt: skip
-        self._recorder.add(module, launch, facts, images)
+        self._recorder.add(module, launch)
         self._emulate(module, launch, int(together) != 0)
         return [0]
 
@@ -231,6 +231,3 @@ class Session:
     def _free_image(self, handle: bytes) -> Sequence[object]:
         self._textures.remove(int(handle))
         return []
-
-
-Contents = Mapping[str, np.ndarray]
