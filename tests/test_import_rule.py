@@ -14,7 +14,8 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli
-    capture triton
+    capture
+    triton
     page run mcp emit
     checking
     cluster

@@ -1,26 +1,17 @@
 """`kernrec capture`: a program runs, and its CUDA and Triton launches are written as calls that `kernrec analyze` reads."""
 
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
-from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
-
-if TYPE_CHECKING:
-    from kernrec.capture.recorded_calls import Recorder
-    from kernrec.gpu import GPU
-
-_TRITON_CALLS = 50
-"""Most calls of one Triton function that are written."""
 
 
 class CaptureOptions(options.Options):
@@ -35,6 +26,11 @@ class CaptureOptions(options.Options):
     include: Annotated[list[Path] | None, option("Of FILE.cu: folder with headers.", "--include", "-I")] = None
     define: Annotated[list[str] | None, option("Of FILE.cu: macro NAME=VALUE.", "-D")] = None
     budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = 2_000_000_000
+
+    @property
+    def build_options(self) -> list[str]:
+        """The options for nvcc."""
+        return [*(f"-I{folder.absolute()}" for folder in self.include or ()), *(f"-D{text}" for text in self.define or ())]
 
 
 @options.takes(CaptureOptions)
@@ -56,7 +52,7 @@ def capture(wanted: CaptureOptions) -> None:
     before = set(folder.glob("*.toml"))
     recorder = Recorder(f"captured by kernrec {__version__}, as on {gpu.title}")
     sys.stdout.flush()
-    status = _run(wanted, gpu, folder, recorder)
+    status = run_program(wanted.command, gpu, folder, recorder, wanted.build_options, wanted.budget)
     if recorder.launches:
         recorder.write(folder)
     written = sorted(set(folder.glob("*.toml")) - before)
