@@ -31,6 +31,7 @@ _REPEATS = re.compile(r"repeat|iter|times|loops|trials|runs|timesteps|steps", re
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
 _BUILD_S = 240.0
 _LARGE = 1024
+_KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 _WALL = 6
 """Longest run on a busy machine, in multiples of its processor time."""
 
@@ -166,7 +167,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | No
         program = subprocess.Popen(["bash", "-c", limit], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             status: int | None = program.wait(_WALL * seconds)
-            status = None if status in (-signal.SIGKILL, -signal.SIGXCPU) else status
+            status = None if status in _KILLED else status
         except subprocess.TimeoutExpired:
             os.killpg(program.pid, signal.SIGKILL)
             program.wait()

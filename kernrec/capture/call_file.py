@@ -7,6 +7,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
+from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import read_toml
 from kernrec.profile.ptx_kernel import kernel_of_ptx
 from kernrec.recommender.analyze.kernel import Analysis, analyze
@@ -81,3 +82,16 @@ def read_cuda_call(path: Path) -> CudaCall:
         path, path.parent / checked("ptx", str), checked("entry", str), grid, block, tuple(arguments),
         checked("shared", int, 0), checked("launches", int, 1),
     )  # fmt: skip
+
+
+def short_name(entry: str) -> str:
+    """Return the name of a kernel without its parameters and namespaces, as far as its mangled name shows it."""
+    rest, name = entry.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
+    if not entry.startswith("_Z"):
+        return identifier(entry)
+    while match := re.match(r"L?(\d+)", rest):
+        end = match.end() + int(match[1])
+        name, rest = rest[match.end() : end], rest[end:]
+        if rest.startswith("I"):
+            break
+    return identifier(name or entry)

@@ -121,6 +121,12 @@ class LoadedModule:
         if variable.data:
             memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
 
+    def variable(self, name: str) -> Variable:
+        """Return a variable; raise `LaunchError` if the PTX has none of this name."""
+        if not self._texts or (variable := self.module.variables.get(name)) is None:
+            raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
+        return variable
+
     def prepare(self) -> None:
         """Place the variables that the program did not register, and write addresses into initial values."""
         if self._prepared or not self._texts:

@@ -74,14 +74,16 @@ def _defined(name: str) -> list[str]:
 
 
 def _stubs(name: str) -> str:
-    """Return C++ for the public functions that the stand-in does not define: each ends the program and names itself."""
+    """Return C++ for all public functions: each ends the program and names itself, unless the stand-in defines it."""
     public = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
-    missing = sorted({*public} - {*_defined(name)})
-    return '#include "core.h"\n' + "".join(f'API void {call}() {{ capture::missing("{call}"); }}\n' for call in missing)
+    weak = '__attribute__((weak, visibility("default")))'
+    return '#include "core.h"\n' + "".join(
+        f'extern "C" {weak} void {call}() {{ capture::missing("{call}"); }}\n' for call in public
+    )
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit {done.returncode}"]
+        errors = re.findall(r".*(?:error|undefined|multiple).*", done.stderr) or [f"exit {done.returncode}"]
         raise KernrecError(f"kernrec capture could not compile its libraries: {errors[0][:300]}")

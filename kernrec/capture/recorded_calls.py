@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kernrec.capture.call_file import short_name
 from kernrec.capture.loaded_module import LoadedModule
 from kernrec.errors import UsageError, cannot_be
-from kernrec.kernel.expression import identifier
 from kernrec.ptx import KernelLaunch
 from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.pointers import global_pointers, pointers_of
@@ -273,19 +273,6 @@ def _end_of_body(ptx: str, start: int) -> int:
         if depth == 0:
             return start + match.end()
     return len(ptx)
-
-
-def short_name(entry: str) -> str:
-    """Return the name of a kernel without its parameters and namespaces, as far as its mangled name shows it."""
-    rest, name = entry.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
-    if not entry.startswith("_Z"):
-        return identifier(entry)
-    while match := re.match(r"L?(\d+)", rest):
-        end = match.end() + int(match[1])
-        name, rest = rest[match.end() : end], rest[end:]
-        if rest.startswith("I"):
-            break
-    return identifier(name or entry)
 
 
 def _digest(content: bytes | np.ndarray) -> str:

@@ -57,6 +57,7 @@ class Session:
             b"unmap": self._unmap,
             b"module": self._module,
             b"managed": self._managed,
+            b"variable": self._variable,
             b"prepare": self._prepare,
             b"function": self._function,
             b"occupancy": self._occupancy,
@@ -152,6 +153,10 @@ class Session:
         address, size = map(int, text.split())
         self._modules[int(module)].place(name.decode(), self._memory(address, size), address)
         return []
+
+    def _variable(self, module: bytes, name: bytes) -> Sequence[object]:
+        variable = self._modules[int(module)].variable(name.decode())
+        return [variable.size, int(variable.space == "const")]
 
     def _prepare(self, module: bytes, *variables: bytes) -> Sequence[object]:
         loaded = self._modules[int(module)]

@@ -50,7 +50,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
     if not wanted.gpu:
         raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
     gpus = list(dict.fromkeys(name.strip() for name in wanted.gpu.split(",") if name.strip()))
-    if wanted.source.suffix == ".toml" and wanted.arguments:
+    if wanted.source.is_dir() or (wanted.source.suffix == ".toml" and wanted.arguments):
         _analyze_calls(wanted)
         return
     from kernrec.cli.analyze_program import analyze_program, program_entries
@@ -63,17 +63,26 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyze several calls, and go on after one that fails. JSON has a list."""
+    """Analyze several calls, or those of a folder, and go on after one that fails. JSON has a list."""
+    from kernrec.capture.call_file import is_cuda_call, read_cuda_call
+    from kernrec.cli.program_times import ProgramTimes
+
     calls = [wanted.source, *map(Path, wanted.arguments or ())]
+    if wanted.source.is_dir():
+        calls = [*sorted(wanted.source.glob("*.toml")), *calls[1:]]
+        if not calls:
+            raise UsageError(f"{wanted.source} has no calls (*.toml) of `kernrec capture`")
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
         raise UsageError(f"{odd}: with a call of a captured program only further .toml files are accepted")
-    answers, failed = [], 0
+    answers, failed, times = [], 0, ProgramTimes(wanted)
     for path in calls:
         single = copy(wanted)
         single.source, single.arguments = path, None
         if not wanted.as_json:
             print(f"{path}:")
         try:
+            if is_cuda_call(path):
+                times.add(read_cuda_call(path))
             answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
         except KernrecError as error:
             failed += 1
@@ -82,6 +91,8 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
         sys.stdout.flush()
     if wanted.as_json:
         print_json(answers)
+    else:
+        times.print_table()
     if failed:
         raise KernrecError(f"{counted(failed, 'call')} of {len(calls)} could not be analyzed; the reasons are above")
 

@@ -93,6 +93,10 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     if source.suffix == ".toml":
         if spec is not None:
             raise UsageError(f"{source} is a call already, and --spec names another; give one")
+        from kernrec.capture.call_file import is_cuda_call, read_cuda_call
+
+        if is_cuda_call(source):
+            return *read_cuda_call(source).kernel(), source.parent
         spec, triton = source, True
     if triton and spec is None:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
