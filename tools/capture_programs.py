@@ -2,9 +2,9 @@
 
     python tools/capture_programs.py HeCBench/src/*-cuda cuda-samples/Samples/*/* --report programs.csv
 
-Each folder is a program: it has a Makefile, or else all its .cu, .cpp and .c files make the program. A program that says
-PASS (or the like) and nothing of a failure is right. Counts of repetitions become 1, and large arguments are divided by
-16; if the program then fails, it gets the arguments of its Makefile.
+Each folder is a program: it has a Makefile, or else all its .cu, .cpp and .c files make the program. A program that
+says PASS (or the like) and nothing of a failure is right. Counts of repetitions become 1, and large arguments are
+divided by 16; if the program then fails, it gets the arguments of its Makefile.
 """
 
 import argparse
@@ -25,11 +25,13 @@ from pathlib import Path
 from kernrec.capture.native_library import libraries
 from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
-RIGHT = re.compile(r"\bPASS(?:ED)?\b|test passed|verification.*success|results? (?:are|is) correct|\bOK\b|successful", re.I)
+RIGHT = re.compile(
+    r"\bPASS(?:ED)?\b|test passed|verification.*success|results? (?:are|is) correct|\bOK\b|successful", re.I
+)
 WRONG = re.compile(r"\bFAIL|mismatch|incorrect|\berror\b(?!\S)(?!\s*[:=]?\s*[-+]?[0-9.]+)|wrong", re.I)
 _REPEATS = re.compile(r"repeat|iter|times|loops|trials|runs|timesteps|steps", re.I)
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
-_BUILD_S = 240.0
+_BUILD_S = 900.0
 _LARGE = 1024
 _KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 _WALL = 6
@@ -37,7 +39,8 @@ _WALL = 6
 
 WRAPPER = """#!{python}
 import os, sys
-drop = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "-cudart", "--cudart", "-lcudart", "-lcudadevrt")
+drop = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "-cudart", "--cudart",
+        "-lcudart", "-lcudadevrt")
 arguments, skip = [], False
 for text in sys.argv[1:]:
     if skip:
@@ -56,7 +59,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--seconds", type=float, default=60.0, help="processor time of one run")
-    parser.add_argument("--include", action="append", default=[], help="folder with headers, for folders without Makefile")
+    parser.add_argument(
+        "--include", action="append", default=[], help="folder with headers, for folders without Makefile"
+    )
     parser.add_argument("--report", type=Path, help="CSV with a row for each program")
     parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
     wanted = parser.parse_args()
@@ -106,7 +111,9 @@ def _try(folder: Path, scratch: Path, tools: Path, wanted: argparse.Namespace) -
     for command in _commands(copied, text, environment):
         start = time.monotonic()
         calls = wanted.calls / folder.name if wanted.calls else scratch / "calls"
-        status, output = _run([sys.executable, "-m", "kernrec", "capture", "-o", str(calls), "--", *command], copied, wanted.seconds)
+        status, output = _run(
+            [sys.executable, "-m", "kernrec", "capture", "-o", str(calls), "--", *command], copied, wanted.seconds
+        )
         took = f"{time.monotonic() - start:.0f}"
         if status == 0 and not WRONG.search(output):
             break
@@ -116,8 +123,10 @@ def _try(folder: Path, scratch: Path, tools: Path, wanted: argparse.Namespace) -
     printed = "\n".join(line for line in output.splitlines() if not line.startswith(("note:", "kernrec:")))
     if status == 0 and RIGHT.search(printed) and not WRONG.search(printed):
         return folder.name, "right", took, ""
-    said = next((line for line in printed.splitlines() if WRONG.search(line)), "") or printed[-200:].replace("\n", " | ")
-    return folder.name, "wrong" if status == 0 else f"status {status}", took, last or said
+    printed_line = next((line for line in printed.splitlines() if WRONG.search(line)), "") or printed[-200:].replace(
+        "\n", " | "
+    )
+    return folder.name, "wrong" if status == 0 else f"status {status}", took, last or printed_line
 
 
 def _build(folder: Path, environment: dict[str, str], include: Sequence[str]) -> str:
@@ -128,24 +137,32 @@ def _build(folder: Path, environment: dict[str, str], include: Sequence[str]) ->
         options = [f"-I{path}" for path in (".", *include)]
         command = ["nvcc", "-O3", "-std=c++17", "-w", *options, *sources, "-o", "main"]
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_BUILD_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return "the build took too long"
     if done.returncode == 0:
         return ""
-    lines = [line for line in (done.stderr + done.stdout).splitlines() if re.search(r"error|undefined|No such|No rule", line)]
+    lines = [
+        line for line in (done.stderr + done.stdout).splitlines() if re.search(r"error|undefined|No such|No rule", line)
+    ]
     return (lines or ["make failed"])[0][:200]
 
 
 def _commands(folder: Path, text: str, environment: dict[str, str]) -> Iterator[list[str]]:
     command = ["./main"]
     if (folder / "Makefile").exists():
-        shown = subprocess.run(["make", "-n", "run"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        shown = subprocess.run(
+            ["make", "-n", "run"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
         runs = [line.strip() for line in shown.stdout.splitlines() if re.match(r"\s*\./", line)]
         if runs:
             command = shlex.split(runs[0].split("&&")[0].split(">")[0].split("|")[0])
         else:
-            programs = [path for path in folder.iterdir() if path.is_file() and os.access(path, os.X_OK) and not path.suffix]
+            programs = [
+                path for path in folder.iterdir() if path.is_file() and os.access(path, os.X_OK) and not path.suffix
+            ]
             command = [f"./{programs[0].name}"] if programs else command
     usage = re.search(r"[Uu]sage:?[^\n\"]*?%s\s+([^\"]+?)\\n", text)
     names = re.findall(r"[<\[(]([^>\])]+)[>\])]", usage[1]) if usage else []
@@ -164,7 +181,9 @@ def _commands(folder: Path, text: str, environment: dict[str, str]) -> Iterator[
 def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         limit = f"ulimit -t {seconds:.0f}; exec {shlex.join(command)}"
-        program = subprocess.Popen(["bash", "-c", limit], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        program = subprocess.Popen(
+            ["bash", "-c", limit], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             status: int | None = program.wait(_WALL * seconds)
             status = None if status in _KILLED else status

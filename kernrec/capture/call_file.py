@@ -66,18 +66,22 @@ def read_cuda_call(path: Path) -> CudaCall:
     def checked(key: str, kind: type, default: Any = None) -> Any:
         value = data.get(key, default)
         if type(value) is not kind:
-            raise UsageError(f"{path.name}: {key}: expected {'text' if kind is str else kind.__name__}, got {value!r:.40}")
+            raise UsageError(
+                f"{path.name}: {key}: expected {'text' if kind is str else kind.__name__}, got {value!r:.40}"
+            )
         return value
 
     grid, block = (tuple(checked(key, list)) for key in ("grid", "block"))
-    if not all(len(extents) in (1, 2, 3) and all(type(n) is int and n > 0 for n in extents) for extents in (grid, block)):
+    if not all(
+        len(extents) in (1, 2, 3) and all(type(n) is int and n > 0 for n in extents) for extents in (grid, block)
+    ):
         raise UsageError(f"{path.name}: grid and block: expected one to three positive numbers each")
     arguments = [
         re.sub(r"@(?!/)", f"@{path.parent.resolve()}/", text, count=1) if isinstance(text, str) else text
         for text in checked("arguments", list)
     ]
     if odd := [text for text in arguments if not isinstance(text, str)]:
-        raise UsageError(f"{path.name}: arguments: expected texts such as \"i32:4096\", got {odd[0]!r:.40}")
+        raise UsageError(f'{path.name}: arguments: expected texts such as "i32:4096", got {odd[0]!r:.40}')
     return CudaCall(
         path, path.parent / checked("ptx", str), checked("entry", str), grid, block, tuple(arguments),
         checked("shared", int, 0), checked("launches", int, 1),

@@ -18,7 +18,7 @@ constant:Q major:i minor:i texture_align:Q pitch_align:Q -overlap:i sms:i -timeo
 t1:i t1m:i -t1l:i t2:2i t2m:2i t2l:3i t2g:2i t3:3i t3a:3i tc:i t1y:2i t2y:3i tcy:2i s1:i s2:2i s3:3i s1y:2i s2y:3i sc:i
 scy:2i surface_align:Q concurrent:i ecc:i bus:i device:i domain:i tcc:i engines:i unified:i -memory_clock:i bus_width:i
 l2:i persisting:i sm_threads:i priorities:i l1:i l1_local:i sm_shared:Q sm_registers:i managed:i multi:i group:i
-host_atomics:i -double_ratio:i pageable:i concurrent_managed:i preemption:i host_pointer:i cooperative:i -cooperative_multi:i
+host_atomics:i -double_ratio:i pageable:i concurrent_managed:i preemption:i host_pointer:i cooperative:i -multi_device:i
 shared_optin:Q host_tables:i direct_managed:i sm_blocks:i window:i reserved_shared:Q host_register:i sparse:i
 register_read_only:i semaphores:i pools:i rdma:i rdma_flush:I rdma_order:i pool_handles:I deferred:i ipc:i cluster:i
 function_pointers:i
@@ -91,9 +91,9 @@ def properties(gpu: GPU, version: int) -> bytes:
         "texture_align": 512, "pitch_align": 32, "overlap": 1, "sms": a[16], "maps_host": 1, "t1": a[21], "t1m": 32_768,
         "t1l": a[69], "t2": (a[22], a[23]), "t2m": (32_768, 32_768), "t2l": (a[70], a[71], a[72]),
         "t2g": (32_768, 32_768), "t3": (a[24], a[25], a[26]), "t3a": (8192, 8192, 32_768), "tc": 32_768,
-        "t1y": (a[42], a[43]), "t2y": (a[27], a[28], a[29]), "tcy": (32_768, 2046), "s1": 32_768, "s2": (_TEXTURE, 65_536),
-        "s3": (16_384, 16_384, 16_384), "s1y": (32_768, 2048), "s2y": (32_768, 32_768, 2048), "sc": 32_768,
-        "scy": (32_768, 2046), "surface_align": 512, "concurrent": 1, "engines": 2, "unified": 1,
+        "t1y": (a[42], a[43]), "t2y": (a[27], a[28], a[29]), "tcy": (32_768, 2046), "s1": 32_768,
+        "s2": (_TEXTURE, 65_536), "s3": (16_384, 16_384, 16_384), "s1y": (32_768, 2048), "s2y": (32_768, 32_768, 2048),
+        "sc": 32_768, "scy": (32_768, 2046), "surface_align": 512, "concurrent": 1, "engines": 2, "unified": 1,
         "memory_clock": memory_clock, "bus_width": a[37], "l2": a[38], "persisting": a[108], "sm_threads": a[39],
         "priorities": 1, "l1": 1, "l1_local": 1, "sm_shared": a[81], "sm_registers": a[82], "managed": 1,
         "double_ratio": a[87], "concurrent_managed": 1, "preemption": 1, "cooperative": 1, "shared_optin": a[97],
@@ -103,7 +103,7 @@ def properties(gpu: GPU, version: int) -> bytes:
     layout, packed = "@", []
     for text in _FIELDS.split():
         field, _, kind = text.lstrip("-").partition(":")
-        if text.startswith("-") and version > 12:  # noqa: PLR2004 -- a CUDA version
+        if text.startswith("-") and version > 12:
             continue
         layout += kind
         count = int(kind[:-1]) if kind[-1] != "s" and len(kind) > 1 else 1

@@ -43,10 +43,10 @@ def images_of(data: bytes) -> list[Image]:
 
 
 def _entries(data: bytes) -> Iterator[Image]:
-    at = struct.unpack_from("<H", data, 6)[0]
-    while at + _ENTRY.size <= len(data):
-        kind, _, header, size, packed, _, _, _, sm, _, _, flags, _, unpacked = _ENTRY.unpack_from(data, at)
-        content = data[at + header : at + header + size]
+    place = struct.unpack_from("<H", data, 6)[0]
+    while place + _ENTRY.size <= len(data):
+        kind, _, header, size, packed, _, _, _, sm, _, _, flags, _, unpacked = _ENTRY.unpack_from(data, place)
+        content = data[place + header : place + header + size]
         if kind == _PTX:
             if flags & (_LZ4 | _ZSTD):
                 content = (_zstd if flags & _ZSTD else _lz4)(content[:packed] if packed else content, unpacked)
@@ -54,7 +54,7 @@ def _entries(data: bytes) -> Iterator[Image]:
             yield Image(_target(text) or sm, text)
         elif kind == _CUBIN:
             yield Image(sm, None)
-        at += header + size
+        place += header + size
 
 
 def _target(ptx: str) -> int:
@@ -72,17 +72,17 @@ def _lz4(data: bytes, size: int) -> bytes:
     """Decompress a block of LZ4 (the LZ4 block format of its public description)."""
     if size > _LARGEST:
         raise KernrecError(f"an image of {size} bytes in the program is too large")
-    out, at, end = bytearray(), 0, len(data)
-    while at < end:
-        token = data[at]
-        at += 1
-        count, at = _length(data, at, token >> 4)
-        out += data[at : at + count]
-        at += count
-        if at >= end or len(out) >= size:
+    out, place, end = bytearray(), 0, len(data)
+    while place < end:
+        token = data[place]
+        place += 1
+        count, place = _length(data, place, token >> 4)
+        out += data[place : place + count]
+        place += count
+        if place >= end or len(out) >= size:
             break
-        distance = data[at] | data[at + 1] << 8
-        count, at = _length(data, at + 2, token & 15)
+        distance = data[place] | data[place + 1] << 8
+        count, place = _length(data, place + 2, token & 15)
         count += 4
         start = len(out) - distance
         if distance == 0 or start < 0:
@@ -92,15 +92,15 @@ def _lz4(data: bytes, size: int) -> bytes:
     return bytes(out[:size])
 
 
-def _length(data: bytes, at: int, count: int) -> tuple[int, int]:
+def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
     """Return a length that begins with `count` and goes on in bytes, and the place behind it."""
-    if count == 15:  # noqa: PLR2004 -- of the format
-        while data[at] == 255:  # noqa: PLR2004
+    if count == 15:
+        while data[place] == 255:
             count += 255
-            at += 1
-        count += data[at]
-        at += 1
-    return count, at
+            place += 1
+        count += data[place]
+        place += 1
+    return count, place
 
 
 def _zstd(data: bytes, size: int) -> bytes:

@@ -55,7 +55,7 @@ class FunctionFacts:
         """Raise `LaunchError` for a launch that the GPU refuses."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
-        if min(*grid, *block) < 1 or threads > MOST_THREADS or block[2] > 64 or max(grid[1:]) > 65_535:  # noqa: PLR2004
+        if min(*grid, *block) < 1 or threads > MOST_THREADS or block[2] > 64 or max(grid[1:]) > 65_535:
             raise LaunchError(CUDA_ERROR["configuration"], f"{text}: a GPU refuses this grid or block")
         if threads > self.most_threads:
             most = f"it was compiled for at most {self.most_threads} threads in a block"
@@ -110,8 +110,11 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Note where a variable lies, and write its initial value there if it is not there yet."""
+        """Note where a variable lies, and write its value there: the present one if the program asks for it late."""
         if name in self.placed:
+            if name in self.buffers:
+                memory[:] = self.placed[name][: len(memory)]
+                self.placed[name], self.addresses[name] = memory, address
             return
         self.placed[name] = memory
         if not self._texts or (variable := self.module.variables.get(name)) is None:
@@ -156,7 +159,9 @@ class LoadedModule:
     def constants(self) -> dict[str, np.ndarray]:
         """Return the contents of `__constant__` variables now."""
         variables = self.module.variables
-        registered = {name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"}
+        registered = {
+            name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"
+        }
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:

@@ -45,7 +45,9 @@ def libraries() -> Path:
 
 def compile_libraries(folder: Path) -> None:
     """Compile the libraries into a new folder."""
-    compiler = next((name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name and shutil.which(name)), None)
+    compiler = next(
+        (name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name and shutil.which(name)), None
+    )
     if compiler is None:
         raise KernrecError("kernrec capture needs a C++ compiler to make its libraries: install g++, or set CXX")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -54,14 +56,44 @@ def compile_libraries(folder: Path) -> None:
         made.mkdir()
         (stubs := Path(name, "stubs.cpp")).write_text(_stubs("driver"))
         shared = [str(NATIVE / file) for file in ("core.cpp", "program.cpp", "driver.cpp")]
-        _run([compiler, *_FLAGS, *shared, str(stubs), f"-I{NATIVE}", f"-Wl,-soname,{_DRIVER}", *_LINKED, "-o", str(made / _DRIVER)])
+        _run(
+            [
+                compiler,
+                *_FLAGS,
+                *shared,
+                str(stubs),
+                f"-I{NATIVE}",
+                f"-Wl,-soname,{_DRIVER}",
+                *_LINKED,
+                "-o",
+                str(made / _DRIVER),
+            ]
+        )
         for version in _RUNTIMES:
             library = f"libcudart.so.{version}"
             (stubs := Path(name, f"stubs{version}.cpp")).write_text(_stubs("runtime"))
             (exports := Path(name, "exports")).write_text(f"{library} {{ global: cuda*; __cuda*; local: *; }};")
             # Programs of one default stream for each thread call functions with these suffixes.
-            aliases = [f"-Wl,--defsym={name}{suffix}={name}" for name in _defined("runtime") for suffix in ("_ptsz", "_ptds")]
-            _run([compiler, *_FLAGS, f"-DKERNREC_RUNTIME={version}", str(NATIVE / "runtime.cpp"), str(stubs), f"-I{NATIVE}", *aliases, str(made / _DRIVER), f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}", *_LINKED, "-o", str(made / library)])
+            aliases = [
+                f"-Wl,--defsym={name}{suffix}={name}" for name in _defined("runtime") for suffix in ("_ptsz", "_ptds")
+            ]
+            _run(
+                [
+                    compiler,
+                    *_FLAGS,
+                    f"-DKERNREC_RUNTIME={version}",
+                    str(NATIVE / "runtime.cpp"),
+                    str(stubs),
+                    f"-I{NATIVE}",
+                    *aliases,
+                    str(made / _DRIVER),
+                    f"-Wl,-soname,{library}",
+                    f"-Wl,--version-script={exports}",
+                    *_LINKED,
+                    "-o",
+                    str(made / library),
+                ]
+            )
         try:
             made.rename(folder)
         except OSError:

@@ -93,7 +93,7 @@ def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> Non
     if not source.is_file():
         raise UsageError(f"{source} is no file")
     folder, version = libraries(), nvcc_version().removeprefix("nvcc ").partition(".")[0]
-    target = min(gpu.sm, 90) if gpu.sm < 100 else gpu.sm  # noqa: PLR2004
+    target = min(gpu.sm, 90) if gpu.sm < 100 else gpu.sm
     linked = ["-cudart", "none", f"-L{folder}", f"-l:libcudart.so.{version}", "-l:libcuda.so.1"]
     compiled = [*options, f"-arch=compute_{target}", "-lineinfo", "-O3", "-std=c++17", f"-I{source.parent}"]
     command = [str(required_nvcc()), *compiled, str(source), "-o", str(program), *linked]
@@ -138,7 +138,12 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[st
     from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, SITE
 
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
-    variables = {FOLDER_VARIABLE: str(folder), GPU_VARIABLE: gpu.name, COUNT_VARIABLE: str(_TRITON_CALLS), "PYTHONPATH": path}
+    variables = {
+        FOLDER_VARIABLE: str(folder),
+        GPU_VARIABLE: gpu.name,
+        COUNT_VARIABLE: str(_TRITON_CALLS),
+        "PYTHONPATH": path,
+    }
     if not _runs_on_gpu(command):
         # vLLM turns Triton off where it finds no driver; with no visible device it takes that for normal.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -7,9 +7,8 @@
     launches = 100                # equal launches, which differ in numbers of floating point at most
     arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # as `kernrec check` takes them
 
-A buffer whose values decide which memory a kernel touches, or how long it runs, has a file. Variables have the values of
-the launch as initial values in the PTX. In the emulator the i-th buffer begins at address i << 40, which is how pointers
-into buffers and in structures are written.
+A buffer whose values decide which memory a kernel touches, or how long it runs, has a file. Variables have their values
+in the PTX. In the emulator the i-th buffer begins at address i << 40: so pointers into buffers are written.
 """
 
 import hashlib
@@ -41,7 +40,17 @@ LARGEST_CONTENT = 64 << 20
 """Bytes of a buffer whose contents are still written."""
 _LARGEST_VARIABLE = 256 << 10
 POINTER_BYTES = 8
-_ELEMENTS = {"f16": "u16", "b16": "u16", "b8": "u8", "s8": "i8", "s16": "i16", "s32": "i32", "s64": "i64", "b32": "f32", "b64": "f64"}
+_ELEMENTS = {
+    "f16": "u16",
+    "b16": "u16",
+    "b8": "u8",
+    "s8": "i8",
+    "s16": "i16",
+    "s32": "i32",
+    "s64": "i64",
+    "b32": "f32",
+    "b64": "f64",
+}
 
 
 @dataclass
@@ -207,7 +216,8 @@ class _Description:
 
 _NUMPY = {
     "f32": np.dtype("<f4"), "f64": np.dtype("<f8"), "u8": np.dtype("u1"), "i8": np.dtype("i1"), "u16": np.dtype("<u2"),
-    "i16": np.dtype("<i2"), "u32": np.dtype("<u4"), "i32": np.dtype("<i4"), "u64": np.dtype("<u8"), "i64": np.dtype("<i8"),
+    "i16": np.dtype("<i2"), "u32": np.dtype("<u4"), "i32": np.dtype("<i4"), "u64": np.dtype("<u8"), 
+    "i64": np.dtype("<i8"),
 }  # fmt: skip
 
 
@@ -238,8 +248,8 @@ def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
     """Return PTX whose variables have these initial values."""
     for name, data in values.items():
         numbers = ", ".join(map(str, data))
-        declared = rf"(\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?)(\.align\s+\d+\s+)?(\.\w+)\s+{re.escape(name)}\b[^;]*;"
-        match = re.search(declared, ptx)
+        space = r"(\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?)"
+        match = re.search(rf"{space}(\.align\s+\d+\s+)?(\.\w+)\s+{re.escape(name)}\b[^;]*;", ptx)
         if match and any(data):
             align = match[2] or f".align {max(int(match[3][2:]) // 8, 1)} "
             ptx = f"{ptx[: match.start()]}{match[1]}{align}.b8 {name}[{len(data)}] = {{{numbers}}};{ptx[match.end() :]}"
@@ -250,7 +260,9 @@ def _with_structures(ptx: str, entry: str, structures: Mapping[str, bytes]) -> s
     """Return PTX in which structures that are passed by value are constants: a GPU has both in one memory."""
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, data in structures.items():
-        declared = re.compile(rf",?\s*\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+{re.escape(name)}(?:\[\d+\])?(?=\s*[,)])")
+        declared = re.compile(
+            rf",?\s*\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+{re.escape(name)}(?:\[\d+\])?(?=\s*[,)])"
+        )
         if match is None or (parameter := declared.search(ptx, match.end(), start)) is None:
             continue
         align = parameter[1] or len(data)

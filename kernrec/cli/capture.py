@@ -1,4 +1,4 @@
-"""`kernrec capture`: a program runs, and its CUDA and Triton launches are written as calls that `kernrec analyze` reads."""
+"""`kernrec capture`: a program runs, and its CUDA and Triton launches become calls that `kernrec analyze` reads."""
 
 import shlex
 import sys
@@ -19,7 +19,9 @@ class CaptureOptions(options.Options):
 
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- COMMAND...", help="./app args, python app.py, or FILE.cu -- args, which nvcc compiles."),
+        typer.Argument(
+            metavar="-- COMMAND...", help="./app args, python app.py, or FILE.cu -- args, which nvcc compiles."
+        ),
     ] = None
     output: Annotated[Path, option("Folder for the calls; earlier ones stay.", "--output", "-o")] = Path("calls")
     gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"
@@ -30,7 +32,10 @@ class CaptureOptions(options.Options):
     @property
     def build_options(self) -> list[str]:
         """The options for nvcc."""
-        return [*(f"-I{folder.absolute()}" for folder in self.include or ()), *(f"-D{text}" for text in self.define or ())]
+        return [
+            *(f"-I{folder.absolute()}" for folder in self.include or ()),
+            *(f"-D{text}" for text in self.define or ()),
+        ]
 
 
 @options.takes(CaptureOptions)
@@ -47,7 +52,9 @@ def capture(wanted: CaptureOptions) -> None:
     from kernrec.version import __version__
 
     if not wanted.command:
-        raise UsageError("the program is missing: kernrec capture -- ./app ARGUMENTS, or kernrec capture FILE.cu -- ARGUMENTS")
+        raise UsageError(
+            "the program is missing: kernrec capture -- ./app ARGUMENTS, or kernrec capture FILE.cu -- ARGUMENTS"
+        )
     gpu, folder = find_gpu(wanted.gpu), wanted.output.absolute()
     before = set(folder.glob("*.toml"))
     recorder = Recorder(f"captured by kernrec {__version__}, as on {gpu.title}")

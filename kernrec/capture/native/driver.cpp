@@ -117,7 +117,13 @@ API int cuDeviceGetPCIBusId(char* text, int size, int) {
 API int cuDeviceGetByPCIBusId(int* device, const char*) { return *device = 0, kSuccess; }
 API int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, kSuccess; }
 API int cuDeviceGetDefaultMemPool(void** pool, int) { return *pool = &context, kSuccess; }
+API int cuDeviceGetMemPool(void** pool, int) { return *pool = &context, kSuccess; }
+API int cuDeviceSetMemPool(int, void*) { return kSuccess; }
+API int cuMemPoolCreate(void** pool, const void*) { return *pool = &context, kSuccess; }
+API int cuMemPoolDestroy(void*) { return kSuccess; }
 API int cuMemPoolSetAttribute(void*, int, void*) { return kSuccess; }
+API int cuMemPoolGetAttribute(void*, int, void* value) { return *static_cast<uint64_t*>(value) = 0, kSuccess; }
+API int cuMemPoolTrimTo(void*, size_t) { return kSuccess; }
 API int cuDevicePrimaryCtxRetain(void** made, int) { return *made = &context, kSuccess; }
 API int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 API int cuDevicePrimaryCtxReset_v2(int) { return kSuccess; }
