@@ -25,6 +25,7 @@ _TRITON_CALLS = 50
 _STATIC_RUNTIME = b"libcudart_static_"
 _ELF32 = b"\x7fELF\x01"
 _OLD_RUNTIME = re.compile(rb"libcudart\.so\.(\d+)")
+_OTHER_LIBRARY = re.compile(rb"lib(?:cu(?:blas|dnn|fft|rand|sparse|solver|tensor)|nccl|npp|nvjpeg)\w*\.so")
 _LARGEST_PROGRAM = 1 << 30
 
 
@@ -113,6 +114,8 @@ def _check(program: str) -> None:
         raise UsageError(f"{program} is a 32-bit program; CUDA 12 and 13 have 64-bit programs only")
     if content.startswith(b"\x7fELF") and _STATIC_RUNTIME in content:
         raise UsageError(f"{program} has the CUDA runtime inside; rebuild it with nvcc -cudart shared")
+    if content.startswith(b"\x7fELF") and (library := _OTHER_LIBRARY.search(content)):
+        raise UsageError(f"{program} needs {library[0].decode()}, which runs on a GPU only; kernrec runs CUDA kernels")
     for version in {int(number) for number in _OLD_RUNTIME.findall(content)} if content.startswith(b"\x7fELF") else ():
         if version not in (12, 13):
             raise UsageError(f"{program} needs the runtime library of CUDA {version}; rebuild it with CUDA 12 or 13")

@@ -95,6 +95,7 @@ def test_equal_launches_become_one_call(program: Path, tmp_path: Path) -> None:
     [
         pytest.param(b"\x7fELF\x02 libcudart_static_0 ", "rebuild it with nvcc -cudart shared", id="a static runtime"),
         pytest.param(b"\x7fELF\x01", "32-bit", id="32 bits"),
+        pytest.param(b"\x7fELF\x02 libcublas.so.13", "needs libcublas.so", id="a library of NVIDIA"),
         pytest.param(b"\x7fELF\x02 libcudart.so.11.0", "CUDA 11", id="an old runtime"),
     ],
 )
