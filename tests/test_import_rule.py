@@ -14,6 +14,7 @@ from tests.helpers.paths import ROOT
 ROOMS = """
     __init__ __main__
     cli
+    capture
     triton
     page run mcp emit
     checking

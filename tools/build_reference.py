@@ -56,7 +56,7 @@ _INTERNAL_KEYS = {"digest", "reference_digest"}
 
 SET_BY_KERNREC = {
     "PYTHONPATH", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED",
-    "KERNREC_CAPTURE", "KERNREC_CAPTURE_GPU", "KERNREC_CAPTURE_PER_FUNCTION",
+    "KERNREC_CAPTURE", "KERNREC_CAPTURE_GPU", "KERNREC_CAPTURE_PER_FUNCTION", "KERNREC_CAPTURE_SOCKET",
 }  # fmt: skip
 """Environment variables that kernrec sets for itself or for its child processes."""
 

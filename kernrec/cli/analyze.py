@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 def analyze(wanted: AnalyzeOptions) -> None:
     """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
 
-    Calls that `kernrec capture` wrote are analyzed one after the other: calls/*.toml.
+    Of a CUDA file all kernels are analyzed, as its host code launches them: one table. Calls that `kernrec capture`
+    wrote are analyzed one after the other: calls/*.toml.
     No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
     PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs only those that
     may be among the best are profiled (--effort exhaustive profiles all), and a first answer is printed on standard
@@ -48,24 +49,40 @@ def analyze(wanted: AnalyzeOptions) -> None:
         return
     if not wanted.gpu:
         raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
-    if wanted.source.suffix == ".toml" and wanted.arguments:
+    gpus = list(dict.fromkeys(name.strip() for name in wanted.gpu.split(",") if name.strip()))
+    if wanted.source.is_dir() or (wanted.source.suffix == ".toml" and wanted.arguments):
         _analyze_calls(wanted)
+        return
+    from kernrec.cli.analyze_program import analyze_program, program_entries
+
+    entries = program_entries(wanted)
+    if len(entries) * len(gpus) > 1:
+        analyze_program(wanted, entries, gpus, lambda single: _analyze(single, silent=True, notes=False))
     else:
         _analyze(wanted)
 
 
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyze several calls, and go on after one that fails. JSON has a list."""
+    """Analyze several calls, or those of a folder, and go on after one that fails. JSON has a list."""
+    from kernrec.capture.call_file import is_cuda_call, read_cuda_call
+    from kernrec.cli.program_times import ProgramTimes
+
     calls = [wanted.source, *map(Path, wanted.arguments or ())]
+    if wanted.source.is_dir():
+        calls = [*sorted(wanted.source.glob("*.toml")), *calls[1:]]
+        if not calls:
+            raise UsageError(f"{wanted.source} has no calls (*.toml) of `kernrec capture`")
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
         raise UsageError(f"{odd}: with a call of a captured program only further .toml files are accepted")
-    answers, failed = [], 0
+    answers, failed, times = [], 0, ProgramTimes(wanted)
     for path in calls:
         single = copy(wanted)
         single.source, single.arguments = path, None
         if not wanted.as_json:
             print(f"{path}:")
         try:
+            if is_cuda_call(path):
+                times.add(read_cuda_call(path))
             answers.append({"call": str(path), **_analyze(single, silent=wanted.as_json).as_dict()})
         except KernrecError as error:
             failed += 1
@@ -74,12 +91,14 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
         sys.stdout.flush()
     if wanted.as_json:
         print_json(answers)
+    else:
+        times.print_table()
     if failed:
         raise KernrecError(f"{counted(failed, 'call')} of {len(calls)} could not be analyzed; the reasons are above")
 
 
-def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
-    """Print one analysis unless `silent`. Exit if a kernel could only be measured."""
+def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -> "Analysis":
+    """Print one analysis unless `silent`, and its notes. Exit if a kernel could only be measured."""
     from kernrec import paths
     from kernrec.compile.compiled import CompileError
     from kernrec.gpu import find_gpu
@@ -135,7 +154,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False) -> "Analysis":
     if len(kernel.source) > LONGEST_SOURCE:
         size = f"{len(kernel.source) / 2**20:.1f} MiB"
         left_out = [*left_out, f"not kept for `recommend --kernel`: the source has {size}, a database keeps 1 MiB"]
-    print_notes(left_out)
+    print_notes(left_out if notes else [])
     if measured is not None:
         measured.end()
     return analysis

@@ -1,8 +1,6 @@
-"""`kernrec capture`: the Triton launches of a program, written as calls that `kernrec analyze` reads."""
+"""`kernrec capture`: a program runs, and its CUDA and Triton launches become calls that `kernrec analyze` reads."""
 
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,62 +10,67 @@ import typer
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
-from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.errors import KernrecError, UsageError
 from kernrec.util.human import counted
-
-_CALLS = 50
-"""Most calls of one function that are written."""
 
 
 class CaptureOptions(options.Options):
     """The options of `kernrec capture`."""
 
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The program: python serve.py --model ...")
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND...", help="./app args, python app.py, or FILE.cu -- args, which nvcc compiles."
+        ),
     ] = None
     output: Annotated[Path, option("Folder for the calls; earlier ones stay.", "--output", "-o")] = Path("calls")
-    gpu: Annotated[str, option("GPU that the program sees where there is none.", "--gpu")] = "a100"
+    gpu: Annotated[str, option("GPU that the program sees.", "--gpu")] = "a100"
+    include: Annotated[list[Path] | None, option("Of FILE.cu: folder with headers.", "--include", "-I")] = None
+    define: Annotated[list[str] | None, option("Of FILE.cu: macro NAME=VALUE.", "-D")] = None
+    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = 2_000_000_000
+
+    @property
+    def build_options(self) -> list[str]:
+        """The options for nvcc."""
+        return [
+            *(f"-I{folder.absolute()}" for folder in self.include or ()),
+            *(f"-D{text}" for text in self.define or ()),
+        ]
 
 
 @options.takes(CaptureOptions)
 def capture(wanted: CaptureOptions) -> None:
-    """Run a program and write every launch of a Triton function to a file that `kernrec analyze` reads.
+    """Run a program without a GPU and write each of its launches to a file that `kernrec analyze` reads.
 
-    Without a GPU the program finds a stand-in for Triton's driver, tensors for a GPU are made on the CPU, and launches
-    do not run, so that what the program computes means nothing. With a GPU it runs as always. Everything that the
-    program starts is captured, too; its Python needs kernrec.
+    Launches of CUDA kernels run in the emulator, so the program computes what it would on a GPU. The program needs PTX
+    and the shared runtime library: nvcc -cudart shared. Launches of Triton functions are written and do not run. With a
+    GPU, Python programs run on it as always. The program is not confined: run only what you trust.
     """
-    from kernrec.compile.triton_stand_in import has_driver
-    from kernrec.compile.triton_version import triton_compiler
+    from kernrec.capture.program_run import run_program
+    from kernrec.capture.recorded_calls import Recorder
     from kernrec.gpu import find_gpu
-    from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, SITE
+    from kernrec.version import __version__
 
     if not wanted.command:
-        raise UsageError("the program is missing: kernrec capture -- python serve.py --model ...")
-    triton_compiler()
-    folder = wanted.output.absolute()
+        raise UsageError(
+            "the program is missing: kernrec capture -- ./app ARGUMENTS, or kernrec capture FILE.cu -- ARGUMENTS"
+        )
+    gpu, folder = find_gpu(wanted.gpu), wanted.output.absolute()
     before = set(folder.glob("*.toml"))
-    environment = dict(os.environ)
-    environment[FOLDER_VARIABLE], environment[GPU_VARIABLE] = str(folder), find_gpu(wanted.gpu).name
-    environment[COUNT_VARIABLE] = str(_CALLS)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SITE), environment.get("PYTHONPATH")]))
-    if not has_driver():
-        # vLLM turns Triton off where it finds no driver; with no visible device it takes that for normal.
-        environment.setdefault("CUDA_VISIBLE_DEVICES", "")
+    recorder = Recorder(f"captured by kernrec {__version__}, as on {gpu.title}")
     sys.stdout.flush()
-    try:
-        status = subprocess.run(wanted.command, env=environment, check=False).returncode
-    except OSError as error:
-        raise UsageError(cannot_be("run", wanted.command[0], error)) from None
+    status = run_program(wanted.command, gpu, folder, recorder, wanted.build_options, wanted.budget)
+    if recorder.launches:
+        recorder.write(folder)
     written = sorted(set(folder.glob("*.toml")) - before)
-    functions = {path.name.rpartition("-")[0] for path in written}
-    notes = [f"{counted(len(written), 'new call')} of {counted(len(functions), 'function')} in {wanted.output}"]
+    notes = [f"{counted(len(written), 'new call')} in {wanted.output}"]
+    if recorder.launches:
+        launches = f"{counted(recorder.launches, 'launch')} of {counted(recorder.functions, 'CUDA kernel')}"
+        notes.insert(0, f"{launches} ran in the emulator, not on a GPU")
     if written:
-        notes.append(f"kernrec analyze {shlex.quote(str(wanted.output))}/*.toml --gpu {wanted.gpu}")
+        notes.append(f"kernrec analyze {shlex.quote(str(wanted.output))} --gpu {wanted.gpu}")
     print_notes(notes)
     if status:
         raise typer.Exit(status if status > 0 else 128 - status)
     if not written and not before:
-        raise KernrecError(
-            "no launch of a Triton function was seen; the program runs none, or chose others without a GPU"
-        )
+        raise KernrecError("the program launched no CUDA kernel and no Triton function, or chose others without a GPU")

@@ -13,7 +13,7 @@ from kernrec.cli.output import AsJson
 from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernrec.interop.spec_draft import Draft
+    from kernrec.interop.draft import Draft
     from kernrec.interop.spec_text import LaunchWords
     from kernrec.kernel import Kernel
 
@@ -37,7 +37,7 @@ class AnalyzeOptions(options.Options):
             " .toml further calls."
         ),
     ] = None
-    gpu: options.Gpu = ""
+    gpu: options.Gpus = ""
     shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None
     dtype: options.Dtype = None
     layout: options.Layout = None
@@ -94,6 +94,10 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     if source.suffix == ".toml":
         if spec is not None:
             raise UsageError(f"{source} is a call already, and --spec names another; give one")
+        from kernrec.capture.call_file import is_cuda_call, read_cuda_call
+
+        if is_cuda_call(source):
+            return *read_cuda_call(source).kernel(), source.parent
         spec, triton = source, True
     if triton and spec is None:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
@@ -134,7 +138,10 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.interop.spec_draft import draft_spec
 
     draft = draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm)
-    kernel = draft.kernel()
+    try:
+        kernel = draft.kernel()
+    except UsageError as error:
+        raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
     return kernel, [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else [], wanted.file.parent
 
 

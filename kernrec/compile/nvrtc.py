@@ -24,6 +24,7 @@ from kernrec.compile.compiled import (
     target_name,
 )
 from kernrec.compile.includes import check_includes, quoted_names
+from kernrec.compile.nvcc import compile_program, needs_nvcc, nvcc_version
 from kernrec.compile.nvrtc_library import Library, nvrtc_library
 from kernrec.errors import UsageError
 from kernrec.util.landlock import run_confined
@@ -143,7 +144,8 @@ def cache_key(job: CompileJob) -> str:
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
         return CompileCache.key(triton_compiler(), f"sm_{job.sm}", *code)
-    return CompileCache.key(compiler(), f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
+    by = nvcc_version() if needs_nvcc(job) else compiler()
+    return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
 def compile_alone(job: CompileJob) -> Compiled:
@@ -156,6 +158,8 @@ def compile_alone(job: CompileJob) -> Compiled:
         from kernrec.compile.triton_compile import compile_triton  # which imports Triton
 
         return compile_triton(job)
+    if needs_nvcc(job):
+        return compile_program(job)
     if job.sm not in supported_sms():
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}")

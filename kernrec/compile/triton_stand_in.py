@@ -4,6 +4,7 @@ With it in place Triton says that it has a GPU of one architecture; functions ca
 launch itself, which runs nothing. Packages that look for a driver first (vLLM turns Triton off without one) find one.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -18,7 +19,9 @@ ASSUMED = "a100"
 
 
 def has_driver() -> bool:
-    """Whether Triton finds a driver with a GPU in this process."""
+    """Whether Triton finds a driver with a GPU in this process; `kernrec capture` emulates CUDA, but not for Triton."""
+    if os.environ.get("KERNREC_CAPTURE_SOCKET"):
+        return False
     from triton.backends import backends
 
     try:

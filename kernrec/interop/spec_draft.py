@@ -6,15 +6,17 @@ block it was compiled for. Its text says what they are called. Places that neith
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kernrec.compile.compiled import CompileError, CompileJob, Result
+from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
-from kernrec.errors import UsageError, nearest, unknown
+from kernrec.errors import UsageError, nearest
+from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable
 from kernrec.interop.host_launches import HostLaunch, host_launches
+from kernrec.interop.program_kernels import select_kernel
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
 from kernrec.interop.spec_text import (
@@ -28,16 +30,13 @@ from kernrec.interop.spec_text import (
     three_extents,
     whole_numbers,
 )
-from kernrec.kernel import Kernel
-from kernrec.kernel.cuda_program import device_code
-from kernrec.kernel.cuda_signature import Signature, macros, signatures
+from kernrec.kernel.cuda_program import device_code, has_host_code
+from kernrec.kernel.cuda_signature import macros
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import whole_source
-from kernrec.kernel.spec_reader import load_kernel
 from kernrec.profile.code_facts import CodeFacts, facts_of
 from kernrec.profile.launch_profile import entry_name
 from kernrec.ptx import parse
-from kernrec.util.human import counted
 
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
@@ -47,26 +46,6 @@ _MOST_UNDEFINED = 8
 _AXES = "xyz"
 _BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4))}
 """Blocks that are tried by number of axes where nobody says which: what people write by hand."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """The text of a kernel.toml, and what it stands on."""
-
-    source: Path
-    text: str
-    missing: tuple[str, ...]
-    """Places that are to be filled in, as arguments of `kernrec analyze`."""
-    assumed: tuple[str, ...]
-    """Values that nobody stated."""
-
-    def kernel(self) -> Kernel:
-        """The kernel; `UsageError` where places are open."""
-        if self.missing:
-            raise UsageError(
-                f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` begins one)"
-            )
-        return load_kernel(self.source, tomllib.loads(self.text))
 
 
 def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False) -> Draft:
@@ -85,47 +64,16 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
     return _Drafter(source, words, sm, suggest).draft()
 
 
-@dataclass
-class _Tunable:
-    """A tunable of the spec: an axis of the block, or a macro of the source."""
-
-    values: list[int] | None
-    """None: to be filled in."""
-    meaning: str = ""
-    launch: bool = False
-    define: str | None = None
-
-    def line(self, name: str) -> str:
-        listed = MARK if self.values is None else f"[{', '.join(map(str, self.values))}]"
-        parts = [f"values = {listed}"]
-        if self.define is not None and self.define != name.upper():
-            parts.append(f"define = {quoted(self.define)}")
-        parts += ["launch = true"] if self.launch else []
-        parts += [f"meaning = {quoted(self.meaning)}"] if self.meaning else []
-        return f"{name} = {{ {', '.join(parts)} }}"
-
-
-@dataclass
-class _Launch:
-    """Grid, block and shared memory as expressions of the spec."""
-
-    grid: list[str]
-    block: list[str]
-    shared: str
-    constraints: dict[str, str] = field(default_factory=dict)
-    """With the reason."""
-
-
 class _Drafter:
     def __init__(self, source: Path, words: LaunchWords, sm: int, suggest: bool) -> None:
         self.source, self.words, self.suggest = source, words, suggest
         whole = whole_source(source, words.include)
-        self.signature, self.instance = _signature(whole, source, words.entry)
+        self.signature, self.instance = select_kernel(whole, source, words.entry)
         code = device_code(whole, self.instance)
-        self.text = code.text
+        self.whole, self.text = whole, code.text
         self.launch = self._host_launch(whole)
         self.macros = {macro.name: macro for macro in macros(self.text)}
-        self.tunables: dict[str, _Tunable] = {}
+        self.tunables: dict[str, DraftTunable] = {}
         self.missing: list[str] = []
         self.assumed: list[str] = [code.note] if code.note else []
         self._read_tunables()
@@ -144,7 +92,11 @@ class _Drafter:
             (each.name, (each.dtype or "f32") if each.pointer else None) for each in self.signature.parameters
         ]
         launches = host_launches(whole, self.signature.name, parameters)
-        return max(launches, key=lambda each: (each.grid is not None) + len(each.arguments), default=None)
+        return max(
+            launches,
+            key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
+            default=None,
+        )
 
     def _take_launch(self) -> None:
         """Let the host code's launch say what the user does not."""
@@ -187,6 +139,8 @@ class _Drafter:
         lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
         if self.words.include:
             lines.add(f"include = {listed(self.words.include)}")
+        if self.text is self.whole and has_host_code(self.whole):
+            lines.add("host_code = true  # nvcc compiles it")
         if self.instance is not None:
             lines.add(f"template = {quoted(self.instance)}")
         if launch.constraints:
@@ -213,7 +167,8 @@ class _Drafter:
         if launch.shared != "0":
             lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
         lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
-        return Draft(self.source, lines.text, tuple(self.missing), tuple(self.assumed))
+        entry = self.instance or self.signature.name
+        return Draft(self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch)
 
     def _read_tunables(self) -> None:
         words = set(re.findall(r"[A-Za-z_]\w*", self.text))
@@ -232,13 +187,13 @@ class _Drafter:
                     f"--tune {name}: {self.source.name} always defines it as {macro.value}; put the #define between"
                     f" #ifndef {name} and #endif, and it can be tuned"
                 )
-            self.tunables[identifier(name)] = _Tunable(numbers, define=name)
+            self.tunables[identifier(name)] = DraftTunable(numbers, define=name)
         if self.suggest:
             for macro in self.macros.values():
                 if macro.guarded and identifier(macro.name) not in self.tunables and macro.value > 0:
                     around = sorted({macro.value // 2 or 1, macro.value, 2 * macro.value})
                     meaning = f"{macro.value} in the source"
-                    self.tunables[identifier(macro.name)] = _Tunable(around, meaning, define=macro.name)
+                    self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
 
     def _fixed_macros(self) -> list[str]:
         """Comments on the macros of the source that cannot be tuned as they stand."""
@@ -251,11 +206,19 @@ class _Drafter:
     def _compiled(self, sm: int) -> CodeFacts:
         """The facts of the compiled kernel; macros that the source lacks become tunables."""
         result = self._compile(sm)
+        if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
+            device, self.text = self.text, self.whole
+            by_nvcc = self._compile(sm)
+            if isinstance(by_nvcc, CompileError):
+                self.text = device
+            else:
+                self.assumed = [f"compiled by {by_nvcc.compiler}, because NVRTC refuses the device code ({result})"]
+                result = by_nvcc
         for _ in range(_MOST_UNDEFINED):
             undefined = _UNDEFINED.findall(result.log) if isinstance(result, CompileError) else ()
             if not undefined:
                 break
-            self.tunables |= {identifier(name): _Tunable(None, define=name) for name in undefined}
+            self.tunables |= {identifier(name): DraftTunable(None, define=name) for name in undefined}
             result = self._compile(sm)
         if isinstance(result, CompileError):
             if self.instance is not None and "kernrec_instance" in result.log:
@@ -271,7 +234,7 @@ class _Drafter:
         ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
         return result
 
-    def _launch(self) -> _Launch:
+    def _launch(self) -> DraftLaunch:
         block, constraints = self._block()
         shared = "0"
         if self.words.shared is not None:
@@ -281,7 +244,7 @@ class _Drafter:
             self.missing.append("--shared BYTES")
         if self.words.grid is None:
             self.missing.append(f'--grid, such as --grid "{self._grid_example()}"')
-            return _Launch([MARK], block, shared, constraints)
+            return DraftLaunch([MARK], block, shared, constraints)
         axes = split_expressions(self.words.grid.replace("blockDim.", "block_"))
         if block == [MARK] and any("block_" in axis for axis in axes):
             raise UsageError(
@@ -290,7 +253,7 @@ class _Drafter:
             )
         if not 1 <= len(axes) <= 3:
             raise UsageError(f"--grid {self.words.grid!r:.60}: expected one to three expressions, separated by commas")
-        return _Launch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)
+        return DraftLaunch([self._expression("--grid", axis) for axis in axes], block, shared, constraints)
 
     def _grid_example(self) -> str:
         dims = list(self.arguments.dims) or ["4096"]
@@ -330,11 +293,15 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        if not blocks and self.facts.block_axes not in _BLOCKS:
+        own = self.launch.block if self.launch and self.launch.block else ()  # of the host code
+        while own and own[-1] == 1 and len(own) > 1:
+            own = own[:-1]
+        if not blocks and not own and self.facts.block_axes not in _BLOCKS:
             self.missing.append("--block, such as --block 8x8x4")
             return [MARK], {}
         if not blocks:
-            blocks = [some for some in _BLOCKS[self.facts.block_axes] if math.prod(some) <= (most or 1024)]
+            usual = _BLOCKS.get(len(own) or self.facts.block_axes, ())
+            blocks = [some for some in dict.fromkeys((own, *usual)) if some and math.prod(some) <= (most or 1024)]
             blocks = blocks or [(most or 32,) + (1,) * (self.facts.block_axes - 1)]
             self.assumed.append(f"blocks {', '.join('x'.join(map(str, some)) for some in blocks)}")
         return self._tried(blocks, macros_of_axes, most)
@@ -358,7 +325,7 @@ class _Drafter:
                 self.tunables[name].values = values
             elif len(values) > 1:
                 launch = f"BLOCK_{_AXES[axis].upper()}" not in self.text
-                self.tunables[name] = _Tunable(values, f"threads of a block along {_AXES[axis]}", launch)
+                self.tunables[name] = DraftTunable(values, f"threads of a block along {_AXES[axis]}", launch)
             else:
                 name = str(values[0])
             block.append(name)
@@ -397,7 +364,7 @@ class _Drafter:
                 return []
             place = by_macro[name]
             stated = self.macros.get(name)
-            self.tunables.setdefault(place, _Tunable([stated.value] if stated else None, define=name))
+            self.tunables.setdefault(place, DraftTunable([stated.value] if stated else None, define=name))
             self.names |= {place: place, name: place}
             block.append(place)
         return block
@@ -407,37 +374,3 @@ class _Drafter:
         translator = Translator(self.names, {}, 0, "name")
         translated = translator.expression(flag, text)
         return re.sub(r"(?<!/)/(?!/)", "//", translated)
-
-
-def _signature(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:
-    """(the kernel that the user names or that is the only one, the instance if it is a template)."""
-    kernels = {signature.name: signature for signature in signatures(text)}
-    if not kernels:
-        raise UsageError(f"{source} has no kernel (__global__)")
-    name = None if entry is None else entry.partition("<")[0].strip()
-    if name is None and len(kernels) > 1:
-        raise UsageError(
-            f"{source} has {counted(len(kernels), 'kernel')} ({', '.join(kernels)}): name one as in"
-            f" {source.name}:{next(iter(kernels))}"
-        )
-    if name is not None and name not in kernels:
-        raise unknown(f"kernel in {source.name}", name, kernels)
-    signature = kernels[name] if name is not None else next(iter(kernels.values()))
-    if not signature.template:
-        if entry is not None and "<" in entry:
-            raise UsageError(f"{entry}: {name} is not a template")
-        return signature, None
-    instance = entry if entry is not None and "<" in entry else None
-    if instance is None:
-        explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({signature.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
-        launched = [launch.kernel for launch in host_launches(text, signature.name, ()) if "<" in launch.kernel]
-        instances = sorted({*explicit, *launched})
-        if len(instances) != 1:
-            several = f": {', '.join(instances[:4])}" if instances else ""
-            example = f"{signature.name}<{', '.join(signature.template)}>"
-            raise UsageError(
-                f"{signature.name} is a template{several}; name an instance as in"
-                f" '{source.name}:{instances[0] if instances else example}'"
-            )
-        instance = instances[0]
-    return signature.instantiated(instance), instance

@@ -117,6 +117,7 @@ def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
         stack += reversed(node.named_children)
 
 
+@lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
     """Return whether a source holds code or headers that NVRTC cannot compile."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
@@ -135,19 +136,20 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
     Raises:
         KernrecError: The program has host code, and tree-sitter is not installed.
     """
-    if not has_host_code(text) and instance is None:
+    host_code = has_host_code(text)
+    if not host_code and instance is None:
         return DeviceCode(text, (), ())
     root = parsed(text)
     marks = _DeviceWords(root)
     headers: dict[str, None] = {}
     edits: list[tuple[Node, str]] = []
-    declarations = [node for node in _top_level(root) if has_host_code(text) and node.type != "preproc_include"]
+    declarations = [node for node in _top_level(root) if host_code and node.type != "preproc_include"]
     host = [node for node in declarations if _is_host(node, marks)]
     functions = {function_name(node): None for node in host if next(nodes(node, "function_definition"), None)}
     host += _unused_types([node for node in declarations if node not in host])
     edits += [(node, "") for node in host]
     uses_std = any(_STD_NAME.search(text_of(node)) for node in declarations if node not in host)
-    for node in _top_level(root) if has_host_code(text) else ():
+    for node in _top_level(root) if host_code else ():
         name = text_of(node.child_by_field_name("path")).strip('<>"') if node.type == "preproc_include" else ""
         if not name or DEVICE_HEADER.match(name):
             continue

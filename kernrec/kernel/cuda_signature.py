@@ -84,7 +84,7 @@ class Macro(NamedTuple):
 def signatures(source: str) -> tuple[Signature, ...]:
     """The kernels of a source, in the order of their declarations, each once."""
     text = _without_comments(source)
-    aliases = _aliases(text)
+    aliases = type_aliases(text)
     kernels: dict[str, Signature] = {}
     for match in re.finditer(r"\b__global__\b", text):
         start = match.end()
@@ -160,7 +160,8 @@ def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
     return Parameter(name[1] if name and before.strip() else f"argument_{place}", pointer, written, dtype, lanes, ctype)
 
 
-def _aliases(text: str) -> dict[str, str]:
+def type_aliases(text: str) -> dict[str, str]:
+    """Return the types that a text names by `typedef`, `using` and macros."""
     aliases = {name: " ".join(kind.split()) for kind, name in _ALIAS[0].findall(text)}
     for pattern in _ALIAS[1:]:
         aliases |= {match["name"]: " ".join(match["type"].split()) for match in pattern.finditer(text)}

@@ -18,19 +18,21 @@ _INCLUDE = re.compile(
 _MOST_FILES = 256
 
 
-def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None) -> str:
+def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
     """Return the device code of a source, with its headers in place, so that it compiles without other files.
 
     Args:
         path: The file.
         include: Folders with headers, relative to the file's. Its own folder and the one above are searched first.
         instance: The instance of a template that is launched, such as `scale<float, 4>`.
+        whole: Whether host code is kept, because nvcc compiles the source.
 
     Raises:
         UsageError: A file cannot be read.
         KernrecError: The source has host code, and tree-sitter is not installed.
     """
-    return device_code(whole_source(path, include), instance).text
+    text = whole_source(path, include)
+    return text if whole else device_code(text, instance).text
 
 
 def whole_source(path: Path, include: Sequence[str] = ()) -> str:

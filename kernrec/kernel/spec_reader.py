@@ -179,7 +179,8 @@ class _Reader:
         if not all(isinstance(folder, str) and folder for folder in include):
             raise self.top.fail("include", "a list of folders", include)
         instance = self.top.string("template", None)
-        return name, self.text if self.folder is None else read_source(self.folder / name, include, instance)
+        whole = self.top.take("host_code", bool, "true or false", False)
+        return name, self.text if self.folder is None else read_source(self.folder / name, include, instance, whole)
 
     def tunables(self, inputs: Collection[str]) -> tuple[Tunable, ...]:
         tables = self.top.take("tunables", dict, "a table of tunables", {})

@@ -66,8 +66,8 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
         os.close(descriptor)
 
 
-def run_confined(work: Callable[[], _Result], readable: Iterable[Path]) -> _Result:
-    """Return the result of work in a thread that can read these files only, and write none.
+def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
+    """Return the result of work in a thread that can read and write these files only.
 
     Without Landlock the work runs all the same. An exception of the work is raised here.
     """
@@ -78,7 +78,7 @@ def run_confined(work: Callable[[], _Result], readable: Iterable[Path]) -> _Resu
 
     def run() -> None:
         try:
-            confine(readable, ())
+            confine(readable, writable)
             results.append(work())
         except BaseException as error:
             errors.append(error)

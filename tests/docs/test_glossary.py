@@ -39,6 +39,7 @@ PLAIN = {
     "tokens", "file", "layers", "runs", "fits", "ms/", "J/", "best limit", "layers that take most of the time",
     "kernrec vs", "batch", "architecture", "bound by", "device", "left", "measured configs", "unmeasured", "grid",
     "GPUs", "vs", "energy vs", "time vs", "default / best",
+    "total", "launches", "mean", "least", "most",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 

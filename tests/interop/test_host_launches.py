@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrec.compile.nvcc import find_nvcc
 from kernrec.errors import UsageError
 from kernrec.interop.host_launches import host_launches
 from kernrec.interop.spec_draft import draft_spec
@@ -42,6 +43,16 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
         ),
         ("int main(int c, char **v) { int n = atoi(v[1]); float *x; f<<<n / 64, 64>>>(x, n); }", "n/64", (64,), ()),
         ("int main() { float *x; f<<<blocks_of(x), 64>>>(x, 5); }", None, (64,), ("n=5",)),
+        (
+            "void launch(float *out, int count, int size, float scale = 1) { f<<<count / size, size>>>(out, count); }\n"
+            "int main() { int sizes[] = {32, 128, 512}; for (int j = 0; j < 3; j++) launch(0, 4096, sizes[j]); }",
+            "n/block_x", (128,), ("n=4096",),
+        ),
+        (
+            "typedef float real; template <class T> struct Pack { static constexpr int size = 16 / sizeof(T); };\n"
+            "typedef Pack<real> pack;\nint main() { f<<<1024 / pack::size, 64>>>(0, 1024); }",
+            "256", (64,), ("n=1024",),
+        ),
     ],
 )  # fmt: skip
 def test_launch_is_followed_to_parameters_and_numbers(
@@ -90,3 +101,17 @@ def test_an_instance_that_the_template_does_not_have_is_named(tmp_path: Path) ->
         draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32"))
     with pytest.raises(UsageError, match="is a template; name an instance"):
         draft_spec(source, LaunchWords())
+
+
+def test_nvcc_compiles_what_nvrtc_refuses(tmp_path: Path) -> None:
+    if find_nvcc() is None:
+        pytest.skip("there is no nvcc")
+    (source := tmp_path / "odd.cu").write_text(
+        "#include <vector>\ntemplate <int N> struct Host { std::vector<int> v; };\n"
+        "__global__ void f(float *x, int n) { if (threadIdx.x < n) x[threadIdx.x] = sizeof(Host<3>); }\n"
+        "int main() { float *x; cudaMalloc(&x, 4096); f<<<1, 32>>>(x, 32); }\n"
+    )
+    draft = draft_spec(source, LaunchWords())
+    assert "host_code = true" in draft.text
+    assert any(text.startswith("compiled by nvcc ") for text in draft.assumed)
+    assert "std::vector" in draft.kernel().source

@@ -30,7 +30,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
         accesses = any(isinstance(operand, Address | Texel) for operand in ins.operands)
         if not accesses or ("global" not in spaces and spaces & _ELSEWHERE):
             continue
-        pointers = _pointers(function, ins)
+        pointers = pointers_of(function, ins)
         if pointers is None or "global" not in spaces or ins.opcode not in _READ | _WRITTEN:
             return None
         if ins.opcode == "atom" and any(readers.get(name) for name in ins.results):
@@ -39,7 +39,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
     return frozenset(read), frozenset(written)
 
 
-def _pointers(function: Function, ins: Instruction) -> set[str] | None:
+def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
     """The parameters and variables that the addresses of an instruction follow from; None: something else, too."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}

@@ -66,6 +66,9 @@ class KernelLaunch:
     cluster: Sequence[int] = ()
     """Thread blocks of a cluster: one to three extents, x first; empty: as the kernel was compiled, else one."""
 
+    addresses: Mapping[str, int] = field(default_factory=dict)
+    """Addresses of `.global` variables that lie in `buffers`; their contents, pointers included, stay as they are."""
+
 
 @dataclass(frozen=True)
 class LaunchLayout:
@@ -153,7 +156,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
             symbols[variable.name] = len(constants)
             data = contents[variable.name].tobytes() if variable.name in contents else variable.data or b""
             constants += data.ljust(variable.size, b"\0")
-        elif variable.space == "global" and variable.name not in memories:
+        elif variable.space == "global" and variable.name not in memories and variable.name not in launch.addresses:
             data = (variable.data or b"").ljust(max(variable.size, 1), b"\0")
             memories[variable.name] = np.frombuffer(data, np.uint8).copy()
     if dynamic or launch.shared_bytes:
@@ -164,8 +167,10 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
     # A buffer that shares its name with a shared or constant variable is reached through arguments only.
-    symbols = {**codes, **addresses, **symbols}
+    symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
+        if variable.name in launch.addresses or variable.name in contents:
+            continue
         for offset, symbol, add in variable.pointers:
             pointer = np.frombuffer(((symbols.get(symbol, 0) + add) & (1 << 64) - 1).to_bytes(8, "little"), np.uint8)
             if variable.space == "global":

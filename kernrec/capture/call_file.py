@@ -1,0 +1,101 @@
+"""Calls of CUDA kernels, as `kernrec.capture.recorded_calls` writes them, read for an analysis."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from kernrec.errors import UsageError, unknown
+from kernrec.gpu import GPU
+from kernrec.kernel import Kernel
+from kernrec.kernel.expression import identifier
+from kernrec.kernel.source_files import read_toml
+from kernrec.profile.ptx_kernel import kernel_of_ptx
+from kernrec.recommender.analyze.kernel import Analysis, analyze
+from kernrec.recommender.analyze.profile_configs import ProfilingOptions
+from kernrec.recommender.request import Query
+from kernrec.util.light_dataclass import dataclass
+
+_KEYS = ("ptx", "launches", "entry", "grid", "block", "shared", "arguments")
+
+
+@dataclass(frozen=True)
+class CudaCall:
+    """A launch of a CUDA kernel, and how often a program made equal ones."""
+
+    path: Path
+    ptx: Path
+    entry: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[str, ...]
+    shared: int = 0
+    """Dynamic shared memory of a block in bytes."""
+    launches: int = 1
+
+    def kernel(self) -> tuple[Kernel, list[str]]:
+        """Return the kernel of the call, and notes on it."""
+        return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared)
+
+    def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
+        """Return the predicted time of one launch with the block of the program."""
+        kernel, _ = self.kernel()
+        problem = kernel.definition.problem()
+        x, y = (*self.block, 1)[:2]
+        config = {"block_x": x, "block_y": y}
+        options = ProfilingOptions(folder=self.path.parent, only=[config], budget=budget, processes=1)
+        analysis: Analysis = analyze(kernel, problem, gpu, database, Query(each_config=True, top=1 << 20), options)
+        rows = [row for row in analysis.recommendation.choices if dict(row.config) == config]
+        return float((rows or list(analysis.recommendation.choices))[0].latency_s.value)
+
+
+def is_cuda_call(path: Path) -> bool:
+    """Return whether a .toml file is a call of a CUDA kernel, not of a Triton function."""
+    try:
+        return path.suffix == ".toml" and bool(re.search(r"^ptx\s*=", path.read_text(encoding="utf-8"), re.MULTILINE))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def read_cuda_call(path: Path) -> CudaCall:
+    """Return the call in a file; raise `UsageError` if the file has another form."""
+    data = read_toml(path, path.name)
+    for key in data:
+        if key not in _KEYS:
+            raise UsageError(f"{path.name}: {unknown('key', key, _KEYS)}")
+
+    def checked(key: str, kind: type, default: Any = None) -> Any:
+        value = data.get(key, default)
+        if type(value) is not kind:
+            raise UsageError(
+                f"{path.name}: {key}: expected {'text' if kind is str else kind.__name__}, got {value!r:.40}"
+            )
+        return value
+
+    grid, block = (tuple(checked(key, list)) for key in ("grid", "block"))
+    if not all(
+        len(extents) in (1, 2, 3) and all(type(n) is int and n > 0 for n in extents) for extents in (grid, block)
+    ):
+        raise UsageError(f"{path.name}: grid and block: expected one to three positive numbers each")
+    arguments = [
+        re.sub(r"@(?!/)", f"@{path.parent.resolve()}/", text, count=1) if isinstance(text, str) else text
+        for text in checked("arguments", list)
+    ]
+    if odd := [text for text in arguments if not isinstance(text, str)]:
+        raise UsageError(f'{path.name}: arguments: expected texts such as "i32:4096", got {odd[0]!r:.40}')
+    return CudaCall(
+        path, path.parent / checked("ptx", str), checked("entry", str), grid, block, tuple(arguments),
+        checked("shared", int, 0), checked("launches", int, 1),
+    )  # fmt: skip
+
+
+def short_name(entry: str) -> str:
+    """Return the name of a kernel without its parameters and namespaces, as far as its mangled name shows it."""
+    rest, name = entry.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
+    if not entry.startswith("_Z"):
+        return identifier(entry)
+    while match := re.match(r"L?(\d+)", rest):
+        end = match.end() + int(match[1])
+        name, rest = rest[match.end() : end], rest[end:]
+        if rest.startswith("I"):
+            break
+    return identifier(name or entry)

@@ -1,0 +1,213 @@
+"""The code that a captured program loaded: its PTX, its variables in memory, and facts of its functions."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernrec.capture.fat_binary import Image
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
+from kernrec.ptx import Module, ParseError, parse
+from kernrec.ptx.analysis.liveness import live_registers
+from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import Function, Variable
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, CODE_WINDOW, MOST_THREADS, WINDOW_SHIFT
+
+CUDA_ERROR = {
+    "success": 0, "value": 1, "configuration": 9, "function": 98, "image": 209, "ptx": 218, "symbol": 500,
+    "address": 700, "resources": 701, "timeout": 702, "assert": 710, "launch": 719, "cooperative": 720, "unknown": 999,
+}  # fmt: skip
+"""Numbers of CUDA errors (`cudaError_t`)."""
+
+
+class LaunchError(KernrecError):
+    """A call that a GPU would refuse, or that failed, with the number of its CUDA error."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+@dataclass(frozen=True)
+class FunctionFacts:
+    """What a program may ask of a function."""
+
+    name: str
+    parameters: tuple[tuple[int, int], ...]
+    """(Bytes, offset) of each."""
+    static_shared: int
+    local: int
+    constant: int
+    most_threads: int
+    registers: int
+    version: int
+    """Compute capability of the PTX, such as 80."""
+
+    @property
+    def attributes(self) -> tuple[int, ...]:
+        """The attributes in the order in which native/program.cpp reads them."""
+        return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
+
+    def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
+        """Raise `LaunchError` for a launch that the GPU refuses."""
+        threads, limits = math.prod(block), gpu.limits
+        text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
+        if min(*grid, *block) < 1 or threads > MOST_THREADS or block[2] > 64 or max(grid[1:]) > 65_535:
+            raise LaunchError(CUDA_ERROR["configuration"], f"{text}: a GPU refuses this grid or block")
+        if threads > self.most_threads:
+            most = f"it was compiled for at most {self.most_threads} threads in a block"
+            raise LaunchError(CUDA_ERROR["resources"], f"{text}: {most}")
+        if self.static_shared + shared > limits.smem_per_block:
+            most = f"{gpu.title} has {limits.smem_per_block} bytes of shared memory for a block"
+            raise LaunchError(CUDA_ERROR["value"], f"{text}: {most}")
+
+
+class LoadedModule:
+    """A module of a program.
+
+    Args:
+        number: Its number in the program.
+        images: The images that it has.
+        texts: Its PTX: none, one, or those of the files that were linked.
+        free_address: Where variables that the program did not register begin.
+    """
+
+    def __init__(self, number: int, images: Sequence[Image], texts: Sequence[str], free_address: int) -> None:
+        self.number, self._images, self._texts = number, images, texts
+        self._free = free_address
+        self._parsed: Module | None = None
+        self.placed: dict[str, np.ndarray] = {}
+        """Memory of variables."""
+        self.addresses: dict[str, int] = {}
+        """Addresses of variables in global memory."""
+        self.buffers: dict[str, np.ndarray] = {}
+        """Memory of variables that the program did not register."""
+        self._initial_constants: dict[str, np.ndarray] = {}
+        self._facts: dict[str, FunctionFacts] = {}
+        self._prepared = False
+
+    @property
+    def ptx(self) -> str:
+        """The PTX as text."""
+        return "\n".join(self._texts)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the PTX."""
+        return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
+
+    @property
+    def module(self) -> Module:
+        """The parsed PTX."""
+        if self._parsed is None:
+            try:
+                self._parsed = parse(_linked(self._texts))
+            except ParseError as error:
+                raise LaunchError(CUDA_ERROR["ptx"], f"the program's PTX cannot be read: {error}") from None
+        return self._parsed
+
+    def place(self, name: str, memory: np.ndarray, address: int) -> None:
+        """Note where a variable lies, and write its value there: the present one if the program asks for it late."""
+        if name in self.placed:
+            if name in self.buffers:
+                memory[:] = self.placed[name][: len(memory)]
+                self.placed[name], self.addresses[name] = memory, address
+            return
+        self.placed[name] = memory
+        if not self._texts or (variable := self.module.variables.get(name)) is None:
+            return
+        if variable.space == "global":
+            self.addresses[name] = address
+        if variable.data:
+            memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
+
+    def variable(self, name: str) -> Variable:
+        """Return a variable; raise `LaunchError` if the PTX has none of this name."""
+        if not self._texts or (variable := self.module.variables.get(name)) is None:
+            raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
+        return variable
+
+    def prepare(self) -> None:
+        """Place the variables that the program did not register, and write addresses into initial values."""
+        if self._prepared or not self._texts:
+            return
+        self._prepared = True
+        variables = self.module.variables
+        for variable in variables.values():
+            if variable.space == "global" and variable.name not in self.placed and variable.type[-3:] != "ref":
+                memory = np.zeros(max(variable.size, 1), np.uint8)
+                self.buffers[variable.name] = memory
+                self.place(variable.name, memory, self._free + (len(self.buffers) - 1 << BUFFER_SHIFT))
+        codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(self.module.functions, 1)}
+        for variable in variables.values():
+            memory = self.placed.get(variable.name, self._initial(variable))
+            for offset, symbol, add in variable.pointers:
+                address = {**codes, **self.addresses}.get(symbol, 0) + add
+                memory[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+
+    def _initial(self, variable: Variable) -> np.ndarray:
+        memory = np.zeros(variable.size, np.uint8)
+        if variable.data:
+            memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)
+        if variable.space == "const" and variable.pointers:
+            self._initial_constants[variable.name] = memory
+        return memory
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """Return the contents of `__constant__` variables now."""
+        variables = self.module.variables
+        registered = {
+            name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"
+        }
+        return {**self._initial_constants, **registered}
+
+    def facts(self, name: str) -> FunctionFacts:
+        """Return the facts of a kernel; raise `LaunchError` if the PTX has no such kernel."""
+        if not self._texts:
+            targets = ", ".join(f"sm_{sm}" for sm in sorted({image.sm for image in self._images})) or "nothing"
+            raise LaunchError(
+                CUDA_ERROR["image"],
+                f"{name}: the program has machine code for {targets} and no PTX; compile it with"
+                " -gencode arch=compute_80,code=compute_80 (or -arch=compute_80)",
+            )
+        if name not in self._facts:
+            function = self.module.functions.get(name)
+            if function is None or not function.entry:
+                raise LaunchError(CUDA_ERROR["function"], f"the program's PTX has no kernel {name}")
+            self._facts[name] = _facts(self.module, function)
+        return self._facts[name]
+
+
+def _facts(module: Module, function: Function) -> FunctionFacts:
+    places, end = [], 0
+    for parameter in function.parameters:
+        offset = -(-end // parameter.align) * parameter.align
+        places.append((parameter.size, offset))
+        end = offset + parameter.size
+    whole = inlined(module, function.name)
+    used = [v for v in module.variables.values() if v.name in whole.symbols]
+    variables = [*used, *whole.variables.values()]
+
+    def total(space: str) -> int:
+        return sum(v.size for v in variables if v.space == space and not v.external)
+
+    most = function.directives.get("maxntid") or function.directives.get("reqntid")
+    target = "".join(c for c in module.target.removeprefix("sm_") if c.isdigit())
+    registers = min(max(live_registers(whole), 16), 255)
+    threads = min(math.prod(most), MOST_THREADS) if most else MOST_THREADS
+    return FunctionFacts(
+        function.name, tuple(places), total("shared"), total("local"), total("const"), threads, registers, int(target)
+    )
+
+
+def _linked(texts: Sequence[str]) -> str:
+    """Return PTX of several files as one module: the header of the first, then what each declares."""
+    return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
+
+
+def _body(ptx: str) -> str:
+    heads = (".version", ".target", ".address_size")
+    return "\n".join(line for line in ptx.splitlines() if not line.lstrip().startswith(heads))

@@ -1,0 +1,171 @@
+// What the stand-ins for the CUDA runtime library and the CUDA driver library share: the connection to kernrec, device
+// memory, code, launches, streams, events and graphs.
+//
+// A program that `kernrec capture` runs loads these libraries in place of NVIDIA's. Device memory is memory of the
+// program that kernrec maps, too. Each launch runs in kernrec. All calls are synchronous, in the order of the program.
+// Numbers of errors, attributes and flags are those of the CUDA Runtime API and CUDA Driver API reference manuals.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace capture {
+
+enum Error : int {
+    kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidConfiguration = 9, kInvalidSymbol = 13,
+    kInvalidDeviceFunction = 98, kInvalidDevice = 101, kInvalidHandle = 400, kNotFound = 500, kLaunchFailure = 719,
+    kNotSupported = 801,
+};
+
+struct Extent {
+    unsigned x, y, z;
+};
+
+// The connection. A request and its reply are lists of byte strings.
+
+// Print one line on standard error and end the program.
+[[noreturn]] void stop(const std::string& line);
+// End the program at a call that the stand-ins do not have.
+[[noreturn]] void missing(const char* call);
+struct Reply {
+    int error = kSuccess;
+    std::vector<std::string> fields;
+    double number(size_t i) const { return i < fields.size() ? atof(fields[i].c_str()) : 0; }
+};
+// Send a request, with a file descriptor if it is not negative, and return the reply. Errors are printed by kernrec.
+Reply ask(const std::vector<std::string>& request, int descriptor = -1);
+std::recursive_mutex& lock();
+template <class... Parts>
+std::string join(Parts... parts) {  // numbers, separated by blanks
+    std::string text;
+    ((text += (text.empty() ? "" : " ") + std::to_string(parts)), ...);
+    return text;
+}
+
+// The GPU of --gpu: attributes by number, name, and the structure of device properties of a major version.
+int attribute(int number);
+const std::string& device_name();
+size_t device_memory();
+const std::string& device_properties(int version);
+
+// Device memory. An allocation has a range of 2^40 addresses for itself, so that kernrec sees each access outside of it.
+// If all ranges are taken, and for variables, allocations share one.
+
+enum class Kind { kDevice, kHost, kManaged, kArray };
+struct Allocation {
+    uint64_t base = 0;
+    size_t size = 0;
+    int slot = 0;
+    Kind kind = Kind::kDevice;
+    void* registered = nullptr;  // memory of the program that was registered, mapped at `base`, too
+};
+// Return new memory, or null if the GPU has no more.
+void* allocate(size_t bytes, Kind kind, bool shared = false);
+bool release(void* pointer);
+// The allocation that an address lies in, or null.
+const Allocation* allocation_of(const void* address);
+// Whether an address can only be one of the GPU.
+bool is_device(const void* address);
+// Whether bytes may be read or written: all in one allocation, or none of the GPU's.
+bool accessible(const void* address, size_t bytes);
+// Where kernels see memory of the host that was allocated by CUDA or registered, or null.
+void* device_address(void* pointer);
+void* register_host(void* pointer, size_t bytes);
+bool unregister_host(void* pointer);
+size_t used_memory();
+
+// Code.
+
+struct Module;
+struct Function {
+    Module* module = nullptr;
+    std::string name;
+    bool known = false;
+    std::vector<uint32_t> sizes, offsets;  // of the parameters
+    int static_shared = 0, constant = 0, local = 0, most_threads = 0, registers = 0, version = 0, dynamic_shared = 0;
+    int error = kSuccess;
+};
+struct Variable {
+    std::string name;
+    size_t size = 0;
+    bool constant = false;
+    void* memory = nullptr;
+};
+struct Module {
+    int id = 0;
+    bool prepared = false, failed = false;
+    std::map<std::string, Function> functions;
+    std::map<std::string, Variable> variables;
+};
+// Return the code in a fat binary, a cubin or PTX; `linked`: fat binaries that were linked to this one.
+Module* load(const void* image, const std::vector<const void*>& linked = {});
+// Let kernrec read the code, and write the initial values of its variables.
+int prepare(Module& module);
+Function& function_of(Module& module, const std::string& name);
+// Parameters and attributes of a function.
+int describe(Function& function);
+int blocks_per_multiprocessor(Function& function, int threads, size_t shared);
+
+// Work. On a stream that is being captured it becomes a node of a graph instead.
+
+struct Node {
+    std::function<int()> work;
+    int kind = 0;
+    std::vector<Node*> before;
+};
+struct Graph {
+    std::vector<std::unique_ptr<Node>> nodes;
+};
+struct Stream {
+    std::shared_ptr<Graph> captured;
+    unsigned flags = 0;
+};
+struct Event {
+    double seconds = -1;
+    std::shared_ptr<Graph> captured;
+};
+struct Launch {
+    Extent grid, block;
+    size_t shared = 0;
+    bool cooperative = false;
+    Extent cluster = {0, 0, 0};
+};
+Stream* stream_of(void* handle);
+int submit(void* stream, int kind, std::function<int()> work);
+int run(Graph& graph);
+int launch(Function& function, const Launch& launch, void** arguments, void* stream);
+int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
+int copy(void* to, const void* from, size_t bytes);
+int fill(void* to, uint32_t value, int width, size_t count);
+// Predicted time of all launches so far, seconds.
+double clock_now();
+
+// Arrays, textures and surfaces.
+
+struct Array {
+    void* memory = nullptr;
+    size_t width = 0, height = 0, depth = 0;  // texels; 0 for an extent that is absent
+    int bits[4] = {0, 0, 0, 0}, kind = 0;     // of a channel: 0 signed, 1 unsigned, 2 floating point
+    unsigned flags = 0;
+    int channels() const { return (bits[0] > 0) + (bits[1] > 0) + (bits[2] > 0) + (bits[3] > 0); }
+    size_t texel() const { return (bits[0] + bits[1] + bits[2] + bits[3]) / 8; }
+    size_t rows() const { return (height ? height : 1) * (depth ? depth : 1); }
+    size_t bytes() const { return width * rows() * texel(); }
+};
+struct Sampler {
+    int address = 1, linear = 0, unit_range = 0, normalized = 0;
+};
+Array* new_array(size_t width, size_t height, size_t depth, const int* bits, int kind, unsigned flags);
+void free_array(Array* array);
+// Return a handle, or 0 after an error. `pitch`: bytes from row to row of linear memory with rows.
+uint64_t new_image(const Array& array, size_t pitch, const Sampler& sampler);
+void free_image(uint64_t handle);
+
+}  // namespace capture

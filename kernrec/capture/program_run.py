@@ -1,0 +1,153 @@
+"""Runs a program with the stand-ins for CUDA's libraries, and serves its calls."""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from kernrec.capture.native_library import libraries
+from kernrec.capture.recorded_calls import Recorder
+from kernrec.capture.session import Session
+from kernrec.errors import KernrecError, UsageError, cannot_be
+from kernrec.gpu import GPU
+
+SOCKET_VARIABLE = "KERNREC_CAPTURE_SOCKET"
+_TRITON_CALLS = 50
+"""Most calls of one Triton function that are written."""
+_STATIC_RUNTIME = b"libcudart_static_"
+_ELF32 = b"\x7fELF\x01"
+_OLD_RUNTIME = re.compile(rb"libcudart\.so\.(\d+)")
+_OTHER_LIBRARY = re.compile(rb"lib(?:cu(?:blas|dnn|fft|rand|sparse|solver|tensor)|nccl|npp|nvjpeg)\w*\.so")
+_LARGEST_PROGRAM = 1 << 30
+
+
+def run_program(
+    command: Sequence[str], gpu: GPU, folder: Path, recorder: Recorder, build_options: Sequence[str], budget: int
+) -> int:
+    """Run a program and return its exit status.
+
+    Args:
+        command: The program and its arguments; a .cu file is compiled first.
+        gpu: The GPU that the program sees.
+        folder: Where launches of Triton functions are written.
+        recorder: Collects the launches of CUDA kernels.
+        build_options: Of nvcc, for a .cu file.
+        budget: PTX instructions that a batch of thread blocks may execute.
+
+    Raises:
+        KernrecError: The program cannot run here; the message says why.
+    """
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-")))
+        environment = {**os.environ, **_triton_variables(command, folder, gpu)}
+        if command[0].endswith((".cu", ".cuh")):
+            program = scratch / Path(command[0]).stem
+            _build(Path(command[0]), program, gpu, build_options)
+            command = [str(program), *command[1:]]
+        _check(command[0])
+        if _runs_on_gpu(command):
+            return _run(command, environment)
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(scratch / "socket"))
+        listener.listen()
+        threading.Thread(target=_accept, args=(listener, gpu, recorder, budget), daemon=True).start()
+        environment[SOCKET_VARIABLE] = str(scratch / "socket")
+        paths = [str(libraries()), environment.get("LD_LIBRARY_PATH")]
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
+        return _run(command, environment)
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    try:
+        program = subprocess.Popen(list(command), env=environment)
+    except OSError as error:
+        raise UsageError(cannot_be("run", command[0], error)) from None
+    while True:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:  # the program got the signal, too, and decides what it does
+            if program.poll() is None:
+                program.send_signal(signal.SIGINT)
+
+
+def _accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=Session(connection, gpu, recorder, budget).serve, daemon=True).start()
+
+
+def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> None:
+    """Compile a CUDA program of one file; its runtime library is ours."""
+    from kernrec.compile.nvcc import nvcc_version, required_nvcc
+
+    if not source.is_file():
+        raise UsageError(f"{source} is no file")
+    folder, version = libraries(), nvcc_version().removeprefix("nvcc ").partition(".")[0]
+    target = min(gpu.sm, 90) if gpu.sm < 100 else gpu.sm
+    linked = ["-cudart", "none", f"-L{folder}", f"-l:libcudart.so.{version}", "-l:libcuda.so.1"]
+    compiled = [*options, f"-arch=compute_{target}", "-lineinfo", "-O3", "-std=c++17", f"-I{source.parent}"]
+    command = [str(required_nvcc()), *compiled, str(source), "-o", str(program), *linked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line or "undefined" in line]
+        raise KernrecError(f"{source} cannot be compiled: {(lines or ['nvcc failed'])[0][:300]}")
+
+
+def _check(program: str) -> None:
+    """Raise `UsageError` for a program that cannot load the stand-ins."""
+    path = shutil.which(program)
+    if path is None or (size := Path(path).stat().st_size) > _LARGEST_PROGRAM:
+        return
+    content = Path(path).read_bytes() if size else b""
+    if content.startswith(_ELF32):
+        raise UsageError(f"{program} is a 32-bit program; CUDA 12 and 13 have 64-bit programs only")
+    if content.startswith(b"\x7fELF") and _STATIC_RUNTIME in content:
+        raise UsageError(f"{program} has the CUDA runtime inside; rebuild it with nvcc -cudart shared")
+    if content.startswith(b"\x7fELF") and (library := _OTHER_LIBRARY.search(content)):
+        raise UsageError(f"{program} needs {library[0].decode()}, which runs on a GPU only; kernrec runs CUDA kernels")
+    for version in {int(number) for number in _OLD_RUNTIME.findall(content)} if content.startswith(b"\x7fELF") else ():
+        if version not in (12, 13):
+            raise UsageError(f"{program} needs the runtime library of CUDA {version}; rebuild it with CUDA 12 or 13")
+
+
+def _is_python(command: Sequence[str]) -> bool:
+    return bool(re.match(r"(python|pytest|torchrun|uv|accelerate)", Path(command[0]).name))
+
+
+def _runs_on_gpu(command: Sequence[str]) -> bool:
+    """Return whether this machine has a GPU that a Python program is to use."""
+    if not _is_python(command) or importlib.util.find_spec("triton") is None:
+        return False
+    from kernrec.compile.triton_stand_in import has_driver
+
+    return has_driver()
+
+
+def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[str, str]:
+    """Return the environment in which the Python programs that a command starts capture Triton launches."""
+    if importlib.util.find_spec("triton") is None:
+        return {}
+    from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, SITE
+
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    variables = {
+        FOLDER_VARIABLE: str(folder),
+        GPU_VARIABLE: gpu.name,
+        COUNT_VARIABLE: str(_TRITON_CALLS),
+        "PYTHONPATH": path,
+    }
+    if not _runs_on_gpu(command):
+        # vLLM turns Triton off where it finds no driver; with no visible device it takes that for normal.
+        variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return variables

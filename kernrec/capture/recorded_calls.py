@@ -1,0 +1,291 @@
+"""Launches of a captured program as calls: a TOML file each, with its PTX and .npy files beside it.
+
+    ptx = "saxpy-1f0c5d2a90.ptx"
+    entry = "_Z5saxpyifPKfPf"
+    grid = [4096]
+    block = [256]
+    launches = 100                # equal launches, which differ in numbers of floating point at most
+    arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # as `kernrec check` takes them
+
+A buffer whose values decide which memory a kernel touches, or how long it runs, has a file. Variables have their values
+in the PTX. In the emulator the i-th buffer begins at address i << 40: so pointers into buffers are written.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from kernrec.capture.call_file import short_name
+from kernrec.capture.loaded_module import LoadedModule
+from kernrec.errors import UsageError, cannot_be
+from kernrec.ptx import KernelLaunch
+from kernrec.ptx.analysis.dependence import data_dependences
+from kernrec.ptx.analysis.pointers import global_pointers, pointers_of
+from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.operand import Address
+from kernrec.ptx.ir.program import Function, Variable
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
+from kernrec.util.atomic_write import write_whole
+
+PER_FUNCTION = 8
+"""Calls of one kernel that are written. Further launches count for the call that is most like them."""
+LARGEST_CONTENT = 64 << 20
+"""Bytes of a buffer whose contents are still written."""
+_LARGEST_VARIABLE = 256 << 10
+POINTER_BYTES = 8
+_ELEMENTS = {
+    "f16": "u16",
+    "b16": "u16",
+    "b8": "u8",
+    "s8": "i8",
+    "s16": "i16",
+    "s32": "i32",
+    "s64": "i64",
+    "b32": "f32",
+    "b64": "f64",
+}
+
+
+@dataclass
+class Call:
+    """Equal launches of a kernel."""
+
+    name: str
+    key: str
+    lines: list[str]
+    ptx: str
+    threads: int
+    contents: dict[str, np.ndarray]
+    launches: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}-{self.key}.toml"
+
+
+class Recorder:
+    """Collects the launches of all processes of a program, and writes them in the end.
+
+    Args:
+        about: A comment for the head of each file.
+        per_function: Calls of one kernel that are written.
+    """
+
+    def __init__(self, about: str = "", per_function: int = PER_FUNCTION) -> None:
+        self._about, self._per_function = about, per_function
+        self._calls: dict[str, dict[str, Call]] = {}
+        self._lock = threading.Lock()
+        self.launches = 0
+        """Launches so far."""
+
+    @property
+    def functions(self) -> int:
+        """Number of kernels that were launched."""
+        return len(self._calls)
+
+    def add(self, module: LoadedModule, launch: KernelLaunch) -> None:
+        """Record a launch before it runs."""
+        with self._lock:
+            self.launches += 1
+            calls = self._calls.setdefault(f"{module.digest} {launch.entry}", {})
+            described = _Description(module, launch)
+            key = described.key(len(calls) < self._per_function)
+            if key in calls:
+                calls[key].launches += 1
+            elif len(calls) < self._per_function:
+                calls[key] = described.call(key)
+                calls[key].launches = 1
+            else:
+                threads = prod(launch.grid) * prod(launch.block)
+                min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the calls and return their files; a file that exists stays.
+
+        Raises:
+            UsageError: The folder cannot be written.
+        """
+        files = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for calls in self._calls.values():
+                for call in calls.values():
+                    files.append(folder / call.file)
+                    if not files[-1].exists():
+                        self._write(folder, call)
+        except OSError as error:
+            raise UsageError(cannot_be("written", folder, error)) from None
+        return files
+
+    def _write(self, folder: Path, call: Call) -> None:
+        ptx = f"{call.name}-{_digest(call.ptx.encode())}.ptx"
+        if not (folder / ptx).exists():
+            write_whole(folder / ptx, call.ptx.encode())
+        for name, array in call.contents.items():
+            with (folder / f"{call.name}-{call.key}-{name}.npy").open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+        head = [f"# {call.name}, {self._about}", *(f"# {note}" for note in call.notes), f'ptx = "{ptx}"']
+        text = "\n".join([*head, f"launches = {call.launches}", *call.lines]) + "\n"
+        write_whole(folder / call.file, text.encode())
+
+
+class _Description:
+    """One launch in the words of a call."""
+
+    def __init__(self, module: LoadedModule, launch: KernelLaunch) -> None:
+        self._module, self._launch = module, launch
+        self._function = inlined(module.module, launch.entry)
+        self._matters = bool(data_dependences(self._function))
+        self._names = list(launch.buffers)
+        order: dict[int, int] = {}  # of the buffers, by the number of their range
+        self._arguments: list[tuple[Variable, bytes, int, int]] = []
+        """Parameter, value, number of its buffer from 1 or 0, and offset there."""
+        for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
+            slot, offset = self._range_of(raw) if parameter.size == POINTER_BYTES else (0, 0)
+            number = order.setdefault(slot, len(order) + 1) if slot else 0
+            self._arguments.append((parameter, raw, number, offset))
+        self._buffers = [launch.buffers[self._names[slot - 1]] for slot in order]
+
+    def _range_of(self, raw: bytes) -> tuple[int, int]:
+        """Return the number of the range of a buffer that an address lies in, or 0, and the offset there."""
+        address = int.from_bytes(raw, "little")
+        slot, offset = address >> BUFFER_SHIFT, address & (1 << BUFFER_SHIFT) - 1
+        inside = 1 <= slot <= len(self._names) and offset < self._launch.buffers[self._names[slot - 1]].nbytes
+        return (slot, offset) if inside else (0, 0)
+
+    def key(self, exact: bool) -> str:
+        """Identify a launch by all but values of floating point; `exact`: by contents that matter, too."""
+        launch = self._launch
+        shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
+        arguments = [
+            [number, offset] if number else raw.hex()
+            for parameter, raw, number, offset in self._arguments
+            if parameter.type not in ("f16", "f32", "f64")
+        ]
+        contents: list[object] = [buffer.nbytes for buffer in self._buffers]
+        if exact and self._matters:
+            contents += [_digest(buffer) for buffer in self._buffers if buffer.nbytes <= LARGEST_CONTENT]
+        return _digest(json.dumps([shape, arguments, contents]).encode())
+
+    def call(self, key: str) -> Call:
+        """Return the call."""
+        launch, name = self._launch, short_name(self._launch.entry)
+        types, pointers = _element_types(self._function), global_pointers(self._function)
+        arguments, contents, notes, structures = [], {}, [], {}
+        named: set[int] = set()
+        for parameter, raw, number, offset in self._arguments:
+            if number and number not in named:
+                named.add(number)
+                buffer, dtype = self._buffers[number - 1], _NUMPY[types.get(parameter.name, "u8")]
+                count = max(buffer.nbytes // dtype.itemsize, 1)
+                described = f"{types.get(parameter.name, 'u8')}[{count}]"
+                if self._matters and (pointers is None or parameter.name in pointers[0]):
+                    if buffer.nbytes <= LARGEST_CONTENT:
+                        contents[f"b{number}"] = np.array(buffer[: count * dtype.itemsize]).view(dtype)
+                        described = f"@{name}-{key}-b{number}.npy"
+                    else:
+                        notes.append(f"b{number}: {buffer.nbytes} bytes are too many to be kept: its values are random")
+                arguments.append(f"b{number}={described}")
+                if offset:
+                    notes.append(f"b{number} is passed from byte {offset} on; here from its start")
+            elif number:
+                arguments.append(f"u64:{(number << BUFFER_SHIFT) + offset}")
+            elif (value := _scalar(parameter, raw)) is not None:
+                arguments.append(value)
+            else:
+                structures[parameter.name] = raw
+        values = {
+            name: memory.tobytes()
+            for name, memory in self._module.placed.items()
+            if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
+        }
+        ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
+        lines = [f"entry = {json.dumps(launch.entry)}", f"grid = {list(launch.grid)}", f"block = {list(launch.block)}"]
+        lines += [f"shared = {launch.shared_bytes}"] if launch.shared_bytes else []
+        lines.append(f"arguments = {json.dumps(arguments)}")
+        return Call(name, key, lines, ptx, prod(launch.grid) * prod(launch.block), contents, notes=notes)
+
+
+_NUMPY = {
+    "f32": np.dtype("<f4"), "f64": np.dtype("<f8"), "u8": np.dtype("u1"), "i8": np.dtype("i1"), "u16": np.dtype("<u2"),
+    "i16": np.dtype("<i2"), "u32": np.dtype("<u4"), "i32": np.dtype("<i4"), "u64": np.dtype("<u8"), 
+    "i64": np.dtype("<i8"),
+}  # fmt: skip
+
+
+def _element_types(function: Function) -> dict[str, str]:
+    """Return the element type of the memory that each parameter points to, from the first access through it."""
+    types: dict[str, str] = {}
+    for ins in function.instructions:
+        if ins.opcode not in ("ld", "st", "red", "atom") or not any(isinstance(o, Address) for o in ins.operands):
+            continue
+        if {"param", "shared", "local", "const"} & {*ins.modifiers}:
+            continue
+        kind = next((m for m in reversed(ins.modifiers) if re.fullmatch(r"[bsuf]\d+", m)), "")
+        kind = _ELEMENTS.get(kind, kind)
+        for name in (pointers_of(function, ins) or ()) if kind in _NUMPY else ():
+            types.setdefault(name, kind)
+    return types
+
+
+def _scalar(parameter: Variable, raw: bytes) -> str | None:
+    """Describe a number; None for a structure."""
+    if f"{8 * parameter.size}" != parameter.type[1:] or len(raw) != parameter.size:
+        return None
+    kind = f"u{8 * parameter.size}" if parameter.type[0] == "b" else _ELEMENTS.get(parameter.type, parameter.type)
+    return f"{kind}:{np.frombuffer(raw, _NUMPY[kind])[0].item()!r}" if kind in _NUMPY else None
+
+
+def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
+    """Return PTX whose variables have these initial values."""
+    for name, data in values.items():
+        numbers = ", ".join(map(str, data))
+        space = r"(\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?)"
+        match = re.search(rf"{space}(\.align\s+\d+\s+)?(\.\w+)\s+{re.escape(name)}\b[^;]*;", ptx)
+        if match and any(data):
+            align = match[2] or f".align {max(int(match[3][2:]) // 8, 1)} "
+            ptx = f"{ptx[: match.start()]}{match[1]}{align}.b8 {name}[{len(data)}] = {{{numbers}}};{ptx[match.end() :]}"
+    return ptx
+
+
+def _with_structures(ptx: str, entry: str, structures: Mapping[str, bytes]) -> str:
+    """Return PTX in which structures that are passed by value are constants: a GPU has both in one memory."""
+    start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
+    for name, data in structures.items():
+        declared = re.compile(
+            rf",?\s*\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+{re.escape(name)}(?:\[\d+\])?(?=\s*[,)])"
+        )
+        if match is None or (parameter := declared.search(ptx, match.end(), start)) is None:
+            continue
+        align = parameter[1] or len(data)
+        constant = f".const .align {align} .b8 {name}[{len(data)}] = {{{', '.join(map(str, data))}}};\n"
+        head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
+        end = _end_of_body(ptx, start)
+        body = re.sub(rf"\bld\.param(\S*)([^;]*\[{re.escape(name)}\b)", r"ld.const\1\2", ptx[start:end])
+        before = ptx[: match.end()]
+        line = before.rfind("\n", 0, before.rfind(".entry")) + 1
+        ptx = before[:line] + constant + before[line:] + head.lstrip(",") + body + ptx[end:]
+        match = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)
+        start = ptx.index("{", match.end()) if match else 0
+    return ptx
+
+
+def _end_of_body(ptx: str, start: int) -> int:
+    depth = 0
+    for match in re.finditer(r"[{}]", ptx[start:]):
+        depth += 1 if match[0] == "{" else -1
+        if depth == 0:
+            return start + match.end()
+    return len(ptx)
+
+
+def _digest(content: bytes | np.ndarray) -> str:
+    return hashlib.sha256(content).hexdigest()[:10]

@@ -1,0 +1,238 @@
+"""The calls of one captured program: memory, code and launches.
+
+The stand-ins in `native/` send requests over a socket. A request and its reply are lists of byte strings: the count,
+the length of each, then their bytes. The first field of a reply is the number of a CUDA error, or 0.
+"""
+
+import array
+import mmap
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kernrec.capture.device import attributes, device_name, properties
+from kernrec.capture.fat_binary import best_ptx, images_of
+from kernrec.capture.loaded_module import CUDA_ERROR, LaunchError, LoadedModule
+from kernrec.capture.recorded_calls import Recorder
+from kernrec.capture.textures import Textures
+from kernrec.errors import KernrecError
+from kernrec.gpu import GPU
+from kernrec.gpu.occupancy import occupancy
+from kernrec.ptx import EmulationError, KernelLaunch
+from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.state.errors import BudgetError
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
+
+SLOTS = 80
+"""Ranges of addresses for allocations, as in native/core.cpp; the last one holds several."""
+_MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
+_TOGETHER = 1 << 22
+"""Most threads of a cooperative launch: all of them run together."""
+
+
+class Session:
+    """One process of a captured program, from its first CUDA call to its end.
+
+    Args:
+        connection: The socket of the process.
+        gpu: The GPU that the process sees.
+        recorder: Where launches are recorded.
+        budget: PTX instructions that a batch of thread blocks may execute.
+    """
+
+    def __init__(self, connection: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
+        self._connection, self._gpu, self._recorder, self._budget = connection, gpu, recorder, budget
+        self._maps: dict[int, mmap.mmap] = {}
+        self._buffers: dict[str, np.ndarray] = {f"b{slot}": np.zeros(0, np.uint8) for slot in range(1, SLOTS + 1)}
+        self._textures = Textures()
+        self._modules: dict[int, LoadedModule] = {}
+        self._failed = CUDA_ERROR["success"]
+        self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
+            b"device": self._device,
+            b"map": self._map,
+            b"unmap": self._unmap,
+            b"module": self._module,
+            b"managed": self._managed,
+            b"variable": self._variable,
+            b"prepare": self._prepare,
+            b"function": self._function,
+            b"occupancy": self._occupancy,
+            b"launch": self._launch,
+            b"image": self._image,
+            b"free image": self._free_image,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until the process ends."""
+        with self._connection:
+            while (request := self._receive()) is not None:
+                try:
+                    reply = [CUDA_ERROR["success"], *self._verbs[request[0]](*request[1:])]
+                except LaunchError as error:
+                    reply = [error.number, str(error)]
+                    self._print(str(error))
+                except KernrecError as error:
+                    reply = [CUDA_ERROR["unknown"], str(error)]
+                    self._print(str(error))
+                fields = [field if isinstance(field, bytes) else str(field).encode() for field in reply]
+                head = struct.pack(f"<{len(fields) + 1}Q", len(fields), *map(len, fields))
+                try:
+                    self._connection.sendall(head + b"".join(fields))
+                except OSError:
+                    return
+
+    def _print(self, text: str) -> None:
+        print(f"kernrec: {text}", file=sys.stderr, flush=True)
+
+    def _receive(self) -> list[bytes] | None:
+        try:
+            head = self._read(8)
+            (count,) = struct.unpack("<Q", head)
+            if count > _MOST_FIELDS:
+                return None
+            sizes = struct.unpack(f"<{count}Q", self._read(8 * count))
+            return None if sum(sizes) > _MOST_BYTES else [self._read(size) for size in sizes]
+        except (EOFError, OSError):
+            return None
+
+    def _read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = self._connection.recv(min(size, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _descriptor(self) -> int:
+        """Receive an open file."""
+        room = socket.CMSG_SPACE(array.array("i").itemsize)
+        _, messages, _, _ = self._connection.recvmsg(1, room)
+        files = array.array("i")
+        for _, _, data in messages:
+            files.frombytes(data[: files.itemsize])
+        if not files:
+            raise EOFError
+        return files[0]
+
+    def _device(self) -> Sequence[object]:
+        numbers = " ".join(f"{key} {value}" for key, value in attributes(self._gpu).items())
+        texts = (device_name(self._gpu), self._gpu.memory_bytes, numbers)
+        return [*texts, properties(self._gpu, 12), properties(self._gpu, 13)]
+
+    def _map(self, text: bytes) -> Sequence[object]:
+        slot, size, mapped = map(int, text.split())
+        file = self._descriptor()
+        try:
+            memory = mmap.mmap(file, mapped)
+        finally:
+            os.close(file)
+        self._maps[slot] = memory
+        self._buffers[f"b{slot}"] = np.frombuffer(memory, np.uint8)[:size]
+        return []
+
+    def _unmap(self, slot: bytes) -> Sequence[object]:
+        self._buffers[f"b{int(slot)}"] = np.zeros(0, np.uint8)
+        self._maps.pop(int(slot), None)  # unmapped when nothing refers to it
+        return []
+
+    def _module(self, image: bytes, *linked: bytes) -> Sequence[object]:
+        number = len(self._modules) + 1
+        images = [each for data in (image, *linked) for each in images_of(data)]
+        texts = [text for data in linked if (text := best_ptx(images_of(data), self._gpu.sm))] if linked else []
+        ptx = None if linked else best_ptx(images, self._gpu.sm)
+        self._modules[number] = LoadedModule(number, images, [ptx] if ptx else texts, (SLOTS + 1) << BUFFER_SHIFT)
+        return [number]
+
+    def _managed(self, module: bytes, name: bytes, text: bytes) -> Sequence[object]:
+        address, size = map(int, text.split())
+        self._modules[int(module)].place(name.decode(), self._memory(address, size), address)
+        return []
+
+    def _variable(self, module: bytes, name: bytes) -> Sequence[object]:
+        variable = self._modules[int(module)].variable(name.decode())
+        return [variable.size, int(variable.space == "const")]
+
+    def _prepare(self, module: bytes, *variables: bytes) -> Sequence[object]:
+        loaded = self._modules[int(module)]
+        for name, text in zip(variables[::2], variables[1::2], strict=True):
+            address, size = map(int, text.split())
+            loaded.place(name.decode(), self._memory(address, size), address)
+        loaded.prepare()
+        return []
+
+    def _memory(self, address: int, size: int) -> np.ndarray:
+        slot, offset = address >> BUFFER_SHIFT, address & (1 << BUFFER_SHIFT) - 1
+        return self._buffers[f"b{slot}"][offset : offset + size]
+
+    def _function(self, module: bytes, name: bytes) -> Sequence[object]:
+        facts = self._modules[int(module)].facts(name.decode())
+        places = "".join(f"{size} {offset}," for size, offset in facts.parameters)
+        return [places, " ".join(map(str, facts.attributes))]
+
+    def _occupancy(self, module: bytes, name: bytes, text: bytes) -> Sequence[object]:
+        threads, shared = map(int, text.split())
+        facts = self._modules[int(module)].facts(name.decode())
+        resident = occupancy(self._gpu.limits, threads, facts.registers, facts.static_shared + shared)
+        return [int(resident.blocks)]
+
+    def _launch(
+        self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
+        together: bytes, packed: bytes,
+    ) -> Sequence[object]:  # fmt: skip
+        if self._failed:  # CUDA refuses what follows a failed launch, too
+            raise LaunchError(self._failed, f"{entry.decode()} does not run: an earlier launch failed")
+        module, name = self._modules[int(number)], entry.decode()
+        grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))
+        facts = module.facts(name)
+        facts.check(self._gpu, grid, block, int(shared))
+        arguments = [packed[offset : offset + size] for size, offset in facts.parameters]
+        buffers, images = self._textures.added_to({**self._buffers, **module.buffers})
+        launch = KernelLaunch(
+            name, grid, block, arguments, buffers, int(shared), module.constants(), images,
+            cluster if any(cluster) else (), module.addresses,
+        )  # fmt: skip
+        self._recorder.add(module, launch)
+        self._emulate(module, launch, int(together) != 0)
+        return [0]
+
+    def _emulate(self, module: LoadedModule, launch: KernelLaunch, together: bool) -> None:
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        lanes = blocks * launch.block[0] * launch.block[1] * launch.block[2]
+        options = EmulationOptions(blocks, count=False, budget=self._budget)
+        if together:
+            if lanes > _TOGETHER:
+                raise LaunchError(CUDA_ERROR["cooperative"], f"{launch.entry}: {lanes} threads cannot wait together")
+            options = EmulationOptions(blocks, batch_lanes=2 * lanes, count=False, budget=self._budget)
+        try:
+            Emulation(module.module, launch, options).run(range(blocks))
+        except BudgetError as error:
+            self._failed = CUDA_ERROR["timeout"]
+            raise LaunchError(self._failed, f"{launch.entry}: {error}") from None
+        except EmulationError as error:
+            text = self._named(str(error))
+            kind = "assert" if "assert" in text else "address" if "accesses" in text or "writes" in text else "launch"
+            self._failed = CUDA_ERROR[kind]
+            raise LaunchError(self._failed, text) from None
+
+    def _named(self, text: str) -> str:
+        """Return a message with names that a user knows in place of those of buffers."""
+        for slot in range(SLOTS, 0, -1):
+            text = text.replace(f" b{slot},", f" an allocation (number {slot}),")
+        return text
+
+    def _image(self, address: bytes, extents: bytes, channel: bytes, pitch: bytes, sampler: bytes) -> Sequence[object]:
+        start = int(address)
+        slot, offset = start >> BUFFER_SHIFT, start & (1 << BUFFER_SHIFT) - 1
+        memory = self._buffers[f"b{slot}"][offset:]
+        numbers = (tuple(map(int, text.split())) for text in (extents, channel, pitch, sampler))
+        return [self._textures.add(memory, *numbers)]
+
+    def _free_image(self, handle: bytes) -> Sequence[object]:
+        self._textures.remove(int(handle))
+        return []

@@ -1,0 +1,172 @@
+"""`kernrec analyze` of a program with several kernels, or for several GPUs: one table, a row for each."""
+
+import sys
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kernrec.cli.format import print_notes
+from kernrec.cli.kernel_argument import AnalyzeOptions
+from kernrec.cli.output import Form, print_json, print_table_as
+from kernrec.cli.table import USUALLY, Column, quantities
+from kernrec.errors import KernrecError, UsageError
+from kernrec.util.human import counted
+
+if TYPE_CHECKING:
+    from kernrec.interop.draft import Draft
+    from kernrec.recommender import Choice
+    from kernrec.recommender.analyze.kernel import Analysis
+
+Analyze = Callable[[AnalyzeOptions], "Analysis"]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One kernel on one GPU."""
+
+    entry: str
+    gpu: str
+    analysis: "Analysis | None" = None
+    launched: "Choice | None" = None
+    """The config that has the block of the program's own launch."""
+    error: str = ""
+    command: str = ""
+    """The command that analyzes a kernel whose launch cannot be read."""
+
+    def as_dict(self) -> dict[str, Any]:
+        row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
+        if self.analysis is None:
+            return row | {"error": self.error, "command": self.command}
+        return row | {"launched": self.launched and self.launched.as_dict(), **self.analysis.as_dict()}
+
+
+def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
+    """Return the kernels that a command is about: all of a CUDA file in which none is named; else only that one."""
+    if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
+        return [wanted.kernel_name]
+    from kernrec.interop.program_kernels import kernel_names
+    from kernrec.kernel.source_files import whole_source
+
+    names = kernel_names(whole_source(wanted.source, wanted.words.include))
+    return list(names) if len(names) > 1 else [None]
+
+
+def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: list[str], run: Analyze) -> None:
+    """Analyze kernels on GPUs, and print a table.
+
+    Args:
+        wanted: The options; those on the launch are for one kernel.
+        entries: The kernels; None is the only one.
+        gpus: Names of GPUs.
+        run: Analyzes one kernel on one GPU.
+
+    Raises:
+        UsageError: An option is for one kernel, and there are several.
+        KernrecError: No kernel could be analyzed.
+    """
+    if wanted.measure or wanted.cluster:
+        raise UsageError("--measure and --cluster are for one kernel and one GPU: name the kernel as in file.cu:kernel")
+    stated = [
+        name for name in ("shape", "grid", "block", "arguments", "arg", "tune", "shared") if getattr(wanted, name)
+    ]
+    if len(entries) > 1 and stated:
+        raise UsageError(
+            f"{wanted.source} has {counted(len(entries), 'kernel')} ({', '.join(map(str, entries))}), and"
+            f" {'an argument' if stated[0] == 'arguments' else f'--{stated[0]}'} is for one: name one as in"
+            f" {wanted.source.name}:{entries[0]}"
+        )
+    rows = [_analyzed(wanted, entry, gpu, run) for entry in entries for gpu in gpus]
+    if wanted.as_json:
+        print_json([row.as_dict() for row in rows])
+    else:
+        _print(wanted, rows)
+    if not any(row.analysis for row in rows):
+        raise KernrecError(f"no kernel of {wanted.source} could be analyzed; the reasons are above")
+
+
+def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze) -> _Row:
+    from kernrec.recommender.request import Objective
+
+    single = copy(wanted)
+    single.gpu, single.entry, single.source = gpu, entry, wanted.file
+    objective = Objective.LATENCY if wanted.query.objective is Objective.PARETO else wanted.query.objective
+    single.query = replace(wanted.query, objective=objective, top=sys.maxsize, each_config=True)
+    draft = None
+    try:
+        draft = _draft(single) if single.file.suffix == ".cu" and wanted.spec is None else None
+        name = draft.entry if draft else entry or single.file.stem
+        if draft is not None and draft.missing:
+            return _Row(name, gpu, error=f"needs {'; '.join(draft.missing)}", command=draft.command(gpu))
+        analysis = run(single)
+    except KernrecError as error:
+        from kernrec.interop.draft import analyze_command
+
+        name = (draft.entry if draft else entry) or single.file.stem
+        return _Row(name, gpu, error=str(error), command=analyze_command(single.file, name, gpu))
+    block = draft.launch.block if draft and draft.launch else None
+    launched = None
+    for choice in analysis.recommendation.choices if block else ():
+        if choice.launches[0].block == (*(block or ()), 1, 1)[:3] and choice.point == analysis.recommendation.point:
+            launched = choice
+    return _Row(name, gpu, analysis, launched)
+
+
+def _draft(wanted: AnalyzeOptions) -> "Draft":
+    from kernrec.gpu import find_gpu
+    from kernrec.interop.spec_draft import draft_spec
+
+    return draft_spec(wanted.file, wanted.words, find_gpu(wanted.gpu).sm)
+
+
+def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
+    shown = [row for row in rows if row.analysis is not None]
+    if shown:
+        best = [row.analysis.recommendation.best for row in shown if row.analysis]
+        now = [row.launched or choice for row, choice in zip(shown, best, strict=True)]
+        own = any(row.launched for row in shown)
+        columns = [Column("kernel", "left", [row.entry for row in shown])]
+        if len({row.gpu for row in rows}) > 1:
+            columns.append(Column("GPU", "left", [choice.gpu.name for choice in best]))
+        columns += [
+            Column("grid", "right", [_extents(choice.launches[0].grid) for choice in now]),
+            Column("block", "right", [_extents(choice.launches[0].block) for choice in now]),
+            quantities("time", "s", [choice.latency_s.value for choice in now]),
+            quantities("energy", "J", [choice.energy_j.value for choice in now]),
+            Column("bottleneck", "left", [choice.bottleneck for choice in now], USUALLY),
+        ]
+        if own:
+            gain = [b.latency_s.value / n.latency_s.value - 1 for b, n in zip(best, now, strict=True)]
+            columns += [
+                Column("best block", "right", [_config(row, choice) for row, choice in zip(shown, best, strict=True)]),
+                Column("time change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
+            ]
+        title = f"{wanted.file.name}, predicted, launched as in the file where its host code says how"
+        print_table_as(Form.TABLE, title, columns)
+    notes = []
+    for row in rows:
+        if row.analysis is None:
+            notes.append(f"{row.entry} on {row.gpu}: {row.error}")
+            notes.append(f"    {row.command}")
+    if shown:
+        example = shown[0]
+        from kernrec.interop.draft import analyze_command
+
+        notes.append(f"one kernel in detail: {analyze_command(wanted.file, example.entry, example.gpu)}")
+    print_notes(notes)
+
+
+def _extents(extents: tuple[int, ...]) -> str:
+    shown = list(extents)
+    while len(shown) > 1 and shown[-1] == 1:
+        shown.pop()
+    return "x".join(map(str, shown))
+
+
+def _config(row: _Row, best: "Choice") -> str:
+    """Return the block of the best config; all tunables if there are others than the block's axes."""
+    if row.launched is best:
+        return "as launched"
+    if all(name.startswith("block_") for name in best.config):
+        return _extents(best.launches[0].block)
+    return " ".join(f"{name}={value}" for name, value in best.config.items())

@@ -1,0 +1,135 @@
+"""nvcc: the compiler of whole CUDA programs, host code included.
+
+NVRTC compiles device code in a tenth of the time, so nvcc compiles only what NVRTC refuses. Programs that are to run
+(`kernrec capture FILE.cu`) need nvcc.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache as once
+from pathlib import Path
+
+from kernrec.compile.compiled import (
+    Compiled,
+    CompileError,
+    CompileJob,
+    FileRefusedError,
+    NoCompilerError,
+    first_error,
+    target_name,
+)
+from kernrec.compile.includes import check_includes, quoted_names
+from kernrec.errors import UsageError
+from kernrec.util.landlock import run_confined
+
+_LIMIT_S = 120.0
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
+
+
+@once
+def find_nvcc() -> Path | None:
+    """Return nvcc of PATH, of CUDA_HOME or CUDA_PATH, or of NVIDIA's wheels; None without nvcc or a host compiler."""
+    if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
+        return None
+    return next((path for path in _candidates() if path.is_file()), None)
+
+
+def _candidates() -> Iterator[Path]:
+    name = "nvcc.exe" if sys.platform == "win32" else "nvcc"
+    if path := shutil.which(name):
+        yield Path(path)
+    yield from (Path(os.environ[home], "bin", name) for home in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(home))
+    wheels = importlib.util.find_spec("nvidia")
+    for folder in (wheels.submodule_search_locations or []) if wheels else []:
+        for toolkit in (Path(folder, "cu13"), Path(folder, "cuda_nvcc")):
+            if (toolkit / "include" / "cuda_runtime.h").is_file():
+                yield toolkit / "bin" / name
+
+
+def required_nvcc() -> Path:
+    """Return nvcc; raise `NoCompilerError` with what to install if there is none."""
+    if (path := find_nvcc()) is None:
+        missing = "a host compiler (g++) and nvcc are" if shutil.which("g++") is None else "nvcc is"
+        raise NoCompilerError(
+            f"{missing} needed, and not in PATH, CUDA_HOME or the wheels: pip install '.[cuda-programs]'"
+        )
+    return path
+
+
+def nvcc_version() -> str:
+    """Return the compiler's name and version, such as `nvcc 13.5`."""
+    return _version(required_nvcc())
+
+
+@once
+def _version(path: Path) -> str:
+    printed = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return f"nvcc {printed.partition('release ')[2].partition(',')[0]}"
+
+
+def needs_nvcc(job: CompileJob) -> bool:
+    """Return whether a job is a program with host code, and nvcc is there to compile it."""
+    from kernrec.kernel.cuda_program import has_host_code  # whose package takes NumPy
+
+    plain = job.triton is None and not job.name.endswith(".ptx")
+    return plain and has_host_code(job.source) and find_nvcc() is not None
+
+
+def compile_program(job: CompileJob) -> Compiled:
+    """Compile a CUDA program, host code and all, to PTX and machine code.
+
+    Args:
+        job: CUDA C++ with the headers of its folder in place. No file is read but headers of CUDA and of the system.
+
+    Raises:
+        CompileError: nvcc refuses the program.
+        NoCompilerError: there is no nvcc.
+    """
+    from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
+    from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
+
+    path = required_nvcc()
+    quoted = quoted_names(job.source)
+    headers = frozenset(name for name in quoted if TOOLKIT_HEADER.match(name) or DEVICE_HEADER.match(name))
+    try:
+        check_includes(job.source, job.name, headers)
+    except UsageError as error:
+        raise FileRefusedError(str(error)) from None
+    options = [f"-arch={target_name(job.source, job.sm).replace('sm', 'compute')}", "-std=c++17", *job.options]
+    with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
+        source, ptx = Path(folder, Path(job.name).name), Path(folder, "program.ptx")
+        source.write_text(job.source, encoding="utf-8")
+        command = [path, "-ptx", "-lineinfo", *options, *job.macros, source, "-o", ptx]
+        status, log = _run(command, Path(folder), (path.resolve().parents[1],))
+        log = log.replace(f"{source}", job.name)
+        if status:
+            raise CompileError(first_error(log, job.name), log)
+        text = ptx.read_text(encoding="utf-8").replace(f"{source}", job.name)
+    assembled = assemble(text, job.sm, job.name)
+    return Compiled(assembled.ptx, assembled.cubin, assembled.resources, _version(path), log + assembled.log)
+
+
+def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) -> tuple[int, str]:
+    """Return exit status and output of a command that reads only the toolkit and the system, and writes one folder."""
+
+    def work() -> tuple[int, str]:
+        try:
+            done = subprocess.run(
+                list(map(str, command)),
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": str(folder)},
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
+        return done.returncode, done.stderr + done.stdout
+
+    return run_confined(work, (*toolkits, *map(Path, _SYSTEM)), (folder, Path(os.devnull)))

@@ -1,0 +1,97 @@
+"""Expressions of host code as text: whole numbers in the notation of Python, folded where they are numbers."""
+
+import ast
+import re
+
+_LARGEST, _MOST_CHARACTERS = 2**63, 2_000
+"""Limits of a number and of an expression."""
+_ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
+
+
+class UnknownError(Exception):
+    """An expression that the text does not decide."""
+
+
+def literal(text: str) -> str:
+    """Return the value of a literal of C++ as Python writes it."""
+    plain = re.sub(r"(?<=[\da-fA-F.])(?:[uUlLzZ]+|(?<!0x)[fF])$", "", text.replace("'", ""))
+    try:
+        return str(int(plain, 0))
+    except ValueError:
+        try:
+            return repr(float(plain))
+        except ValueError:
+            raise UnknownError from None
+
+
+def combined(left: str, operator: str, right: str) -> str:
+    """Return the expression or number that an operator makes of two."""
+    if operator in ("<<", ">>"):
+        bits = int(number(right))
+        if bits > 62:
+            raise UnknownError
+        return folded(f"{inside(left)} {'*' if operator == '<<' else '//'} {2**bits}")
+    if operator not in ("+", "-", "*", "/", "%", "<", ">", "<=", ">=", "==", "!="):
+        raise UnknownError
+    fraction = operator == "/" and ("." in left or "." in right)
+    return folded(f"{inside(left)} {'//' if operator == '/' and not fraction else operator} {inside(right)}")
+
+
+def inside(text: str) -> str:
+    """Return an expression as it can stand inside another one."""
+    return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
+
+
+def folded(text: str) -> str:
+    """Return the number that an expression of numbers is, else the expression.
+
+    Raises:
+        UnknownError: The number or the expression is too large, or it divides by zero.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise UnknownError
+    if re.search(r"[A-Za-z_]", re.sub(r"\b(?:min|max|if|else|ceil_div)\b", "", text)):
+        return text
+    try:
+        value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
+    except (SyntaxError, ZeroDivisionError, OverflowError, MemoryError, ValueError):
+        raise UnknownError from None
+    if not abs(value) < _LARGEST:
+        raise UnknownError
+    return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
+
+
+def is_number(text: str) -> bool:
+    """Return whether an expression is a number."""
+    return re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?", text) is not None
+
+
+def number(text: str) -> str:
+    """Return an expression that is a small whole number; raise `UnknownError` for any other."""
+    if not re.fullmatch(r"\d{1,10}", text):
+        raise UnknownError
+    return text
+
+
+def rounded_up(left: str, right: str) -> str:
+    """Return a quotient that is rounded up."""
+    if is_number(left) and is_number(right):
+        return str(-(-int(float(left)) // int(float(right))))
+    return f"ceil({inside(left)}/{inside(right)})"
+
+
+def divided(text: str, size: int) -> str:
+    """Return the elements of a buffer of so many bytes."""
+    if re.fullmatch(r"\d+", text):
+        return str(-(-int(text) // size))
+    for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
+        if match := re.fullmatch(pattern, text):
+            return match[1]
+    return f"({text})/{size}"
+
+
+def by_block(text: str, axis: str, extent: int) -> str:
+    """Return the blocks along an axis in the extent of the block, where the text divides by that extent."""
+    if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
+        return f"ceil({match[1]}/block_{axis})"
+    return text.replace(" // ", "/")

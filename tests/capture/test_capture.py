@@ -1,0 +1,125 @@
+"""Programs run on the stand-ins for CUDA's libraries, and their launches become calls.
+
+The system's compiler makes the program of these tests, which registers its code by hand as nvcc's host code does.
+"""
+
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kernrec.capture.call_file import read_cuda_call
+from kernrec.capture.native_library import libraries
+from kernrec.capture.program_run import run_program
+from kernrec.capture.recorded_calls import Recorder
+from kernrec.errors import UsageError
+from kernrec.gpu import find_gpu
+
+HERE = Path(__file__).parent
+KERNELS = HERE / "kernels.ptx"
+A100 = find_gpu("a100")
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if (compiler := shutil.which("g++")) is None:
+        pytest.skip("needs g++")
+    path, folder = tmp_path_factory.mktemp("capture") / "program", libraries()
+    linked = [f"-L{folder}", "-l:libcudart.so.13", "-l:libcuda.so.1"]
+    subprocess.run([compiler, "-std=c++17", str(HERE / "program.cpp"), "-o", str(path), *linked], check=True)
+    return path
+
+
+def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
+    recorder = Recorder("captured in a test")
+    status = run_program([str(program), str(KERNELS), mode], A100, folder, recorder, [], 10_000_000)
+    return status, recorder
+
+
+@pytest.mark.parametrize(
+    ("mode", "printed", "message", "status"),
+    [
+        pytest.param("scale", "1 3981 cudaSuccess", "", 0, id="constants and structures"),
+        pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
+        pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
+        pytest.param("many", "1", "", 0, id="more allocations than ranges of addresses"),
+        pytest.param("registered", "3 3", "", 0, id="registered memory of the host"),
+        pytest.param("rows", "abchijopqvwx", "", 0, id="copies of rows"),
+        pytest.param("device", "108 8", "", 0, id="attributes and occupancy"),
+        pytest.param("driver", "37 4", "", 0, id="the driver API"),
+        pytest.param(
+            "out of bounds", "cudaErrorIllegalAddress cudaErrorIllegalAddress",
+            "an allocation (number 1), which has 800 bytes", 0, id="an access out of bounds fails what follows, too",
+        ),
+        pytest.param("refused", "cudaErrorInvalidConfiguration", "refuses this grid", 0, id="a grid of no blocks"),
+        pytest.param(
+            "machine code", "0 0 cudaErrorNoKernelImageForDevice",
+            "scale: the program has machine code for sm_80 and no PTX", 0, id="no PTX",
+        ),
+        pytest.param("missing call", "", "cudaIpcCloseMemHandle is not supported", 1, id="a call that nobody has"),
+        pytest.param("fork", "", "the program forked after its first CUDA call", 0, id="a fork"),
+    ],
+)  # fmt: skip
+def test_program_computes_as_on_a_gpu(
+    mode: str, printed: str, message: str, status: int, program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(program, mode, tmp_path)[0] == status
+    output, errors = capfd.readouterr()
+    if printed:
+        assert output.split("\n")[0] == printed
+    assert message in errors
+    assert bool(message) == bool(errors)
+
+
+def test_equal_launches_become_one_call(program: Path, tmp_path: Path) -> None:
+    _, recorder = run(program, "scale", tmp_path)
+    assert (recorder.launches, recorder.functions) == (3, 1)
+    (file,) = recorder.write(tmp_path)
+    data = tomllib.loads(file.read_text())
+    assert (data["launches"], data["grid"], data["block"]) == (3, [4, 1, 1], [64, 1, 1])
+    assert data["arguments"] == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
+    ptx = (tmp_path / data["ptx"]).read_text()
+    assert ".b8 gain[4] = {0, 0, 32, 65};" in ptx  # 10.0, which the program copied there
+    assert ".const .align 8 .b8 by[16] = {0, 0, 0, 64, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};" in ptx
+    kernel, _ = read_cuda_call(file).kernel()
+    assert kernel.launches[0].entry == "scale"
+    file.write_text("# edited")
+    assert recorder.write(tmp_path) == [file]
+    assert file.read_text() == "# edited"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"\x7fELF\x02 libcudart_static_0 ", "rebuild it with nvcc -cudart shared", id="a static runtime"),
+        pytest.param(b"\x7fELF\x01", "32-bit", id="32 bits"),
+        pytest.param(b"\x7fELF\x02 libcublas.so.13", "needs libcublas.so", id="a library of NVIDIA"),
+        pytest.param(b"\x7fELF\x02 libcudart.so.11.0", "CUDA 11", id="an old runtime"),
+    ],
+)
+def test_program_that_cannot_run_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    path.write_bytes(content)
+    path.chmod(0o755)
+    with pytest.raises(UsageError, match=message):
+        run_program([str(path)], A100, tmp_path, Recorder(), [], 1000)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("grid = [0]", "one to three positive numbers"),
+        ("arguments = [1]", "expected texts"),
+        ("lines = 1", "lines"),
+        ('launches = "3"', "launches: expected int"),
+    ],
+)
+def test_call_of_another_form_is_refused(line: str, message: str, tmp_path: Path) -> None:
+    lines = {"ptx": '"k.ptx"', "entry": '"k"', "grid": "[1]", "block": "[32]", "arguments": "[]"}
+    key, _, value = line.partition(" = ")
+    lines[key] = value
+    (path := tmp_path / "call.toml").write_text("".join(f"{name} = {text}\n" for name, text in lines.items()))
+    with pytest.raises(UsageError, match=message):
+        read_cuda_call(path)

@@ -1,0 +1,89 @@
+"""PTX is found in fat binaries, compressed in each way that nvcc has."""
+
+import ctypes
+import ctypes.util
+import struct
+
+import pytest
+
+from kernrec.capture.device import properties
+from kernrec.capture.fat_binary import Image, best_ptx, images_of
+from kernrec.gpu import find_gpu
+
+PTX = ".version 8.0\n.target sm_80\n.address_size 64\n" + "// nothing\n" * 40
+
+
+def fat_binary(*entries: tuple[int, int, int, bytes, int]) -> bytes:
+    """Return a fat binary of (kind, sm, flags, content, unpacked size)."""
+    body = b""
+    for kind, sm, flags, content, unpacked in entries:
+        padded = content.ljust(-(-len(content) // 8) * 8, b"\0")
+        head = struct.pack(
+            "<HHIQIIHHIIIQQQ",
+            kind,
+            1,
+            72,
+            len(padded),
+            len(content) if flags else 0,
+            0,
+            0,
+            8,
+            sm,
+            0,
+            0,
+            flags,
+            0,
+            unpacked,
+        )
+        body += head.ljust(72, b"\0") + padded
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def lz4(text: bytes) -> bytes:
+    """Compress: the first line, then a match of the last 11 bytes for each repetition, then literals."""
+    head, tail = text[:-401], text[-401:]
+    token = lambda literals, match: bytes([min(literals, 15) << 4 | min(match, 15)])  # noqa: E731
+    length = lambda n: b"" if n < 15 else b"\xff" * ((n - 15) // 255) + bytes([(n - 15) % 255])  # noqa: E731
+    repeated = len(tail) - 5 - 4
+    first = token(len(head), repeated) + length(len(head)) + head + struct.pack("<H", 11) + length(repeated)
+    return first + token(5, 0) + tail[-5:]
+
+
+def test_lz4_is_unpacked() -> None:
+    packed = lz4(PTX.encode())
+    assert len(packed) < len(PTX) / 2
+    assert images_of(fat_binary((1, 80, 0x2000, packed, len(PTX)))) == [Image(80, PTX)]
+
+
+def test_zstd_is_unpacked() -> None:
+    if (name := ctypes.util.find_library("zstd")) is None:
+        pytest.skip("needs libzstd")
+    buffer, library = ctypes.create_string_buffer(4096), ctypes.CDLL(name)
+    library.ZSTD_compress.restype = ctypes.c_size_t
+    size = library.ZSTD_compress(buffer, ctypes.c_size_t(4096), PTX.encode(), ctypes.c_size_t(len(PTX)), 3)
+    assert images_of(fat_binary((1, 80, 0x8000, buffer.raw[:size], len(PTX)))) == [Image(80, PTX)]
+
+
+def test_newest_ptx_that_the_gpu_runs_is_chosen() -> None:
+    texts = {sm: f".target sm_{sm}\n" for sm in (75, 80, 90)}
+    images = images_of(
+        fat_binary((2, 80, 0, b"\x7fELF", 0), *((1, sm, 0, text.encode(), 0) for sm, text in texts.items()))
+    )
+    assert [image.sm for image in images] == [80, 75, 80, 90]
+    assert best_ptx(images, 86) == texts[80]
+    assert best_ptx(images, 70) == texts[75]
+    assert best_ptx(images[:1], 86) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "size", "multiprocessors", "cluster"), [(12, 1032, 388, 772), (13, 1008, 384, 748)]
+)
+def test_device_properties_lie_where_programs_read_them(
+    version: int, size: int, multiprocessors: int, cluster: int
+) -> None:
+    gpu = find_gpu("h100")
+    data = properties(gpu, version)
+    assert len(data) == size
+    assert int.from_bytes(data[cluster : cluster + 4], "little") == 1
+    assert data.startswith(gpu.title.encode())
+    assert int.from_bytes(data[multiprocessors : multiprocessors + 4], "little") == gpu.sms

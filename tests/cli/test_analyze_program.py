@@ -1,0 +1,69 @@
+"""`kernrec analyze` of a file with several kernels, and for several GPUs."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli import app
+from tests.helpers.needs import needs
+
+pytestmark = [pytest.mark.usefixtures("compiled_here"), needs("tree_sitter_cuda")]
+
+PROGRAM = """#include <stdio.h>
+__global__ void scale(float *x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }
+template <class T> __global__ void fill(T *x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = 1;
+}
+__global__ void lonely(float *x, int n) { if (threadIdx.x < n) x[blockIdx.x] = 0; }
+int main()
+{
+    int n = 1 << 20;
+    float *x;
+    cudaMalloc(&x, n * sizeof(float));
+    scale<<<(n + 31) / 32, 32>>>(x, n);
+    fill<float><<<(n + 255) / 256, 256>>>(x, n);
+    printf("done");
+}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("KERNREC_DB", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
+    (path := tmp_path / "program.cu").write_text(PROGRAM)
+    return path
+
+
+def test_program_gives_a_row_for_each_kernel_and_a_command_for_others(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["analyze", str(program), "--gpu", "t4", "--json"]) == 0
+    rows = {row["entry"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == ["scale", "fill<float>", "lonely"]
+    assert rows["scale"]["launched"]["launches"][0]["block"] == [32, 1, 1]
+    assert rows["scale"]["choices"][0]["launches"][0]["block"] != [32, 1, 1]
+    assert rows["fill<float>"]["launched"]["launches"][0]["grid"] == [4096, 1, 1]
+    command = shlex.split(rows["lonely"]["command"])
+    assert command[:5] == ["kernrec", "analyze", f"{program}:lonely", "--gpu", "t4"]
+    assert app.run([*command[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["choices"]
+
+
+def test_table_shows_the_launch_of_the_file_and_the_best_block(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(["analyze", f"{program}:scale", "--gpu", "t4,l4"]) == 0
+    printed = capsys.readouterr()
+    rows = [line.split() for line in printed.out.splitlines() if line.startswith("scale ")]
+    assert [(row[1], row[2], row[3]) for row in rows] == [("t4", "32768", "32"), ("l4", "32768", "32")]
+    assert f"one kernel in detail: kernrec analyze {program}:scale --gpu t4" in printed.err
+
+
+def test_words_on_one_launch_need_one_kernel(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
+    assert "--grid is for one: name one as in program.cu:scale" in capsys.readouterr().err

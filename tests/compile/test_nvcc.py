@@ -1,0 +1,67 @@
+"""nvcc: where it is found, and programs that it compiles without reading other files."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from kernrec.compile import nvcc
+from kernrec.compile.compiled import CompileError, CompileJob, FileRefusedError, NoCompilerError
+
+PROGRAM = """#include <cstdio>
+#include <vector>
+#include <cuda_runtime.h>
+template <class T> __global__ void scale(int n, T a, T *x)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= a;
+}
+int main() { std::vector<float> h(4); scale<float><<<4, 128>>>(512, 2.f, h.data()); std::printf("done\\n"); }
+"""
+
+
+@pytest.mark.parametrize("variable", ["PATH", "CUDA_HOME", "CUDA_PATH"])
+def test_nvcc_is_found_in_each_place(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("nvcc", "g++"):
+        program = tmp_path / "bin" / name
+        program.write_text("#!/bin/sh\n", encoding="utf-8")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "g++").symlink_to(tmp_path / "bin" / "g++")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(other))
+    monkeypatch.setenv(variable, str(tmp_path / "bin" if variable == "PATH" else tmp_path))
+    assert nvcc.find_nvcc.__wrapped__() == tmp_path / "bin" / "nvcc"
+
+
+def test_missing_nvcc_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "find_nvcc", lambda: None)
+    with pytest.raises(NoCompilerError, match=r"pip install '\.\[cuda-programs\]'"):
+        nvcc.compile_program(CompileJob(PROGRAM, 80))
+
+
+def test_program_compiles_as_its_author_wrote_it() -> None:
+    if nvcc.find_nvcc() is None:
+        pytest.skip("there is no nvcc")
+    compiled = nvcc.compile_program(CompileJob(PROGRAM, 80, name="scale.cu"))
+    assert "\t.loc\t1 7 " in compiled.ptx
+    assert '.file\t1 "scale.cu"' in compiled.ptx
+    assert [name for name in compiled.resources if "scale" in name]
+
+
+@pytest.mark.parametrize("include", ['"/etc/passwd"', "</etc/passwd>", '"../secret.h"'])
+def test_program_reads_no_other_file(include: str) -> None:
+    if nvcc.find_nvcc() is None:
+        pytest.skip("there is no nvcc")
+    with pytest.raises(FileRefusedError, match="no other file is read"):
+        nvcc.compile_program(CompileJob(f"#include {include}\n{PROGRAM}", 80))
+
+
+def test_program_error_names_its_line() -> None:
+    if nvcc.find_nvcc() is None:
+        pytest.skip("there is no nvcc")
+    with pytest.raises(CompileError, match=r"^scale\.cu:7: "):
+        nvcc.compile_program(CompileJob(PROGRAM.replace("*= a", "*= b"), 80, name="scale.cu"))
