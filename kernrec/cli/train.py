@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
-from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 
@@ -18,7 +17,6 @@ class MeasuredOptions(options.Options):
     """The options that choose measurements."""
 
     op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
-    gpu: Annotated[str | None, option("Only this GPU (`kernrec list gpus`).", "--gpu")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, option("Only this kernel, such as one of yours.")] = None
     db: Annotated[list[Path] | None, option("Database to read; may be repeated. Default: your own.")] = None
 
@@ -27,7 +25,7 @@ class MeasuredOptions(options.Options):
         """The measurements that the options choose."""
         from kernrec.training.load_measurements import MeasurementRequest
 
-        return MeasurementRequest(tuple(self.db or ()), self.op, self.gpu, self.kernel)
+        return MeasurementRequest(tuple(self.db or ()), self.op, None, self.kernel)
 
 
 class TrainOptions(options.Options):
@@ -36,7 +34,6 @@ class TrainOptions(options.Options):
     measured: MeasuredOptions
     out: Annotated[Path | None, option("Folder for models. Default: `models` beside the database.")] = None
     calibrate: Annotated[bool, option("Fit coefficients of the analytical model instead.", "--calibrate")] = False
-    as_json: AsJson = False
 
 
 @options.takes(TrainOptions)
@@ -47,9 +44,6 @@ def train(wanted: TrainOptions) -> None:
     """
     measurements = wanted.measured.measurements
     results = _calibrate(measurements, wanted.out) if wanted.calibrate else _train(measurements, wanted.out)
-    if wanted.as_json:
-        print_json(results)
-        return
     for result in results:
         figures = result["calibration" if wanted.calibrate else "figures"]
         if figures is None:

@@ -33,7 +33,7 @@ def run(*arguments: object, home: Path, **variables: str) -> subprocess.Complete
 
 
 def replaying(recording: Path, database: Path, *more: object) -> list[object]:
-    return ["collect", "--device", "replay", "--replay", recording, "--db", database, *more]
+    return ["collect", "--replay", recording, "--db", database, *more]
 
 
 def measurements(database: Path) -> int:
@@ -117,11 +117,9 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
         (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
         (["--budget", "0m"], "--budget '0m': expected a time"),
-        (["--device", "cpu"], "unknown device 'cpu'; known: cuda, replay"),
-        (["--device", "replay", "--replay", "x.duckdb"], "--device replay needs --db"),
-        (["--device", "replay", "--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
+        (["--replay", "x.duckdb"], "--replay needs --db"),
+        (["--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
         (["--op", "mm", "--replay", "none.duckdb"], "--replay none.duckdb goes with --device replay"),
-        (["--op", "mm", "--seed", "-1"], "--seed is -1; at least 0 is accepted"),
         (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
         (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
         (["--op", "matmull"], "did you mean matmul"),
