@@ -41,6 +41,7 @@ class AnalyzeOptions(options.Options):
     shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None
     dtype: options.Dtype = None
     objective: options.Objective = "pareto"
+    top: options.Top = None
     spec: Annotated[Path | None, option("kernel.toml or T1 .json; of Triton the call's .toml.", panel=_LAUNCH)] = None
     entry: Annotated[str | None, option("The kernel, or a template's instance: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None
@@ -53,6 +54,7 @@ class AnalyzeOptions(options.Options):
     ] = None
     init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("quick, normal or exhaustive: how many configs.")] = None
+    budget: Annotated[int, option("Most instructions of a block.")] = 2_000_000
     recorded: Annotated[Path | None, option("Only configs that this database has rows of.", metavar="DATABASE")] = None
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
     cluster: options.Cluster = None

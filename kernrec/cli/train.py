@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
+from kernrec.cli.output import AsJson, print_json
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 
@@ -34,6 +35,7 @@ class TrainOptions(options.Options):
     measured: MeasuredOptions
     out: Annotated[Path | None, option("Folder for models. Default: `models` beside the database.")] = None
     calibrate: Annotated[bool, option("Fit coefficients of the analytical model instead.", "--calibrate")] = False
+    as_json: AsJson = False
 
 
 @options.takes(TrainOptions)
@@ -44,6 +46,9 @@ def train(wanted: TrainOptions) -> None:
     """
     measurements = wanted.measured.measurements
     results = _calibrate(measurements, wanted.out) if wanted.calibrate else _train(measurements, wanted.out)
+    if wanted.as_json:
+        print_json(results)
+        return
     for result in results:
         figures = result["calibration" if wanted.calibrate else "figures"]
         if figures is None:

@@ -46,6 +46,7 @@ REFINE = ("collect", "--strategy", "refine", "--op", "matmul", "--shape", "m=64,
     [
         ((*ANALYZE, "--objective", "fast"), "unknown objective 'fast'"),
         ((*ANALYZE, "--effort", "lots"), "unknown effort 'lots'"),
+        ((*ANALYZE, "--budget", "0"), "at least 1 is accepted"),
         ((*ANALYZE, "--grid", "3"), "--grid and twice.toml were both given"),
         ((*ANALYZE[:-1], "broken.json/own.duckdb"), "cannot be created: "),
         (("check", "twice.cu", "x=f32[32]", "--budget", "0"), "at least 1 is accepted"),
