@@ -29,7 +29,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         database, model = f"{folder}/measured.duckdb", f"{folder}/model"
-        source = ["--device", "replay", "--replay", str(options.replay)] if options.replay else ["--op", options.op]
+        source = ["--replay", str(options.replay)] if options.replay else ["--op", options.op]
         kernrec("collect", "--budget", options.budget, "--db", database, *source)
         kernrec("db", "info", "--db", database)
         measured = str(options.replay) if options.replay else database  # nothing is learned from replayed rows

@@ -180,7 +180,7 @@ def _add_widths(rows: Sequence[Row], dims: Sequence[str], spread: Spread) -> lis
 
 
 def replayed_space(spaces: Path, out: Path) -> None:
-    """Writes the recorded space that `--device replay` answers from, as it is but for times of compilation and noise
+    """Writes the recorded space that `--replay shipped` answers from, as it is but for times of compilation and noise
     beyond five digits."""
     document = json.loads(gzip.decompress((spaces / "convolution-a4000.t4.json.gz").read_bytes()))
     for result in document["results"]:

@@ -1,4 +1,4 @@
-"""`--bill`: a year's work of a network, and the prices of its energy and of GPUs."""
+"""`--gpus` and `--bill`: a year's work of a network, and the prices of its energy and of GPUs."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,34 +13,36 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.bill import Tariff
     from kernrec.recommender.networks.compare import CardPrice
 
-PARTS = ("gpus", "hours", "utilization", "calls", "energy", "carbon")
-_EXAMPLE = "gpus=200,utilization=60%,energy=0.25EUR/kWh,carbon=380g/kWh"
+_FLEET = ("gpus", "hours", "utilization")
+"""Options beside --bill that say how much runs in a year."""
+PARTS = (*_FLEET, "calls", "energy", "carbon")
+_EXAMPLE = "energy=0.25EUR/kWh,carbon=380g/kWh"
 _HOURS = 8760.0
 _PER_GPU = {"": 1.0, "h": 1.0, "hour": 1.0}
 """Units of a GPU's price: bought, or rented by the hour."""
 
 
 class Billed(Options):
-    """The option for the bill of a year."""
+    """The options for the bill of a year."""
 
+    gpus: Annotated[str | None, option("GPUs that run it, for a year's bill.", "--gpus", panel=NETWORK)] = None
+    hours: Annotated[str | None, option("Hours of the year, of 8760.", "--hours", panel=NETWORK)] = None
+    utilization: Annotated[str | None, option("Share of these hours: 60%.", "--utilization", panel=NETWORK)] = None
     bill: Annotated[
         list[str] | None,
-        option("A year: gpus=9,energy=0.2EUR/kWh,h200=3EUR/h, ...", panel=NETWORK, metavar="PARTS"),
+        option("Prices: energy=0.2EUR/kWh,h200=3EUR/h, ...", panel=NETWORK, metavar="PARTS"),
     ] = None
-    # The names of release 0.1.0 for three parts.
-    gpus: Annotated[str | None, option("As --bill gpus=", "--gpus", hidden=True)] = None
-    hours: Annotated[str | None, option("As --bill hours=", "--hours", hidden=True)] = None
-    utilization: Annotated[str | None, option("As --bill utilization=", "--utilization", hidden=True)] = None
 
     @cached_property
     def parts(self) -> Mapping[str, str]:
-        """The parts of --bill by name."""
-        parts: dict[str, str] = {}
-        named = [f"{name}={value}" for name in PARTS[:3] if (value := getattr(self, name)) is not None]
-        for part in ",".join([*(self.bill or ()), *named]).split(",") if self.bill or named else ():
+        """The parts of --bill by name, with --gpus, --hours and --utilization."""
+        parts = {name: value for name in _FLEET if (value := getattr(self, name)) is not None}
+        for part in ",".join(self.bill or ()).split(",") if self.bill else ():
             name, equals, value = (text.strip() for text in part.partition("="))
             if not (name and equals and value):
                 raise UsageError(f"--bill {part!r:.60}: expected parts such as {_EXAMPLE}")
+            if name in _FLEET:
+                raise UsageError(f"--bill {part!r:.60}: use --{name} {value:.40}")
             if name in parts:
                 raise UsageError(f"--bill has {name} twice")
             parts[name] = value
@@ -57,11 +59,11 @@ class Billed(Options):
         if not parts:
             return None
         if {"calls", "gpus"} <= parts.keys():
-            raise UsageError("--bill has calls and gpus; either says how much runs in a year")
+            raise UsageError("--bill calls and --gpus were both given; either says how much runs in a year")
         if "gpus" not in parts and (alone := next((name for name in ("hours", "utilization") if name in parts), None)):
-            raise UsageError(f"--bill: {alone} needs gpus, how many GPUs run the network, such as gpus=200")
+            raise UsageError(f"--{alone} needs --gpus, how many GPUs run the network, such as --gpus 200")
         if not {"calls", "gpus"} & parts.keys():
-            raise UsageError(f"--bill: {next(iter(parts))} needs gpus, such as gpus=200, or calls a year, such as 1e9")
+            raise UsageError(f"--bill {next(iter(parts))} needs --gpus, such as --gpus 200, or calls a year: calls=1e9")
         from kernrec.recommender.networks.bill import Tariff
 
         return Tariff(
@@ -88,7 +90,7 @@ class Billed(Options):
             try:
                 card = find_gpu(name)
             except UnknownGPU:
-                raise unknown("part of --bill", name, [*PARTS, *(gpu.name for gpu in gpus)]) from None
+                raise unknown("part of --bill", name, [*PARTS[len(_FLEET) :], *(gpu.name for gpu in gpus)]) from None
             if card.name not in {gpu.name for gpu in gpus}:
                 raise UsageError(f"--bill {name}={text:.40}: {card.name} is not among the GPUs that are compared")
             value, currency, unit = quantity.price(
@@ -103,9 +105,9 @@ class Billed(Options):
 
 
 def _gpu_seconds(parts: Mapping[str, str]) -> float:
-    gpus = quantity.number("--bill gpus", parts.get("gpus", "0"))
-    hours = quantity.number("--bill hours", parts["hours"]) if "hours" in parts else _HOURS
-    share = quantity.fraction("--bill utilization", parts["utilization"]) if "utilization" in parts else 1.0
+    gpus = quantity.number("--gpus", parts.get("gpus", "0"))
+    hours = quantity.number("--hours", parts["hours"]) if "hours" in parts else _HOURS
+    share = quantity.fraction("--utilization", parts["utilization"]) if "utilization" in parts else 1.0
     for name, value, most, expected in (
         ("gpus", gpus if "gpus" in parts and gpus.is_integer() else 1.0 if "gpus" not in parts else 0.0, 1e9,
          "a whole number from 1"),
@@ -113,5 +115,5 @@ def _gpu_seconds(parts: Mapping[str, str]) -> float:
         ("utilization", share, 1.0, "more than 0 % and at most 100 %"),
     ):  # fmt: skip
         if not 0 < value <= most:
-            raise UsageError(f"--bill {name}={parts.get(name, value)}: {expected} is expected")
+            raise UsageError(f"--{name} {parts.get(name, value)}: {expected} is expected")
     return gpus * hours * 3600.0 * share

@@ -23,7 +23,6 @@ def export(
     database: Path,
     selected: Selection,
     *,
-    models: bool,
     licence: str | None,
     key: Path | None,
     dry_run: bool,
@@ -32,17 +31,15 @@ def export(
 
     key: file of the private key that signs it; None: it stays unsigned.
     """
-    from kernrec.recommender.estimate.shared_models import models_in
     from kernrec.store.keys import Signer
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
     signer = Signer.of(key) if key else None
-    files = models_in(database.parent / "models") if models else {}
     with Database.open(database) as opened, scratch_folder() as folder:
         secret = "dry run" if dry_run else secret_of(database)
-        leaving = outgoing(opened, selected, secret, folder, licence, files)
+        leaving = outgoing(opened, selected, secret, folder, licence)
         if not leaving.measurements:
             raise KernrecError(f"{database} has no such measurements")
         print_leaving(leaving)
@@ -53,13 +50,11 @@ def export(
     print(f"written to {path}, licence {leaving.manifest.licence}{'' if signer else ', not signed'}")
 
 
-def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
+def import_(path: Path, database: Path, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
     untrusted: also if it is not signed, or by an unknown key.
     """
-    from kernrec.recommender.estimate.shared_models import take_models
-
     bundle = read_bundle(place_at(path))
     print_manifest(bundle.manifest)
     if not untrusted and not trusts(bundle.signer):
@@ -72,13 +67,8 @@ def import_(path: Path, database: Path, models: bool, untrusted: bool) -> None:
     signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
     print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, {signed}")
     print_notes(notes)
-    if bundle.manifest.models and models:
-        taken, own = take_models(bundle, database.parent / "models")
-        print(f"{counted(len(taken), 'file')} of models taken")
-        if own:
-            print_notes([f"kept as they are: {counted(len(own), 'file')} of models of your own"])
-    elif bundle.manifest.models:
-        print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models, which --models takes"])
+    if bundle.manifest.models:
+        print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` makes them"])
 
 
 def is_bundle(path: Path) -> bool:

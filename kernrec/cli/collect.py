@@ -18,7 +18,6 @@ __all__ = ["collect", "print_collected"]
 _SEARCHES = ("guide", "genetic")
 _ONLY_FOR = {
     "effort": ("all",),
-    "no_resume": ("all",),
     "objective": ("refine", *_SEARCHES),
     "until": ("refine",),
     "dry_run": ("refine",),
@@ -63,11 +62,8 @@ class CollectOptions(options.Options):
     effort: Annotated[
         str | None, typer.Option(help="all: configs to measure per problem: quick, normal (the default) or exhaustive.")
     ] = None
-    resume: Annotated[bool, typer.Option(help="Skip what the database already has.")] = True
     db: measuring.Database = None
-    device: measuring.Device = "cuda"
     replay: measuring.Replay = None
-    seed: measuring.Seed = 0
     set_power_limit: measuring.SetPowerLimit = None
     lock_clocks: measuring.LockClocks = None
     cluster: measuring.Cluster = None
@@ -86,14 +82,14 @@ class CollectOptions(options.Options):
             raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
         if strategy.searches and self.op and not self.shape:
             raise UsageError(f"--strategy {strategy} searches one problem: give a --shape with --op")
-        usual = "energy" if strategy.searches and not (self.device == "replay" and self.replay is None) else "latency"
+        usual = "energy" if strategy.searches and self.replay != "shipped" else "latency"
         objective = objective_named(self.objective or usual)
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget = self.budget or ("" if self.until else _BUDGETS.get(strategy, ""))
         seconds, configs = quantity.budget("--budget", budget) if budget else (None, None)
         until = None if self.until is None else quantity.fraction("--until", self.until)
-        recording, database = measuring.replay_files(self.device, self.replay, self.db)  # last: it reads a recording
+        recording, database = measuring.replay_files(self.replay, self.db)  # last: it reads a recording
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -104,27 +100,24 @@ class CollectOptions(options.Options):
             effort=EFFORTS[self.effort or "normal"],
             budget=CampaignBudget(seconds, configs),
             until=until,
-            resume=self.resume,
-            seed=self.seed,
         )
 
     def _strategy(self) -> "Strategy":
         from kernrec.measure.request import Strategy
 
-        nothing = not self.op and self.shape is None and self.workload is None and self.device != "replay"
+        nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
         name = self.strategy or ("plan" if nothing and self.cluster is None else "all")
         if name not in list(Strategy):
             raise unknown("strategy", name, list(Strategy))
         for option, strategies in _ONLY_FOR.items():
-            chosen = getattr(self, option) if option != "no_resume" else not self.resume
-            if chosen and name not in strategies:
+            if getattr(self, option) and name not in strategies:
                 flag, fits = f"--{option.replace('_', '-')}", " or ".join(strategies)
                 raise UsageError(f"{flag} goes with --strategy {fits}; the strategy is {name}")
         return Strategy(name)
 
     def points(self) -> "tuple[OperatingPoint, ...]":
         """The operating points to measure at; only the GPU's own if none is named."""
-        return measuring.limits(self.set_power_limit, self.lock_clocks, self.device)
+        return measuring.limits(self.set_power_limit, self.lock_clocks, self.replay is not None)
 
 
 @options.takes(CollectOptions)

@@ -35,9 +35,7 @@ class ContributeOptions(options.Options):
         bool, typer.Option("--measured", help="Measure nothing: write what an interrupted run measured.")
     ] = False
     db: measuring.Database = None
-    device: measuring.Device = "cuda"
     replay: measuring.Replay = None
-    seed: measuring.Seed = 0
 
 
 @options.takes(ContributeOptions)
@@ -54,7 +52,7 @@ def contribute(wanted: ContributeOptions) -> None:
     from kernrec.store.keys import make_own_key
     from kernrec.store.share.contribution import add_pending, pending_gpus, pending_sessions
 
-    replay, db = measuring.replay_files(wanted.device, wanted.replay, wanted.db)
+    replay, db = measuring.replay_files(wanted.replay, wanted.db)
     database, out = db or paths.user_database(), wanted.out
     if out is not None and out.suffix != ".zip":
         raise UsageError(f"--out {out}: the bundle is a .zip file; name one")
@@ -78,7 +76,6 @@ def contribute(wanted: ContributeOptions) -> None:
         recording=replay,
         strategy=Strategy.PLAN,
         budget=CampaignBudget(seconds, configs),
-        seed=wanted.seed,
         resumed=pending_sessions(database),  # a bundle has the fixed part as it was measured for this one
     )
     cards: list[str] = []

@@ -76,7 +76,6 @@ class ImportOptions(options.Options):
     ] = None
     dtype: Dtype = None
     layout: Layout = None
-    models: Annotated[bool, typer.Option("--models", help="Of a bundle: take its models and calibrations too.")] = False
     untrusted: share.Untrusted = False
     db: share.Database = None
 
@@ -97,7 +96,7 @@ def import_(wanted: ImportOptions) -> None:
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
             raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
-        bundle.import_(file, path, wanted.models, wanted.untrusted)
+        bundle.import_(file, path, wanted.untrusted)
         share.print_withdrawn_copies(path)
         return
     if file.suffix == ".zip":
@@ -174,13 +173,10 @@ class ExportOptions(options.Options):
     bundle: Annotated[
         Path | None, typer.Option(help="Write a bundle to this folder or .zip file instead of printing T4.")
     ] = None
-    models: Annotated[bool, typer.Option("--models", help="Of a bundle: models and calibrations go with it.")] = False
     licence: share.Licence = None
     key: Annotated[str | None, typer.Option(help="Of a bundle: `own`, or the file of the key that signs it.")] = None
     dry_run: share.DryRun = False
     shape: Shape = None
-    dtype: Dtype = None
-    layout: Layout = None
     db: share.Database = None
 
 
@@ -192,8 +188,8 @@ def export(wanted: ExportOptions) -> None:
 
     own, selected = wanted.db or paths.user_database(), wanted.selected
     if wanted.bundle is not None:
-        if wanted.shape or wanted.dtype or wanted.layout:
-            raise UsageError("--shape, --dtype and --layout do not go with --bundle; --gpu, --op, --kernel, --since do")
+        if wanted.shape:
+            raise UsageError("--shape does not go with --bundle; --gpu, --op, --kernel and --since do")
         chosen, licence = selected.selection(own), wanted.licence
         if licence is None and not wanted.dry_run:
             licence = share.asked_licence("those who get the bundle")
@@ -201,26 +197,25 @@ def export(wanted: ExportOptions) -> None:
             wanted.bundle,
             own,
             chosen,
-            models=wanted.models,
             licence=licence,
             key=_key_file(wanted.key),
             dry_run=wanted.dry_run,
         )
         return
-    if selected.since or wanted.models or wanted.licence or wanted.key or wanted.dry_run:
-        raise UsageError("--since, --models, --licence, --key and --dry-run go with --bundle")
+    if selected.since or wanted.licence or wanted.key or wanted.dry_run:
+        raise UsageError("--since, --licence, --key and --dry-run go with --bundle")
     if selected.op is None or selected.gpu is None:
         raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
     from kernrec.gpu import find_gpu
     from kernrec.interop.import_export import export_t4
-    from kernrec.op import problem_from_shape
+    from kernrec.op import find_op, problem_from_shape
     from kernrec.store import Database
 
-    if wanted.shape is None and (wanted.dtype or wanted.layout):
-        raise UsageError("--dtype and --layout need --shape, which was not given")
     problems = None
     if wanted.shape is not None:
-        problems = [problem_from_shape(selected.op, wanted.shape, wanted.dtype, wanted.layout)]
+        op = find_op(selected.op)
+        kinds = [(dtype, layout) for dtype in op.dtypes for layout in op.layouts]
+        problems = [problem_from_shape(selected.op, wanted.shape, dtype, layout) for dtype, layout in kinds]
     card, name = find_gpu(selected.gpu), share.op_name(own, selected.op)
     with Database.open(own) as database:
         text, left_out = export_t4(database, card, problems, name, selected.kernel)
@@ -286,7 +281,6 @@ class VerifyOptions(options.Options):
     list_: Annotated[
         bool, typer.Option("--list", help="Write the place's index.json, which readers of a web server need.")
     ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON about a place.")] = False
 
 
 @app.command("verify")
@@ -303,10 +297,10 @@ def verify(wanted: VerifyOptions) -> None:
     if wanted.place is not None:
         if wanted.db or wanted.remove:
             raise UsageError(f"--db and --remove are about a database, not about {wanted.place}")
-        _verify_place(wanted.place, wanted.list_, wanted.as_json)
+        _verify_place(wanted.place, wanted.list_)
         return
-    if wanted.list_ or wanted.as_json:
-        raise UsageError("--list and --json go with a place: `kernrec db verify PLACE`")
+    if wanted.list_:
+        raise UsageError("--list goes with a place: `kernrec db verify PLACE`")
     from kernrec.store import Database
     from kernrec.store.marks import file_state
     from kernrec.store.reader import find_faults
@@ -337,10 +331,7 @@ def verify(wanted: VerifyOptions) -> None:
     print(f"{counted(rows, 'row')}, none changed since it was written")
 
 
-def _verify_place(name: str, listed: bool, as_json: bool) -> None:
-    import json
-    from dataclasses import asdict
-
+def _verify_place(name: str, listed: bool) -> None:
     from kernrec.store.share.check import check_place
     from kernrec.store.share.object_store import place_of
     from kernrec.store.share.push import write_list
@@ -348,12 +339,9 @@ def _verify_place(name: str, listed: bool, as_json: bool) -> None:
     place = place_of(name)
     with Steps(f"checking the bundles of {place.title}"):
         report = check_place(place)
-    if as_json:
-        print(json.dumps(asdict(report), indent=2))
-    else:
-        if report.rows:
-            print_contributed(None, report.rows)
-        print(f"{counted(report.bundles, 'bundle')}" + (f", {len(report.bad)} refused" if report.bad else ""))
+    if report.rows:
+        print_contributed(None, report.rows)
+    print(f"{counted(report.bundles, 'bundle')}" + (f", {len(report.bad)} refused" if report.bad else ""))
     if listed:
         write_list(place, report.bad)
     print_notes(report.unlike())

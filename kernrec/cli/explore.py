@@ -23,14 +23,10 @@ class ExploreOptions(options.Options):
     shape: options.Shapes = None
     dtype: options.Dtype = None
     workload: options.WorkloadName = None
-    batch: options.Batch = None
-    context: options.Context = None
-    tp: options.TensorParallel = 1
     output: Annotated[Path | None, option("Write the page into this .html file.", "--output", "-o", panel=PRINTED)] = (
         None
     )
     port: Annotated[int, option("Port of 127.0.0.1; 0 for a free one.", panel=PRINTED)] = 8350
-    db: options.Databases = None
 
 
 @options.takes(ExploreOptions)
@@ -44,10 +40,6 @@ def explore(wanted: ExploreOptions) -> None:
         raise UsageError("--op and --kernel were both given; a kernel has its op")
     if wanted.shape and wanted.workload and not wanted.workload.lower().endswith(".onnx"):
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
-    if wanted.workload is None and (wanted.batch, wanted.tp, wanted.context) != (None, 1, None):
-        raise UsageError("--batch, --tp and --context are for a --workload")
-    if len(wanted.batches) > 1:
-        raise UsageError(f"--batch {wanted.batch}: the page shows one batch; give one number")
     if wanted.output is not None:
         _write(wanted, wanted.output)
     else:
@@ -61,7 +53,7 @@ def _serve(wanted: ExploreOptions) -> None:
     from kernrec.recommender import Recommender
 
     gpus, network = find_gpus(wanted.gpu), _workload(wanted)
-    recommender = Recommender(databases=wanted.db)
+    recommender = Recommender()
     shown = _subjects(recommender, wanted, None, "" if wanted.kernel else wanted.op or "matmul")[0]
     chosen: dict[str, Any] = {
         "gpus": [card.name for card in gpus],
@@ -106,7 +98,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     if wanted.kernel and wanted.workload:
         raise UsageError("--kernel goes with --shape and --dtype, without --workload")
     gpus, network = find_gpus(wanted.gpu), _workload(wanted)
-    recommender = Recommender(databases=wanted.db)
+    recommender = Recommender()
     subjects = _subjects(recommender, wanted, network, wanted.op) if wanted.op or wanted.kernel else []
     with Steps("the report: answers"):
         answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))

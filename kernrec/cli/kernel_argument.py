@@ -40,7 +40,6 @@ class AnalyzeOptions(options.Options):
     gpu: options.Gpus = ""
     shape: Annotated[str | None, option("Dimensions, if not those of the spec.", panel=options.PROBLEM)] = None
     dtype: options.Dtype = None
-    layout: options.Layout = None
     objective: options.Objective = "pareto"
     top: options.Top = None
     why: options.Why = False

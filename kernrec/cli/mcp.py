@@ -13,7 +13,6 @@ class McpOptions(options.Options):
 
     folder: Annotated[Path | None, option("Folder whose files tools may read. Default: none.")] = None
     time_limit: Annotated[str, option("Processor time of a check or an analysis: 60s.")] = "60s"
-    db: options.Databases = None
 
 
 @options.takes(McpOptions)
@@ -26,4 +25,4 @@ def mcp(wanted: McpOptions) -> None:
     from kernrec.checking.limits import Limits
     from kernrec.mcp.server import serve
 
-    serve(wanted.db, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))
+    serve(None, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))

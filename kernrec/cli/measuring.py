@@ -12,7 +12,7 @@ import typer
 from kernrec.cli.format import print_notes
 from kernrec.cli.quantity import hertz, watts
 from kernrec.cli.steps import Steps
-from kernrec.errors import UsageError, unknown
+from kernrec.errors import UsageError
 
 if TYPE_CHECKING:
     from kernrec.measure.request import CollectResult, Report, Stopping
@@ -28,10 +28,13 @@ def present(text: str) -> str:
 
 Gpu = Annotated[str, typer.Option("--gpu", callback=present, help="auto, or the index of a GPU in this machine.")]
 
-_DEVICES = ("cuda", "replay")
+_SHIPPED = "shipped"
+"""The value of --replay that names the recorded space that ships."""
 Database = Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")]
-Device = Annotated[str, typer.Option(help="cuda: measure on a GPU. replay: answer from recorded measurements.")]
-Replay = Annotated[Path | None, typer.Option(help="Database whose measurements to replay.")]
+Replay = Annotated[
+    str | None,
+    typer.Option(help="Without a GPU: a database whose measurements are replayed, or `shipped` for a recorded space."),
+]
 SetPowerLimit = Annotated[
     str | None,
     typer.Option(help="Power limits to set on the card and to measure at, such as 200W,250W; restored afterwards."),
@@ -45,37 +48,32 @@ LockClocks = Annotated[
 Cluster = Annotated[
     str | None, typer.Option(help="Measure on a Ray cluster: auto, or host:port of its head node.", metavar="ADDRESS")
 ]
-Seed = Annotated[int, typer.Option(min=0, metavar="<int>", help="Seed of all random choices.")]
 
 
-def replay_files(device: str, replay: Path | None, db: Path | None) -> tuple[Path | None, Path | None]:
-    """(--replay, --db), with what ships if `--device replay` names neither; `UsageError` if they do not fit."""
-    if device not in _DEVICES:
-        raise unknown("device", device, _DEVICES)
-    if device != "replay" and replay is not None:
-        raise UsageError(f"--replay {replay} goes with --device replay, but --device is {device}")
-    if device != "replay":
-        return replay, db
-    if replay is not None:
+def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the recording of --replay and the database; `UsageError` if they do not go together."""
+    if replay is None:
+        return None, db
+    if replay != _SHIPPED:
         if db is None:
-            raise UsageError("--device replay needs --db, so that replayed rows are not mixed with your measurements")
-        return replay, db
+            raise UsageError("--replay needs --db, so that replayed rows are not mixed with your measurements")
+        return Path(replay), db
     from kernrec.measure.device import shipped_recording
 
     chosen = db or shipped_recording.replayed_database()
     with Steps("reading the recorded space that ships"):
         file = shipped_recording.shipped_recording()
-    print_notes([f"--replay not given: {shipped_recording.DESCRIPTION}; rows go to {chosen}"])
+    print_notes([f"{shipped_recording.DESCRIPTION}; rows go to {chosen}"])
     return file, chosen
 
 
-def limits(set_power_limit: str | None, lock_clocks: str | None, device: str) -> "tuple[OperatingPoint, ...]":
+def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool) -> "tuple[OperatingPoint, ...]":
     """The operating points that --set-power-limit and --lock-clocks ask for; one, the card's own, without them."""
     from kernrec.measure.collect import operating_points
 
     for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
-        if text is not None and device == "replay":
-            raise UsageError(f"{flag} {text} goes with --device cuda; a recording is replayed as it was recorded")
+        if text is not None and replayed:
+            raise UsageError(f"{flag} {text} goes without --replay; a recording is replayed as it was recorded")
     return operating_points(
         [watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
         [hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],

@@ -31,12 +31,6 @@ class MonitorOptions(options.Options):
     replay: Annotated[Path | None, typer.Option(help="Show a recorded trace instead; no GPU is needed.")] = None
     trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv or .parquet file.")] = None
     period: Annotated[str, typer.Option(help="Time between two samples, such as 100ms.")] = "100ms"
-    launches: Annotated[
-        int | None, typer.Option("--calls", help="How often the command calls the kernel, to print joules per call.")
-    ] = None
-    device: Annotated[
-        str, typer.Option(help="GPU: its number in nvidia-smi, or its UUID. Default: the first visible one.")
-    ] = "auto"
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
     @property
@@ -46,8 +40,6 @@ class MonitorOptions(options.Options):
             raise UsageError("give exactly one of: a command after --, --pid, --replay")
         if self.trace is not None and self.trace.suffix not in (".csv", ".parquet"):
             raise UsageError(f"--trace {self.trace}: expected a .csv or .parquet file")
-        if self.launches is not None and self.launches < 1:
-            raise UsageError(f"--calls {self.launches}: at least 1 is accepted")
         period_s = duration("--period", self.period)
         if not 0.001 <= period_s <= 3600:
             raise UsageError(f"--period {self.period}: from 1ms to 1h is accepted")
@@ -59,8 +51,8 @@ def monitor(wanted: MonitorOptions) -> None:
     """Monitor a GPU while a command runs, and print energy, mean power, clocks, temperature and throttle reasons.
 
     Standard output and the exit status are the command's; the summary goes to standard error. Signals are passed on to
-    the command; processes that it leaves running are not waited for. Energy is of the whole board. NVML does not count
-    launches: give their number with --calls.
+    the command; processes that it leaves running are not waited for. Energy is of the whole board.
+    The GPU is the first that CUDA_VISIBLE_DEVICES leaves.
     """
     from kernrec.measure.monitor.trace import TraceFile, TraceSample, read_trace, summarize_trace, write_trace
     from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
@@ -77,7 +69,7 @@ def monitor(wanted: MonitorOptions) -> None:
             for sample in samples[:: max(len(samples) // _REPLAYED_LINES, 1)]:
                 print(line(sample))
     else:
-        reader = NvmlReader(wanted.device)
+        reader = NvmlReader()
         notes, title = reader.notes, f"{reader.name}, one sample every {human(period_s, 's')}"
         with nullcontext() if trace is None else TraceFile(trace) as file:
 
@@ -93,7 +85,7 @@ def monitor(wanted: MonitorOptions) -> None:
                 status = watch_command(wanted.command or [], reader, period_s, show)
         if sys.stderr.isatty():
             print(file=sys.stderr)
-    summary = summarize_trace(samples, wanted.launches)
+    summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
     # Standard output belongs to the command, as with `time`.
@@ -140,8 +132,4 @@ def _lines(summary: "TraceSummary", title: str) -> list[str]:
         lines.append(f"  temperature  maximum {summary.max_temperature_c:.0f} C")
     reasons = [f"{name} {share * 100:.0f} %" for name, share in summary.throttled.items()]
     lines.append(f"  throttled    {', '.join(reasons) or 'never'} (share of samples)")
-    if summary.joules_per_call is not None:
-        lines.append(
-            f"  per call     {human(summary.joules_per_call, 'J')} ({summary.calls} calls, idle power included)"
-        )
     return lines

@@ -60,7 +60,7 @@ Layout = Annotated[str | None, option("Tensor layout, such as nhwc.", panel=PROB
 Inputs = Annotated[str, option("Values computed on: random or zeros.", panel=PROBLEM)]
 WorkloadName = Annotated[
     str | None,
-    option("Network: name, config.json[:prefill], .onnx, ...", "--workload", panel=NETWORK),
+    option("Network: name, config.json, .onnx, ...", "--workload", panel=NETWORK),
 ]
 Batch = Annotated[str | None, option("Items of one pass; several: 1,8,32.", panel=NETWORK)]
 Context = Annotated[int | None, option("Tokens attended to, or of the prompt.", panel=NETWORK)]
@@ -82,6 +82,7 @@ Cluster = Annotated[str | None, option("Ray cluster: auto, or host:port of its h
 ANY, SWEEP = "any", "sweep"
 """Values of `--clock`: each config at its best clock, and a table at several; `--power-limit` takes `sweep`, too."""
 
+_TABLES = [Form.TABLE, Form.WIDE, Form.MARKDOWN]
 _Kind = TypeVar("_Kind", bound="Options")
 
 
@@ -180,31 +181,35 @@ class Options:
         if shapes and not self.workload:
             network = shapes_as_network(self.op, shapes, self.dtype, self.layout)
             return NetworkRequest(network, None, self.dtype, backend=self.whose)
-        name, _, phase = (self.workload or "").rpartition(":")
-        if phase not in ("decode", "prefill"):
-            name, phase = self.workload or "", self.phase or ""
+        phase = (self.workload or "").rpartition(":")[2]
+        if phase in ("decode", "prefill"):
+            raise UsageError(f"--workload {self.workload!r:.80}: a phase has its own option, --phase {phase}")
         return NetworkRequest(
-            name or None, self.op or None, self.dtype, self.layout, open_dimensions(shapes),
-            next(iter(self.batches), None), self.tp, self.context, phase or None, self.whose,
+            self.workload, self.op or None, self.dtype, self.layout, open_dimensions(shapes),
+            next(iter(self.batches), None), self.tp, self.context, self.phase, self.whose,
         )  # fmt: skip
 
 
 class Printed(Options):
     """The options for the form in which an answer is printed."""
 
-    form_name: Annotated[str | None, option("table, wide, csv, markdown or json.", "--format", panel=PRINTED)] = None
+    form_name: Annotated[str | None, option("table, wide or markdown.", "--format", panel=PRINTED)] = None
     as_json: AsJson = False
-    as_csv: Annotated[bool, option("As --format csv", "--csv", hidden=True)] = False
+    as_csv: Annotated[bool, option("Print CSV.", "--csv", panel=PRINTED)] = False
 
     @cached_property
     def form(self) -> Form:
-        """The form of --format or --json."""
-        name = self.form_name or ("csv" if self.as_csv else None)
-        if name is not None and name not in list(Form):
-            raise unknown("format", name, list(Form))
-        if self.as_json and name not in (None, Form.JSON):
-            raise UsageError(f"--json and --format {name} were both given; an answer is printed in one form")
-        return Form.JSON if self.as_json else Form(name or Form.TABLE)
+        """The form of --format, --json or --csv."""
+        name = self.form_name
+        if name in (Form.JSON, Form.CSV):
+            raise UsageError(f"--format {name} was removed; use --{name}")
+        if name is not None and name not in _TABLES:
+            raise unknown("format", name, _TABLES)
+        named = [*([f"--format {name}"] if name else []), *(["--json"] if self.as_json else [])]
+        named += ["--csv"] if self.as_csv else []
+        if len(named) > 1:
+            raise UsageError(f"{named[0]} and {named[1]} were both given; an answer is printed in one form")
+        return Form.JSON if self.as_json else Form.CSV if self.as_csv else Form(name or Form.TABLE)
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:

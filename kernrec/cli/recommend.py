@@ -8,7 +8,7 @@ from kernrec import paths
 from kernrec.cli import options
 from kernrec.cli.bill import Billed
 from kernrec.cli.emitted import EmitFormat, Output, UntrustedSource, emitted_format, write_emitted
-from kernrec.cli.options import ANY, CHOICE, SWEEP, option
+from kernrec.cli.options import ANY, CHOICE, NETWORK, SWEEP, option
 from kernrec.cli.output import Form, print_csv, print_json
 from kernrec.errors import UsageError
 
@@ -31,7 +31,7 @@ class RecommendOptions(options.Options):
     workload: options.WorkloadName = None
     batch: options.Batch = None
     context: options.Context = None
-    phase: Annotated[str | None, option("As config.json:prefill", "--phase", hidden=True)] = None
+    phase: Annotated[str | None, option("Of a config.json: decode or prefill.", "--phase", panel=NETWORK)] = None
     tp: options.TensorParallel = 1
     billed: Billed
     objective: options.Objective = "pareto"
@@ -106,8 +106,8 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and --format {form} were both given; what is emitted is written as it is": emitted
-        and form is not Form.TABLE,
+        f"--emit and {'--' if form in (Form.JSON, Form.CSV) else '--format '}{form} were both given; what is emitted is"
+        " written as it is": emitted and form is not Form.TABLE,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
         "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
@@ -116,8 +116,8 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         and not wanted.of_shapes,
         "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
         and (kernel or emitted),
-        "--emit and --bill were both given; a bill is printed, a config is written": billed and emitted,
-        "--kernel goes without --bill; a bill is of an --op or a --workload": billed and kernel,
+        "--emit goes without a bill (--gpus, --bill), which is printed": billed and emitted,
+        "--kernel goes without a bill (--gpus, --bill), which is of an --op or a --workload": billed and kernel,
     }
     for message, applies in refused.items():
         if applies:

@@ -75,10 +75,9 @@ class PushOptions(options.Options):
     """The options of `kernrec db push`."""
 
     place: Place
-    selected: Selected
+    gpu: Annotated[str | None, typer.Option("--gpu", help="Only measurements of this GPU.")] = None  # type: ignore[assignment]
     licence: Licence = None
     dry_run: DryRun = False
-    db: Database = None
 
 
 @options.takes(PushOptions)
@@ -88,12 +87,14 @@ def push(wanted: PushOptions) -> None:
     Names of user and machine, GPU UUIDs and paths stay here. What you withdrew is withdrawn there, too. An interrupted
     push leaves whole bundles; the next one goes on.
     """
+    from kernrec.gpu import find_gpu
     from kernrec.store.keys import Signer, key_file, make_own_key
+    from kernrec.store.share import Selection
     from kernrec.store.share.object_store import place_of
     from kernrec.store.share.push import push as push_rows
 
-    place, own = place_of(wanted.place), wanted.db or paths.user_database()
-    chosen = wanted.selected.selection(own)
+    place, own = place_of(wanted.place), paths.user_database()
+    chosen = Selection(wanted.gpu and find_gpu(wanted.gpu).name)
     make_own_key()
     signer = Signer.of(key_file())
     licence = wanted.licence
@@ -204,7 +205,8 @@ class WithdrawOptions(options.Options):
     ] = None
     row: Annotated[list[str] | None, typer.Option(help="Key of a measurement, as --dry-run lists it.")] = None
     session: Annotated[str | None, typer.Option(help="Session that was measured in.")] = None
-    selected: Selected
+    gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
+    kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
     merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False
     reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = ""
     dry_run: DryRun = False
@@ -218,22 +220,23 @@ def withdraw(wanted: WithdrawOptions) -> None:
     At a place this holds for what your own key pushed, and for every copy of it that others pulled or merged; what
     others shared stays. Merging, bundles and pushes carry it.
     """
+    from kernrec.gpu import find_gpu
     from kernrec.store.connection import quoted
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.rows import Row
+    from kernrec.store.share import Selection
     from kernrec.store.share.manifest import TEXT
     from kernrec.store.share.object_store import place_of
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 
-    chosen = wanted.selected
-    if not (wanted.row or wanted.session or wanted.merged or chosen.gpu or chosen.op or chosen.kernel or chosen.since):
-        raise UsageError("say which measurements: --row, --session, --gpu, --op, --kernel, --since or --merged")
+    if not (wanted.row or wanted.session or wanted.gpu or wanted.kernel or wanted.merged):
+        raise UsageError("say which measurements: --row, --session, --gpu, --kernel or --merged")
     if wanted.merged and wanted.place:
         raise UsageError(f"--merged is about a database; at {wanted.place} your key withdraws only what it pushed")
     if not TEXT.fullmatch(wanted.reason):
         raise UsageError("--reason: one line of at most 200 characters is expected")
     own = wanted.db or paths.user_database()
-    condition = chosen.selection(own).condition()
+    condition = Selection(wanted.gpu and find_gpu(wanted.gpu).name, None, wanted.kernel).condition()
     if wanted.session:
         condition += f" AND session = {quoted(wanted.session)}"
     if wanted.row:

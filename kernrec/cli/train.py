@@ -18,7 +18,6 @@ class MeasuredOptions(options.Options):
     """The options that choose measurements."""
 
     op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
-    gpu: Annotated[str | None, option("Only this GPU (`kernrec list gpus`).", "--gpu")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, option("Only this kernel, such as one of yours.")] = None
     db: Annotated[list[Path] | None, option("Database to read; may be repeated. Default: your own.")] = None
 
@@ -27,7 +26,7 @@ class MeasuredOptions(options.Options):
         """The measurements that the options choose."""
         from kernrec.training.load_measurements import MeasurementRequest
 
-        return MeasurementRequest(tuple(self.db or ()), self.op, self.gpu, self.kernel)
+        return MeasurementRequest(tuple(self.db or ()), self.op, None, self.kernel)
 
 
 class TrainOptions(options.Options):

@@ -248,7 +248,7 @@ class Recommendation(AnswerNames):
         return tabular.html(self)
 
     def to_arrow(self) -> Any:
-        """Return the choices, then the baselines, as a `pyarrow.Table` with the columns of `--format csv`.
+        """Return the choices, then the baselines, as a `pyarrow.Table` with the columns of `--csv`.
 
         Pandas takes it by `.to_pandas()`, polars by `polars.from_arrow`.
 

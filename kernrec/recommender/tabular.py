@@ -1,6 +1,6 @@
 """Answers as rows of plain values, and from them text, HTML and Arrow: what programs and notebooks show and compute on.
 
-A row is a choice or the baseline of a backend; its columns are those of `--format csv`, in SI units.
+A row is a choice or the baseline of a backend; its columns are those of `--csv`, in SI units.
 Answers show themselves by these functions, so that their classes cannot be imported here.
 """
 

@@ -160,7 +160,7 @@ class Database(DatabaseQueries):
     def memory(cls) -> "Database":
         """An empty database in memory."""
         connection = connect_memory()
-        schema.migrate(connection, 0)
+        schema.migrate(connection, 0, views=False)
         return cls(connection, "the database in memory")
 
     def close(self) -> None:

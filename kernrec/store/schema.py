@@ -55,8 +55,11 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(Migration(int(file.name[:3]), file.stem[4:], file.read_text(encoding="utf-8")) for file in files)
 
 
-def migrate(connection: "DuckDBPyConnection", done: int) -> None:
-    """Apply the steps after number `done`, each in a transaction, and make the views anew."""
+def migrate(connection: "DuckDBPyConnection", done: int, *, views: bool = True) -> None:
+    """Apply the steps after number `done`, each in a transaction, and make the views anew.
+
+    kernrec never looks a view up, and making them takes half of the time: `views` is False if nobody else can.
+    """
     connection.execute("USE db")
     try:
         # The layout after all steps is cached and made in a third of their time; views of early steps are not in it.
@@ -65,7 +68,7 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
                 for statement in layout_of().statements.values():
                     connection.execute(statement)
                 for step in migrations():
-                    _record(connection, step)
+                    _record(connection, step, views)
         for step in () if whole else migrations()[done:]:
             with transaction(connection):
                 connection.execute(step.sql)
@@ -76,10 +79,10 @@ def migrate(connection: "DuckDBPyConnection", done: int) -> None:
         connection.execute("USE memory")
 
 
-def _record(connection: "DuckDBPyConnection", step: Migration) -> None:
+def _record(connection: "DuckDBPyConnection", step: Migration, views: bool = True) -> None:
     applied_at = datetime.now(UTC).replace(tzinfo=None)
     connection.execute("INSERT INTO migration VALUES (?, ?, ?)", [step.number, step.name, applied_at])
-    if step is migrations()[-1] and step.number >= _VIEWS_APART:
+    if views and step is migrations()[-1] and step.number >= _VIEWS_APART:
         connection.execute(views_sql())
 
 

@@ -382,7 +382,7 @@ def test_csv_of_a_sweep_has_every_block(folder: Path, run: Run) -> None:
     assert "alike" in done.stdout  # the table merges blocks of equal cost
     question = ("recommend", "--kernel", "scale", "--gpu", "t4", "--objective", "latency", "--top", "99")
     blocks = sorted(f"block_x={n}" for n in (64, 128, 256, 512))
-    rows = list(csv.DictReader(io.StringIO(run(*question, "--format", "csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(run(*question, "--csv").stdout)))
     assert sorted(row["config"] for row in rows) == blocks
     choices = json.loads(run(*question, "--json").stdout)["choices"]
     assert sorted(f"block_x={choice['config']['block_x']}" for choice in choices) == blocks

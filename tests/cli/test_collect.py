@@ -33,7 +33,7 @@ def run(*arguments: object, home: Path, **variables: str) -> subprocess.Complete
 
 
 def replaying(recording: Path, database: Path, *more: object) -> list[object]:
-    return ["collect", "--device", "replay", "--replay", recording, "--db", database, *more]
+    return ["collect", "--replay", recording, "--db", database, *more]
 
 
 def measurements(database: Path) -> int:
@@ -117,11 +117,8 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
         (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
         (["--budget", "0m"], "--budget '0m': expected a time"),
-        (["--device", "cpu"], "unknown device 'cpu'; known: cuda, replay"),
-        (["--device", "replay", "--replay", "x.duckdb"], "--device replay needs --db"),
-        (["--device", "replay", "--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
-        (["--op", "mm", "--replay", "none.duckdb"], "--replay none.duckdb goes with --device replay"),
-        (["--op", "mm", "--seed", "-1"], "--seed is -1; at least 0 is accepted"),
+        (["--replay", "x.duckdb"], "--replay needs --db"),
+        (["--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
         (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
         (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
         (["--op", "matmull"], "did you mean matmul"),
@@ -148,7 +145,7 @@ def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_g
     done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "--device replay works without" in done.stderr
+    assert "--replay works without" in done.stderr
 
 
 def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has_gpu: bool) -> None:

@@ -60,7 +60,7 @@ def test_json_and_csv_have_the_table(question: list[str], capsys: pytest.Capture
     assert 100 <= row["best_power_limit_w"] <= 350
     assert row["memory"]["weights_bytes"] == pytest.approx(16.06e9, rel=1e-3)
     assert row["dominant_layers"][0]["layer"] == "mlp gate_up_proj"
-    assert run([*question, "--format", "csv"]) == 0
+    assert run([*question, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [each["fits"] for each in rows] == ["True", "False", "True", "False"]
     assert rows[1]["latency_s"] == ""
@@ -84,8 +84,18 @@ def test_the_same_question_has_the_same_answer_in_every_command(
 
 
 def test_a_prompt_is_asked_for_by_its_phase(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    model = f"{question[2]}:prefill"
-    words = ["--workload", model, "--gpu", "h100,l40s", "--context", "1024", "--dtype", "fp8"]
+    words = [
+        "--workload",
+        question[2],
+        "--phase",
+        "prefill",
+        "--gpu",
+        "h100,l40s",
+        "--context",
+        "1024",
+        "--dtype",
+        "fp8",
+    ]
     assert run(["recommend", *words]) == 0
     assert "ms/prompt" in capsys.readouterr().out
     assert run(["recommend", *words, "--json"]) == 0
@@ -101,7 +111,7 @@ def test_what_does_not_fit_gets_a_line_and_no_time(capsys: pytest.CaptureFixture
     assert shown.out == ""
     assert "does not fit: it needs 143 GB (weights 141 GB" in shown.err
     assert "it fits with --tp 8" in shown.err
-    for words in (("--power-limit", "sweep"), ("--bill", "gpus=8"), ("--json",)):
+    for words in (("--power-limit", "sweep"), ("--gpus", "8"), ("--json",)):
         assert run(["recommend", *seventy, "--gpu", "rtx4090", *words]) == 1
         assert capsys.readouterr().out == ""
     assert run(["recommend", *seventy, "--gpu", "rtx4090,h200,l4"]) == 0
@@ -121,7 +131,7 @@ def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys: pytest
         assert not any("fastest" in name or "choice" in name for name in names)
         stacks = {layer["line"]["stack"] for layer in answer["layers"] if layer["line"]}
         assert stacks == {"vLLM"}
-    assert run(["recommend", *DECODE, "--format", "csv"]) == 0
+    assert run(["recommend", *DECODE, "--csv"]) == 0
     for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
         assert row["run"] == ("vLLM" if row["pays"] == "False" else row["kernel"])
 
@@ -144,7 +154,7 @@ def test_a_bill_of_gpus_says_more_or_less_in_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    fleet = ("--bill", "gpus=200,hours=8760,utilization=60%,carbon=380g/kWh")
+    fleet = ("--gpus", "200", "--hours", "8760", "--utilization", "60%", "--bill", "carbon=380g/kWh")
     assert run(["recommend", "--workload", "bert-base", "--gpu", "l4", "--objective", "energy", *fleet]) == 0
     out = capsys.readouterr().out
     assert "CO2 [t]" in out

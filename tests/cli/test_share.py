@@ -90,7 +90,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("pull", "PLACE is missing; expected: folder, or a URL"),
         ("push", "PLACE is missing; expected: folder, or a URL"),
         ("verify nowhere", "there is no folder"),
-        ("verify --list", "--list and --json go with a place"),
+        ("verify --list", "--list goes with a place"),
         ("verify x --remove", "--db and --remove are about a database"),
         (["trust", "5f" * 32, "--name", ""], "--name '': letters, digits"),
         ("trust me", "is not a public key"),

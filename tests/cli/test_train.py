@@ -334,7 +334,6 @@ def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypa
     ("arguments", "message"),
     [
         (["train", "--op", "conv"], "no measurement of conv2d to learn from"),
-        (["train", "--gpu", "h200"], "no measurement on h200"),
         (["train", "--op", "matmull"], "unknown op"),
         (["evaluate", "--split", "row"], "unknown split 'row'"),
     ],

@@ -93,7 +93,7 @@ def command(folder: Path, address: str, held: tuple[Path, int, int] | None = Non
     recording = folder / "recorded.duckdb"
     if not recording.exists():
         make_recording(recording, CONFIGS, energy=False)
-    replaying = ["--device", "replay", "--replay", str(recording), "--db", str(folder / "own.duckdb")]
+    replaying = ["--replay", str(recording), "--db", str(folder / "own.duckdb")]
     program = [HELD + OFTEN, *map(str, held)] if held else [OFTEN]
     return [sys.executable, "-c", *program, "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
 

@@ -42,7 +42,7 @@ def kill_collect(folder: Path, kills: int, configs: int, seed: int, strategy: st
     """
     draw = random.Random(seed)
     recording, database = make_recording(folder / "recorded.duckdb", configs), folder / "own.duckdb"
-    command = ["collect", "--device", "replay", "--replay", str(recording), "--db", str(database)]
+    command = ["collect", "--replay", str(recording), "--db", str(database)]
     command += _STRATEGIES[strategy]
     acknowledged: set[Moment] = set()
     for _ in range(kills):

@@ -24,7 +24,6 @@ _IMPORTED = (
     "kernrec.measure.campaign.campaign",
     "kernrec.measure.campaign.ingest",
     "kernrec.measure.collect",
-    "kernrec.recommender.estimate.shared_models",
     "kernrec.store.intake",
     "kernrec.store.share.withdraw",
     "kernrec.store.share.pull",

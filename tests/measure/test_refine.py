@@ -161,7 +161,7 @@ def test_what_cannot_be_refined_is_said_before_anything_is_measured(library: Pat
         refine(short)
     with pytest.raises(UsageError, match="collected into itself"):
         refine(request(library, library))
-    with pytest.raises(KernrecError, match="--device replay works without"):
+    with pytest.raises(KernrecError, match="--replay works without"):
         refine(replace(request(None, database), problems=[WantedProblem("x", _matmul())]))
     with pytest.raises(UsageError, match="name what to measure"):
         refine(request(None, database))

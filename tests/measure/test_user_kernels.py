@@ -255,7 +255,7 @@ def test_what_the_spec_says_is_right_goes_before_the_first_config(bench: Bench) 
     assert [config["unroll"] for config in measured(answer)] == [4]
     assert {row["checked_against"] for row in bench.rows()} == {"reference of the spec"}
     again = str(bench.folder / "replayed.duckdb")
-    status, out, _ = bench.run("collect", "--device", "replay", "--replay", str(bench.database), "--db", again)
+    status, out, _ = bench.run("collect", "--replay", str(bench.database), "--db", again)
     assert status == 0
     assert "mine[rows=8,columns=256]f32,any: 6 replayed" in out  # both, and four rounds of the one that is right
 

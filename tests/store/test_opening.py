@@ -169,6 +169,7 @@ with Database.open(Path(sys.argv[1]), read_only=False):
 
 
 @BOTH
+@pytest.mark.usefixtures("read_here")
 def test_a_database_in_use_by_another_process_names_it(filled, read_only, monkeypatch):
     monkeypatch.setattr("kernrec.store.connection.WAIT_S", 0.2)
     holder = subprocess.Popen(

@@ -47,7 +47,7 @@ def library() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise NoGPUError(f"no NVIDIA driver responds ({error}); --device replay works without a GPU") from None
+        raise NoGPUError(f"no NVIDIA driver responds ({error}); --replay works without a GPU") from None
     return pynvml
 
 
@@ -67,7 +67,7 @@ def cards() -> list[Card]:
         sensed = NvmlSensors(nvml.nvmlDeviceGetHandleByIndex(index))
         listed.append(Card(index, sensed.uuid, sensed.name, sensed.others))
     if not listed:
-        raise NoGPUError("the NVIDIA driver finds no GPU; --device replay works without one")
+        raise NoGPUError("the NVIDIA driver finds no GPU; --replay works without one")
     return listed
 
 

@@ -59,20 +59,13 @@ class TraceSummary:
     max_temperature_c: float | None
     throttled: dict[str, float]
     """Share of the samples by throttle reason."""
-    calls: int | None = None
-    """How often the kernel was called; None if unknown."""
-
-    @property
-    def joules_per_call(self) -> float | None:
-        """Energy per call, idle power included; None if the number of calls is unknown."""
-        return self.energy_j / self.calls if self.calls and self.energy_j is not None else None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys carry their unit."""
-        return {**vars(self), "joules_per_call": self.joules_per_call}
+        return dict(vars(self))
 
 
-def summarize_trace(samples: Sequence[TraceSample], calls: int | None = None) -> TraceSummary:
+def summarize_trace(samples: Sequence[TraceSample]) -> TraceSummary:
     """The summary of a trace. Raises `UsageError` if it has no samples."""
     if not samples:
         raise UsageError("the trace has no samples")
@@ -97,7 +90,6 @@ def summarize_trace(samples: Sequence[TraceSample], calls: int | None = None) ->
         min_sm_clock_hz=min(clocks, default=None),
         max_temperature_c=max(temperatures, default=None),
         throttled=dict(sorted(throttled.items(), key=lambda item: -item[1])),
-        calls=calls,
     )
 
 

@@ -51,12 +51,8 @@ class Reader(Protocol):
 class NvmlReader:
     """Reads one GPU of this machine through NVML."""
 
-    def __init__(self, device: str = "auto") -> None:
-        """Find the GPU; raises `KernrecError` if there is none.
-
-        `device` is `auto`, the first that `CUDA_VISIBLE_DEVICES` shows; a number, as `nvidia-smi` counts; or the start
-        of a UUID.
-        """
+    def __init__(self) -> None:
+        """Find the first GPU that `CUDA_VISIBLE_DEVICES` shows; raises `KernrecError` if there is none."""
         self.notes: list[str] = []
         """Remarks about the values for the user, one line each."""
         try:
@@ -64,7 +60,7 @@ class NvmlReader:
         except NoGPUError as error:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {str(error).split(';')[0]}") from None
         try:
-            self._sensors = NvmlSensors(self._find(nvml, device))
+            self._sensors = NvmlSensors(self._find(nvml))
         except nvml.NVMLError as error:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
         self.name = self._sensors.name
@@ -73,20 +69,18 @@ class NvmlReader:
         if others := self._sensors.others:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 
-    def _find(self, nvml: Any, device: str) -> Any:
-        """The handle of the GPU that the user named."""
+    def _find(self, nvml: Any) -> Any:
         count = nvml.nvmlDeviceGetCount()
         if not count:
             raise KernrecError("no NVIDIA GPU can be monitored here: the driver finds none")
-        wanted = device
-        if device == "auto":
-            visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")]
-            usable = len(visible) if "CUDA_VISIBLE_DEVICES" in os.environ else count
-            wanted = visible[0] if visible[0] not in ("", "-1") else "0"
-            if usable > 1:
-                self.notes.append(
-                    f"only one of the {usable} GPUs that the command can use is monitored; choose another with --device"
-                )
+        visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")]
+        usable = len(visible) if "CUDA_VISIBLE_DEVICES" in os.environ else count
+        wanted = visible[0] if visible[0] not in ("", "-1") else "0"
+        if usable > 1:
+            self.notes.append(
+                f"only the first of the {usable} GPUs that the command can use is monitored; CUDA_VISIBLE_DEVICES"
+                " chooses another"
+            )
         if wanted.startswith("MIG-"):
             return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(wanted))
         if wanted.startswith("GPU-"):

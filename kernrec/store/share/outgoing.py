@@ -1,4 +1,4 @@
-"""Rows that leave a machine: selected measurements as segments, and the manifest that lists them and models.
+"""Rows that leave a machine: selected measurements as segments, and the manifest that lists them.
 
 A segment is a Parquet file of rows of one table, named by its content. Private columns leave in another form
 (privacy.py), so a row may leave with another key than it has here.
@@ -14,7 +14,7 @@ from kernrec.errors import UsageError
 from kernrec.store.connection import quoted
 from kernrec.store.database import Database
 from kernrec.store.row_hash import key_expression
-from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Model, Segment, parse_manifest
+from kernrec.store.share.manifest import LICENCE, MOST_TEXTS, TEXT, Manifest, Segment, parse_manifest
 from kernrec.store.share.privacy import PRIVATE, public_column
 from kernrec.version import __version__
 
@@ -66,11 +66,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows and models that would leave."""
+    """Rows that would leave."""
 
     manifest: Manifest
     files: Mapping[str, Path]
-    """By name, the files of the manifest's segments and models."""
+    """By name, the files of the manifest's segments."""
     changed: Mapping[str, int]
     """By column, in how many measurements it leaves in another form than it has here."""
 
@@ -91,7 +91,6 @@ def outgoing(
     secret: str,
     folder: Path,
     licence: str | None = None,
-    models: Mapping[Path, Model] | None = None,
 ) -> Outgoing:
     """Write the rows that would leave a database to a folder.
 
@@ -99,7 +98,6 @@ def outgoing(
         secret: of the database (`privacy.secret_of`).
         folder: for the segments.
         licence: of the rows; None: `LICENCE`.
-        models: by file, the models and calibrations that go with the rows.
 
     Raises:
         UsageError: if others could not read the manifest.
@@ -107,10 +105,9 @@ def outgoing(
     if licence is not None and not TEXT.fullmatch(licence):
         raise UsageError("--licence: one line of at most 200 characters is expected")
     segments = write_segments(database, selection, secret, folder)
-    models = models or {}
     manifest = Manifest(
         tuple(segments),
-        tuple(models.values()),
+        (),
         now(),
         MADE_BY,
         licence or LICENCE,
@@ -119,7 +116,6 @@ def outgoing(
     )
     parse_manifest(manifest.to_bytes(), "what would leave")  # what others refuse stays here
     files = {segment.name: folder / f"{segment.sha256}.parquet" for segment in segments}
-    files |= {model.name: file for file, model in models.items()}
     return Outgoing(manifest, files, taken_out(database, selection, secret))
 
 

@@ -49,7 +49,7 @@ def test_it_is_read_once(own_cache: Path) -> None:
 
 
 def test_search_replays_it_where_nothing_is_named(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["collect", "--strategy", "guide", "--device", "replay", "--budget", "12configs"]) == 0
+    assert run(["collect", "--strategy", "guide", "--replay", "shipped", "--budget", "12configs"]) == 0
     printed = capsys.readouterr()
     assert "latency of 12 of 4362 configs" in " ".join(printed.out.split())
     assert "best by latency" in printed.out
@@ -59,5 +59,5 @@ def test_search_replays_it_where_nothing_is_named(own_cache: Path, capsys: pytes
 
 
 def test_a_recording_that_is_named_still_needs_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["collect", "--device", "replay", "--replay", str(tmp_path / "own.duckdb")]) == 2
+    assert run(["collect", "--replay", str(tmp_path / "own.duckdb")]) == 2
     assert "needs --db" in capsys.readouterr().err
