@@ -21,7 +21,7 @@ Array = np.ndarray
 
 _ROUNDS = (60, 160)
 """Trees of squared and of absolute errors."""
-_LEAVES, _LEVELS, _RATE = 64, 8, 0.15
+_LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Power is recorded with more noise: more trees learn that."""
 _FEWEST_POWERS = 2000
