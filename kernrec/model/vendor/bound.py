@@ -12,7 +12,7 @@ An op is a module of `kernrec.model.vendor.features` with
             every card, and are all that trees for cards without recordings see
 
 It may have `PHYSICAL_POWER = True`: then the trees of power correct `kernrec.model.vendor.power_base` instead of the
-limit.
+limit; and `SUSTAINED = True`: then trees for GPUs without recordings correct a bound at the rate that a GPU sustains.
 
 Features are the rows of one table: the shares of the parts in the total, logarithms of the sizes and of the total, and
 the columns of the op (`bound_of`, where its module does not fill the table itself). Of all that are logarithms NumPy

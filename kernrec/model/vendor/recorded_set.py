@@ -141,6 +141,8 @@ class Head:
     """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
     between: Interval
     """Calibrated on sizes of the grid left out."""
+    sustained: bool = False
+    """Whether the trees correct the bound at the rate that the GPU sustains (`Timing.sustained`)."""
 
     @cached_property
     def column(self) -> dict[str, int]:

@@ -24,6 +24,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 }
 """Whether the dimensions of a problem are of a case."""
 PHYSICAL_POWER = True
+SUSTAINED = True
 _FEW_ROWS = 16
 """Products of fewer rows or columns run as matrix times vectors outside of tensor cores."""
 
