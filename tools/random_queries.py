@@ -114,11 +114,11 @@ def _of_kind(draw: random.Random, kind: Kind) -> list[Query]:
 
     def shape() -> Sizes:
         if of_kernel:
-            return _shape(draw, op, dtype, layout, plain=True)
+            return random_shape(draw, op, dtype, layout, plain=True)
         recorded = _recorded(op.name).get((gpu_name, dtype, layout or _layout(op, dtype)), ())
         if recorded and (draw.random() < 0.4 or not _is_answered(name, gpu_name, dtype, layout)):
             return draw.choice(recorded)
-        return _shape(draw, op, dtype, layout)
+        return random_shape(draw, op, dtype, layout)
 
     queries = []
     for _ in range(_OF_A_KIND):
@@ -174,7 +174,7 @@ def _wanted(draw: random.Random, gpu: GPU) -> dict[str, Any]:
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def _shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:
+def random_shape(draw: random.Random, op: Op, dtype: str, layout: str | None, plain: bool = False) -> Sizes:
     """A shape that the op accepts, mostly one that kernels can index.
 
     Where it is to be `plain`, as single kernels often need it, most are multiples of 64 without an epilogue.

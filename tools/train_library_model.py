@@ -11,7 +11,6 @@ import argparse
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,7 @@ def _sample(recording: Recording, most: int | None) -> Recording:
         return recording
     order = np.random.default_rng(0).permutation(len(recording))
     own = [order[recording.gpu[order] == gpu][:most] for gpu in sorted(set(recording.gpu.tolist()))]
-    rows = np.sort(np.concatenate(own))
-    columns = {name: getattr(recording, name)[rows] for name in vars(recording) if name not in ("recorded", "dims")}
-    return replace(recording, dims={name: sizes[rows] for name, sizes in recording.dims.items()}, **columns)
+    return recording.take(np.sort(np.concatenate(own)))
 
 
 def _before(recording: Recording, entries: dict[str, Any], trees: dict[str, Any]) -> tuple[Any, Any] | None:

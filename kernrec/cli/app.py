@@ -22,7 +22,7 @@ COMMANDS = {
     "analyze": "analyze.analyze",
     "check": "check.check",
     "capture": "capture.capture",
-    "serve-audit": "serve_audit.serve_audit",
+    "audit": "audit.audit",
     "collect": "collect.collect",
     "contribute": "contribute.contribute",
     "monitor": "monitor.monitor",

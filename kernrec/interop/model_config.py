@@ -110,6 +110,8 @@ class ServedModel:
     experts: Experts | None
     state_space: StateSpace | None
     linears: tuple[Linear, ...]
+    fused_experts: int = 0
+    """Shared experts that SGLang computes as further routed ones."""
 
 
 def read_model(place: str, *, download: bool = False) -> ServedModel:
@@ -171,6 +173,10 @@ def _downloaded(name: str) -> Path:
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
+_FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}
+"""Architectures whose shared experts SGLang computes with the routed ones, unless it is told not to."""
+
+
 class ConfigFields:
     """The fields of a config, by the names that model families have for them."""
 
@@ -213,8 +219,14 @@ class ConfigFields:
     def model(self, title: str) -> ServedModel:
         hidden, dtype = self.hidden(), self.dtype()
         return ServedModel(
-            title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden)
-        )
+            title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden),
+            self.fused_experts(),
+        )  # fmt: skip
+
+    def fused_experts(self) -> int:
+        architectures = self.fields.get("architectures")
+        names = set(map(str, architectures)) if isinstance(architectures, list) else set()
+        return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
         """Return the columns of the experts that every token goes through; 0 if there are none."""

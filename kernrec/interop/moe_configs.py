@@ -3,7 +3,8 @@
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
 
 The members are numbers of tokens, of which the nearest answers; vLLM may add `triton_version`. The file has no version
-and states no times: it says which config was best. One with other members than these is refused.
+and states no times: it says which config was best. A file with other members is refused. SGLang's files of the second
+product end in `_down` and may say that the weights are read by TMA.
 """
 
 import json
@@ -27,8 +28,13 @@ TILES = {
 }
 """The members of a config, with the names that tunables of a kernel may have for each."""
 
-_OPTIONAL = ("SPLIT_K",)
+_SPLIT = "SPLIT_K"
 """Of later releases of vLLM; only 1 is a product as the tiles say it."""
+LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
+"""Further members of some files, with what stands if they are absent: blocks of a cluster, weights by TMA, and operands
+in the other order. Truth values are read as 0 and 1."""
+_MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
+_NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _MOST_TOKENS = 1 << 24
 _LARGEST = 1 << 20
 VERSION = "triton_version"
@@ -147,18 +153,21 @@ def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
             continue
         if not (tokens.isascii() and tokens.isdecimal() and 0 < len(tokens) < 9 and int(tokens) <= _MOST_TOKENS):
             raise ValueError(f"{tokens!r:.40} is not a number of tokens")
-        if not isinstance(config, dict) or not set(TILES) - {"num_warps", "num_stages"} <= config.keys():
-            raise ValueError(f"the config of {tokens} tokens lacks one of {', '.join(list(TILES)[:4])}")
-        if other := sorted(config.keys() - TILES.keys() - set(_OPTIONAL)):
+        if not isinstance(config, dict) or not config.keys() >= set(_NEEDED):
+            raise ValueError(f"the config of {tokens} tokens lacks one of {', '.join(_NEEDED)}")
+        if other := sorted(config.keys() - _MEMBERS):
             raise ValueError(f"the config of {tokens} tokens has {other[0]!r:.40}, which kernrec does not know")
+        config = {name: int(value) if LAUNCHED.get(name) == 0 else value for name, value in config.items()}
         for name, value in config.items():
-            if type(value) is not int or not 1 <= value <= 1024:
+            if type(value) is not int or not LAUNCHED.get(name, 1) <= value <= 1024:
                 raise ValueError(
                     f"{name} of {tokens} tokens is {value!r:.40}; a whole number from 1 to 1024 is expected"
                 )
-        if config.get("SPLIT_K", 1) != 1:
+        if config.get(_SPLIT, 1) != 1:
             raise ValueError(f"SPLIT_K of {tokens} tokens is not 1, which kernrec does not know")
-        configs[int(tokens)] = {name: config[name] for name in TILES if name in config}
+        stated = {name: config[name] for name in TILES if name in config}
+        stated |= {name: config[name] for name, usual in LAUNCHED.items() if config.get(name, usual) != usual}
+        configs[int(tokens)] = {"GROUP_SIZE_M": 1, **stated}
     if not configs:
         raise ValueError("it has no configs")
     return configs, version

@@ -18,7 +18,7 @@ from kernrec.recommender.choices import (
 from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
-from kernrec.recommender.lines import line_notes, without_line
+from kernrec.recommender.lines import PREDICTED, line_notes, without_line
 from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
@@ -121,6 +121,6 @@ def answer_by_lines(
         source=query.source,
         context=context,
     )
-    if not answer.lines:
+    if all(line.source == PREDICTED for line in answer.lines):
         raise without_line(reason, context, problem, gpu, query.stacks)
     return answer

@@ -20,7 +20,7 @@ from kernrec.op.equivalent import equivalents
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.lines import lines_of
+from kernrec.recommender.lines import PREDICTED, lines_of
 from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
@@ -152,7 +152,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU) -> Asking:
         if (yield other) is not None:
             return other
     for other in (problem, *_problems(problem, problem.definition.layouts)):
-        if lines_of(context, other, gpu, DEFAULT_POINT):
+        if any(line.source != PREDICTED for line in lines_of(context, other, gpu, DEFAULT_POINT)):
             return other
     return problem
 

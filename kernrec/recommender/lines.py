@@ -1,10 +1,11 @@
-"""Lines: the time and energy of what people run today (stacks) for a problem, beside the choices or in their place.
+"""Baselines: the time and energy of what people run today for a problem, beside the choices or in their place.
 
-A line is recorded (somebody measured this very problem), learned (from recordings of the card) or transferred (from
-recordings of other cards), and holds at an operating point, as a choice does.
+A baseline is recorded (somebody measured this very problem), learned (from recordings of the GPU), transferred (from
+recordings of other GPUs) or, if nobody recorded such problems, predicted (by physics). It holds at an operating point,
+as a choice does.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue
 from kernrec.model.vendor.padding import padded
 from kernrec.model.vendor.releases import released
-from kernrec.model.vendor.stacks import is_wanted
+from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Op, Problem
 from kernrec.recommender.choice_parts import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
@@ -36,6 +37,8 @@ WORTH_PADDING = 0.10
 """Least share of the time that padded sizes must save to be worth a note: they have to be stored and zeroed."""
 
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
+PREDICTED = "predicted"
+"""Source of a baseline that nobody recorded."""
 _NAMED = 4
 """Cards that a transferred line names at most."""
 
@@ -51,7 +54,7 @@ class Line:
     """Version of the stack, as it was recorded on this card, or the range of versions that were recorded on the cards
     of a transferred line; None if no version was stated."""
     source: str
-    """`recorded`, `learned` (on this card) or `transferred` (from other cards)."""
+    """`recorded`, `learned` (on this GPU), `transferred` (from other GPUs) or `predicted` (by physics)."""
     latency_s: Estimate
     power_w: float | None
     """Mean power; the power model's where nobody recorded it (`power_predicted`)."""
@@ -98,7 +101,9 @@ class Line:
 
     @property
     def name(self) -> str:
-        """The stack with its version, for people."""
+        """The backend with its version, for people."""
+        if self.source == PREDICTED:
+            return self.stack
         return f"{self.stack} {self.version}" if self.version else f"{self.stack} (version unknown)"
 
     @property
@@ -123,6 +128,8 @@ class Line:
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == "published":
             return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}{as_}"
+        if self.source == PREDICTED:
+            return "predicted from bytes, arithmetic and launch: nobody recorded such problems"
         as_ = as_ if self.recorded_as is None else f" ({self.recorded_as}){as_}"
         if self.source == "learned":
             return f"learned on this card{as_}"
@@ -155,7 +162,10 @@ def short_title(name: str) -> str:
 def lines_of(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
 ) -> tuple[Line, ...]:
-    """The lines of a problem on a GPU at an operating point, fastest first; none where nobody recorded such problems.
+    """Return the baselines of a problem on a GPU at an operating point, fastest first.
+
+    If nobody recorded such problems, there is one by physics; there is none if the GPU lacks the arithmetic, or if
+    backends are wanted that have no model.
 
     Args:
         context: whose models of stacks are asked; lines are of random inputs, with which stacks were recorded.
@@ -171,14 +181,20 @@ def lines_of(
     if context.inputs != RANDOM:
         return ()
     from kernrec.model.vendor.operating_point import at_point, recorded_within
+    from kernrec.model.vendor.physics import derived
 
     default = point.is_default(gpu)
     refuse_too_large(problem, gpu)
-    recordings = Recordings.of(problem, gpu)
+    old = superseded(context, problem, gpu)
+    recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
     recorded = list(recorded_predictions(recordings, predictions, stacks))
     exact = {row.stack for row, _ in recorded if default or predictions}
-    wanted = [each for each in predictions if is_wanted(each.stack, stacks) and each.stack not in exact]
+    wanted = [p for p in predictions if is_wanted(p.stack, stacks, p.version) and p.stack not in exact]
+    if old and (versions := old.intersection(stacks)):
+        others, rows = _of_versions(context, problem, gpu, versions, old - versions)
+        wanted += others
+        recorded += rows
     if default:
         lines = [_line(each, problem, gpu, point) for each in at_point(wanted, gpu, point, problem)]
         for row, each in recorded:
@@ -190,7 +206,28 @@ def lines_of(
         others = [each for each in predictions if each.stack not in {line.stack for line in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
         lines = [_line(each, problem, gpu, point) for each in every[: len(carried)]]
+    if not lines and (by_physics := derived(problem, gpu)) is not None and is_wanted(by_physics.stack, stacks):
+        lines = [_line(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
+
+
+def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
+    """Return the stacks, with `@` and a version, that answer only if that version is wanted."""
+    model = _model(context, problem)
+    return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
+
+
+def _of_versions(
+    context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
+) -> "tuple[list[StackPrediction], list[tuple[RecordedLine, StackPrediction]]]":
+    """(Predictions, recordings) of superseded versions of backends; `others` are not wanted."""
+    recordings = Recordings.of(problem, gpu, others)
+    recorded = list(recorded_predictions(recordings, (), tuple(versions)))
+    there = {f"{row.stack}{AT}{row.version}" for row, _ in recorded}
+    model = _model(context, problem)
+    names = [name for name in versions if name not in there and model is not None]
+    predictions = [model.predict_version(problem, gpu, name) for name in names if model is not None]
+    return [each for each in predictions if each is not None], recorded
 
 
 def cold_lines(
@@ -267,11 +304,6 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
         yield from (_no_baseline(stack, no_lines(context, problem)) for stack in stacks if stack not in there)
         return
     problem = as_recorded(problem)
-    if not stacks and (recorded := model.outside(problem)) is not None and not recorded_lines(problem, gpu):
-        yield Note(
-            f"no baseline of {problem.op} in {problem.dtype} for this shape",
-            f"Only {recorded} were recorded.",
-        )
     for each in model.predict(problem, gpu):
         if not is_number(each) and is_wanted(each.stack, stacks):
             yield f"no baseline of {each.stack}: its model's estimate is impossible ({each.latency_s.value:g} s)"
@@ -280,11 +312,14 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
         if is_wanted(stack, stacks):
             yield f"{stack} does not run it: {reason}"
     if stacks:
-        there = [row.stack for row in recorded_lines(problem, gpu)]
-        there += [each.stack for each in model.predict(problem, gpu) if each.stack not in there]
+        there = {row.stack: row.version for row in recorded_lines(problem, gpu)}
+        there |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
+        old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in there]
         for stack in stacks:
-            if not any(is_wanted(other, (stack,)) for other in (*there, *refusals)):
-                others = f"available: {', '.join(there)}" if there else no_lines(context, problem)
+            run = any(is_wanted(name, (stack,), version) for name, version in there.items())
+            if not run and stack not in (*old, *refusals):
+                names = [f"{name}{AT}{version}" if version else name for name, version in there.items()]
+                others = f"available: {', '.join((*names, *sorted(old)))}" if there else no_lines(context, problem)
                 yield _no_baseline(stack, others)
     yield from _padding(model, problem, gpu, stacks)
 
@@ -302,7 +337,7 @@ def no_lines(context: "Context", problem: Problem) -> str:
         return f"no backend was recorded for {problem.op}"
     recorded: dict[str, dict[str, None]] = {}
     for entry in model.sets:
-        for stack in entry.recorded.stacks:
+        for stack in dict.fromkeys(name.partition(AT)[0] for name in entry.recorded.stacks):
             recorded.setdefault(stack, {}).update(dict.fromkeys(entry.recorded.dtypes))
     listed = "; ".join(f"{stack}: {', '.join(dtypes)}" for stack, dtypes in recorded.items())
     return f"recorded for {problem.op} are {listed}"
@@ -348,6 +383,7 @@ def _line(
 ) -> Line:
     latency, power = predicted.latency_s, predicted.power_w
     source = "transferred" if latency.transferred else "learned" if recorded is None else "published"
+    source = PREDICTED if predicted.derived else source
     energy = None
     if power is not None:
         energy_source = "predicted" if predicted.power_predicted else "transferred" if power.transferred else source

@@ -7,14 +7,14 @@ A stack never takes longer for n items than for n + 1 (`kernrec.model.vendor.mor
 that of more items counts, for whoever has fewer can pad. A prediction lies between the recordings of fewer and of more.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
 from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
 from kernrec.model.vendor.more_items import item_place, often_recorded
-from kernrec.model.vendor.stacks import is_wanted
+from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Problem
 from kernrec.store.recorded import RecordedLine, has_recorded, recorded_line, rows_beside
 from kernrec.util.light_dataclass import dataclass
@@ -35,14 +35,17 @@ class Recordings:
     gpu: GPU
     items: int
     """Items of the problem."""
-    rows: Mapping[tuple[str, str], Sequence[Row]]
-    """By stack and variant, ascending."""
+    rows: Mapping[tuple[str, str, str], Sequence[Row]]
+    """By stack, version and variant, ascending."""
 
     @classmethod
-    def of(cls, problem: Problem, gpu: GPU) -> "Recordings":
-        """Return the recordings about a problem, which may have a bias or an activation."""
+    def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
+        """Return the recordings about a problem, which may have a bias or an activation.
+
+        superseded: stacks with `@` and a version whose recordings do not count.
+        """
         plain = as_recorded(problem)
-        rows: dict[tuple[str, str], list[Row]] = {}
+        rows: dict[tuple[str, str, str], list[Row]] = {}
         if not has_recorded(plain.op, gpu):
             return cls(problem, gpu, 0, rows)
         sizes = plain.sizes
@@ -51,7 +54,8 @@ class Recordings:
         items = sizes[names[place or 0]]
         numbers = (items,) if place is None else often_recorded(items)
         for key, number, seconds, row in rows_beside(plain, gpu, names[place or 0], numbers):
-            rows.setdefault(key, []).append((number, seconds, row))
+            if f"{key[0]}{AT}{key[1]}" not in superseded:
+                rows.setdefault(key, []).append((number, seconds, row))
         return cls(problem, gpu, items, rows)
 
     def exact(self, stacks: Sequence[str] = ()) -> Iterator[RecordedLine]:
@@ -59,8 +63,8 @@ class Recordings:
 
         stacks: the only ones wanted; all by default.
         """
-        for (stack, _), rows in self.rows.items():
-            if is_wanted(stack, stacks) and any(items == self.items for items, _, _ in rows):
+        for (stack, version, _), rows in self.rows.items():
+            if is_wanted(stack, stacks, version) and any(items == self.items for items, _, _ in rows):
                 _, _, row = _least(rows, self.items)
                 yield recorded_line(as_recorded(self.problem).op, row, self.gpu)
 
@@ -78,7 +82,7 @@ class Recordings:
         return with_epilogue(Predicted(seconds, low_s, high_s, False), self.problem, self.gpu)
 
     def _between(self, stack: str, latency: "Predicted") -> "Predicted":
-        rows = [row for (name, _), alike in self.rows.items() if name == stack for row in alike]
+        rows = [row for (name, _, _), alike in self.rows.items() if name == stack for row in alike]
         value, items = latency.value, [number for number, _, _ in rows]
         if fewer := [number for number in items if number < self.items]:
             value = max(value, self.latency(_least(rows, max(fewer))[1]).value)

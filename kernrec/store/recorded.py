@@ -77,8 +77,8 @@ def has_recorded(op: str, gpu: GPU) -> bool:
 
 def rows_beside(
     problem: Problem, gpu: GPU, dim: str, values: Sequence[int]
-) -> Iterator[tuple[tuple[str, str], int, float, int]]:
-    """Yield stack and variant, value, seconds and number of each row of a problem with other values of a dimension."""
+) -> Iterator[tuple[tuple[str, str, str], int, float, int]]:
+    """Yield (stack, version, variant), value, seconds and number of each row with other values of a dimension."""
     import numpy as np
 
     if not has_recorded(problem.op, gpu):
@@ -90,7 +90,7 @@ def rows_beside(
     for value, start, end in zip(values, starts, ends, strict=True):
         for row in range(start, end):
             named = table.origins[table.origin.item(row)]
-            yield (named["stack"], named["variant"]), value, table.latency_s.item(row), row
+            yield (named["stack"], named["version"], named["variant"]), value, table.latency_s.item(row), row
 
 
 def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:

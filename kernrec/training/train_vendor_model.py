@@ -5,6 +5,7 @@ sizes of the grid left out. Each architecture left out in turn calibrates the in
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from kernrec.training.vendor_errors import (
     left_out_errors,
 )
 from kernrec.training.vendor_table import FOLDS, Recording, Table
-from kernrec.training.vendor_trees import boost_any, boost_card
+from kernrec.training.vendor_trees import boost_any, boost_card, boost_shared
 
 Array = np.ndarray
 
@@ -35,6 +36,8 @@ _NAMED = "fastest stack named, and problems where two differ"
 _BASES = "power_bases"
 _IMPOSSIBLE = "left out, faster than the data sheet"
 _FLOORS = np.geomspace(5e-6, 1e-3, 100)
+_CARRIED_ROWS = 3000
+"""Rows of each GPU that trees for other GPUs learn from and are judged by, at most."""
 _RATIOS = np.geomspace(0.5, 4.0, 50)
 
 
@@ -55,6 +58,8 @@ def train_set(
     Returns:
         Its entry in the card of the model, and the trees by name.
     """
+    if before is not None and parts and all(part.endswith(".any") for part in parts):
+        return _with_any_heads(recording, parts, before)
     table, recorded = Table.of(recording), recording.recorded
     old, trees = ({}, {}) if before is None else (before[0], dict(before[1]))
     heads: dict[str, dict[str, Any]] = {name: dict(cards) for name, cards in old.get("heads", {}).items()}
@@ -71,11 +76,7 @@ def train_set(
             if quantity == "latency":
                 named = fastest_named(table, together)
         if not parts or quantity in parts or f"{quantity}.any" in parts:
-            head, own = _of_any(table, quantity)
-            of_quantity[OTHER], trees[head["trees"]] = head, own
-            for arch, cards in table.families(quantity).items() if quantity == "power" else ():
-                of_arch, own = _of_arch(table, arch, cards, head)
-                of_quantity[arch], trees[of_arch["trees"]] = of_arch, own
+            _add_any_heads(table if quantity == "power" else _sustained(recording), quantity, of_quantity, trees)
     bases = {name: old[name] for name in (_BASES,) if name in old}
     if "power" in table.matrix and has_physical_power(recorded.op) and (not parts or "power" in parts):
         bases = {_BASES: _bases(table)}
@@ -101,6 +102,31 @@ def train_set(
         _IMPOSSIBLE: table.impossible if not parts or "latency" in parts else old[_IMPOSSIBLE],
     }
     return entry, trees
+
+
+def _with_any_heads(
+    recording: Recording, parts: Collection[str], before: tuple[Mapping[str, Any], Mapping[str, Trees]]
+) -> tuple[dict[str, Any], dict[str, Trees]]:
+    """Return what the last training returned, with other trees for GPUs that were not recorded."""
+    old, trees = before[0], dict(before[1])
+    heads = {name: dict(cards) for name, cards in old["heads"].items()}
+    for quantity in (part.removesuffix(".any") for part in parts):
+        if quantity in heads:
+            _add_any_heads(
+                Table.of(recording) if quantity == "power" else _sustained(recording), quantity, heads[quantity], trees
+            )
+    return {**old, "heads": heads}, trees
+
+
+def _add_any_heads(table: Table, quantity: str, heads: dict[str, Any], trees: dict[str, Trees]) -> None:
+    """Add the trees for GPUs that were not recorded, and for those of recorded architectures."""
+    head, own = _of_any(table, quantity)
+    heads[OTHER], trees[head["trees"]] = head, own
+    for arch, cards in table.families(quantity).items():
+        if quantity == "power" or (len(cards) > 1 and table.recording.recorded.timing.sustained):
+            of_arch, own = _of_arch(table, quantity, cards, head)
+            of_arch["trees"] = f"{table.recording.recorded.name}.{quantity}.{arch}"
+            heads[arch], trees[of_arch["trees"]] = of_arch, own
 
 
 def _of_card(table: Table, quantity: str, gpu: str, left_out: Array) -> tuple[dict[str, Any], Trees]:
@@ -130,6 +156,7 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     name, columns = f"{table.recording.recorded.name}.{quantity}.any", table.columns[quantity]
     bound = {gpu: table.target[quantity][table.carried(gpu, quantity)] for gpu in errors}
     head = _head(name, [columns[i] for i in boosted.columns], interval, interval) | {
+        **({"sustained": True} if table.recording.recorded.timing.sustained else {}),
         "share of the trees": boosted.share,
         "median error, card left out": {gpu: _median(error) for gpu, error in errors.items()},
         "90th percentile, card left out": {gpu: _p90(error) for gpu, error in errors.items()},
@@ -139,18 +166,43 @@ def _of_any(table: Table, quantity: str) -> tuple[dict[str, Any], Trees]:
     return head, boosted.compact()
 
 
-def _of_arch(table: Table, arch: str, cards: Sequence[str], other: Mapping[str, Any]) -> tuple[dict[str, Any], Trees]:
-    """Return the entry and the trees of power for GPUs that were not recorded, but whose architecture was.
+def _of_arch(
+    table: Table, quantity: str, cards: Sequence[str], other: Mapping[str, Any]
+) -> tuple[dict[str, Any], Trees]:
+    """Return the entry and the trees for GPUs that were not recorded, but whose architecture was.
 
     Args:
         table: of the recording.
-        arch: the architecture.
-        cards: its recorded GPUs.
-        other: the entry for any GPU, whose interval the trees have.
+        quantity: `latency` or `power`.
+        cards: the recorded GPUs of the architecture.
+        other: the entry for any GPU, whose interval power has; that of latency is from each GPU held out.
     """
-    boosted = boost_any(table, "power", {arch: cards})
-    head = {name: other[name] for name in ("columns", "recorded", "between")}
-    return head | {"trees": f"{table.recording.recorded.name}.power.{arch}"}, boosted.compact()
+    boosted = boost_shared(table, quantity, np.concatenate([table.carried(gpu, quantity) for gpu in cards]))
+    head = {name: other[name] for name in ("columns", "recorded", "between", "sustained") if name in other}
+    if quantity == "latency":
+        errors = {}
+        for gpu in cards:
+            trees = boost_shared(
+                table, quantity, np.concatenate([table.carried(each, quantity) for each in cards if each != gpu])
+            )
+            rows = table.carried(gpu, quantity)
+            errors[gpu] = table.target[quantity][rows] - trees.predict(table.matrix[quantity][rows])
+        groups = np.repeat(np.arange(len(errors)), [len(error) for error in errors.values()])
+        interval = vars(calibrate(np.concatenate([*errors.values()]), groups, "GPU"))
+        head |= {"recorded": interval, "between": interval}
+        head["median error, GPU held out"] = {gpu: _median(error) for gpu, error in errors.items()}
+    return head, boosted.compact()
+
+
+def _sustained(recording: Recording) -> Table:
+    """Return a sample with the bound at the rates that GPUs sustain, for trees that carry over to other GPUs."""
+    order = np.random.default_rng(0).permutation(len(recording))
+    of_gpus = [order[recording.gpu[order] == gpu][:_CARRIED_ROWS] for gpu in sorted(set(recording.gpu.tolist()))]
+    sample = recording.take(np.sort(np.concatenate(of_gpus)))
+    if not getattr(features_of(recording.recorded.op), "SUSTAINED", False):
+        return Table.of(sample)
+    timing = replace(recording.recorded.timing, sustained=True)
+    return Table.of(replace(sample, recorded=replace(recording.recorded, timing=timing)))
 
 
 def floors_and_work(table: Table) -> dict[str, Any]:

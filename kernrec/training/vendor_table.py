@@ -5,7 +5,7 @@ learned given the time: how long math, DRAM and L2 are busy in it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,11 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.latency_s)
+
+    def take(self, rows: Array) -> "Recording":
+        """Return some rows."""
+        columns = {name: getattr(self, name)[rows] for name in vars(self) if name not in ("recorded", "dims")}
+        return replace(self, dims={name: sizes[rows] for name, sizes in self.dims.items()}, **columns)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Array = np.ndarray
 
 _ROUNDS = (60, 160)
 """Trees of squared and of absolute errors."""
-_LEAVES, _LEVELS, _RATE = 64, 8, 0.15
+_LEAVES, _LEVELS, _RATE = 96, 8, 0.15
 _POWER_ROUNDS, _POWER_LEAVES = (40, 60), 32
 """Power is recorded with more noise: more trees learn that."""
 _FEWEST_POWERS = 2000
@@ -80,12 +80,12 @@ def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]
     trees of the others: what is peculiar to recorded cards does not carry over. Few architectures cannot tell.
     """
     rows = {arch: np.concatenate([table.carried(gpu, quantity) for gpu in cards]) for arch, cards in families.items()}
-    boosted = _boost_shared(table, quantity, np.concatenate(list(rows.values())))
+    boosted = boost_shared(table, quantity, np.concatenate(list(rows.values())))
     if len(table.families(quantity)) < _LEAST_FAMILIES:
         return boosted
     errors = np.zeros(len(_SHARES))
     for arch in rows:
-        trees = _boost_shared(table, quantity, np.concatenate([part for other, part in rows.items() if other != arch]))
+        trees = boost_shared(table, quantity, np.concatenate([part for other, part in rows.items() if other != arch]))
         tested = np.random.default_rng(1).permutation(rows[arch])[:_TESTED_ROWS]
         beside_level = table.target[quantity][tested] - trees.base
         correction = trees.predict(table.matrix[quantity][tested]) - trees.base
@@ -93,8 +93,8 @@ def boost_any(table: Table, quantity: str, families: Mapping[str, Sequence[str]]
     return replace(boosted, share=_SHARES[int(np.argmin(errors))])
 
 
-def _boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
-    """Few and shallow trees over ratios. Every stack on every card of `rows` has the same weight."""
+def boost_shared(table: Table, quantity: str, rows: Array) -> Boosted:
+    """Return few and shallow trees over ratios. Every stack on every GPU of `rows` has the same weight."""
     rows = np.random.default_rng(0).permutation(rows)[:_SHARED_ROWS]
     source = np.char.add(table.recording.gpu[rows].astype(str), table.recording.stack[rows].astype(str))
     _, number, count = np.unique(source, return_inverse=True, return_counts=True)

@@ -1,6 +1,6 @@
 """Configs of a call measured on this machine's GPU by Triton's own benchmark, and kept in the user's database.
 
-A call says all that is launched, so nothing but it is needed. `kernrec serve-audit --measure` measures engines' kernels
+A call says all that is launched, so nothing but it is needed. `kernrec audit --measure` measures engines' kernels
 by it. The function's file is executed in this process, as the program that launches it does.
 """
 

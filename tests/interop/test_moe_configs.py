@@ -42,6 +42,15 @@ def test_a_config_of_vllm_without_a_split_is_read_without_it() -> None:
     assert read_moe_configs(text, "file") == ({8: CONFIG}, "3.5.0")
 
 
+def test_clusters_tma_and_swapped_operands_are_read() -> None:
+    stated = {name: value for name, value in CONFIG.items() if name != "GROUP_SIZE_M"}
+    text = json.dumps(
+        {"8": stated | {"num_ctas": 2, "USE_TMA": True, "SWAP_AB": False}, "16": CONFIG | {"num_ctas": 1}}
+    )
+    configs, _ = read_moe_configs(text, "file")
+    assert configs == {8: CONFIG | {"num_ctas": 2, "USE_TMA": 1}, 16: CONFIG}
+
+
 @pytest.mark.parametrize(
     ("document", "says"),
     [
@@ -50,7 +59,8 @@ def test_a_config_of_vllm_without_a_split_is_read_without_it() -> None:
         ({"version": 2, "8": CONFIG}, "'version' is not a number of tokens"),
         ({"triton_version": "3.4.0"}, "it has no configs"),
         ({"triton_version": 4, "8": CONFIG}, "triton_version is 4"),
-        ({"8": CONFIG | {"USE_TMA": 1}}, "has 'USE_TMA', which kernrec does not know"),
+        ({"8": CONFIG | {"USE_TMEM": 1}}, "has 'USE_TMEM', which kernrec does not know"),
+        ({"8": CONFIG | {"num_ctas": 0}}, "num_ctas of 8 tokens is 0"),
         ({"8": CONFIG | {"SPLIT_K": 2}}, "SPLIT_K of 8 tokens is not 1"),
         ({"8": CONFIG | {"num_warps": "4"}}, "num_warps of 8 tokens is '4'"),
         ({"8": {"BLOCK_SIZE_M": 16}}, "lacks one of BLOCK_SIZE_M, BLOCK_SIZE_N"),

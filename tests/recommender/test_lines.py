@@ -69,16 +69,6 @@ def test_a_recorded_card_is_learned_and_any_other_transferred_with_a_wider_inter
 
 
 @pytest.mark.parametrize(
-    ("op", "shape", "dtype"),
-    [("matmul", PRODUCT, "f64"), ("attention", PROMPT, "f32")],
-)
-def test_what_was_not_recorded_has_no_line(
-    recommender: Recommender, op: str, shape: dict[str, int], dtype: str
-) -> None:
-    assert of(recommender, find_op(op).problem(dtype, **shape), "a100") == ()
-
-
-@pytest.mark.parametrize(
     ("gpu", "dtype", "layout"),
     [("h100", "bf16", "nt"), ("rtx4090", "f32", "nn"), ("t4", "f16", "nt"), ("b200", "f8e4m3", "nt")],
 )
@@ -244,25 +234,6 @@ def test_the_lines_of_one_stack_can_be_asked_for(recommender: Recommender) -> No
     assert is_wanted("SGLang (static scales)", ("SGLang",))
     assert not is_wanted("SGLang (static scales)", ("vLLM",))
     assert Query(stacks=("trtllm, torch", "VLLM")).stacks == ("TensorRT-LLM", "PyTorch", "vLLM")
-
-
-@pytest.mark.parametrize(
-    ("op", "dtype", "sizes", "words"),
-    [
-        ("conv2d", "f32", {"c": 64, "h": 56, "w": 56, "k": 64, "r": 5, "s": 5, "padding": 2}, "Only 3x3 filters"),
-        ("attention", "bf16", {"heads": 8, "queries": 512, "head_dim": 128, "causal": 0}, "Only causal prompts"),
-    ],
-)
-def test_who_asks_about_a_problem_beside_those_recorded_is_told_which_these_are(
-    recommender: Recommender, op: str, dtype: str, sizes: dict[str, int], words: str
-) -> None:
-    gpu, usual = find_gpu("a100"), {"r": 3, "s": 3, "padding": 1} if op == "conv2d" else {"causal": 1}
-    notes, fewer = (
-        list(line_notes(recommender.context, find_op(op).problem(dtype, **each), gpu))
-        for each in (sizes, sizes | usual)
-    )
-    assert any(words in getattr(note, "why", "") for note in notes)
-    assert not any("no baseline" in note for note in fewer)
 
 
 def test_a_matrix_times_few_vectors_is_run_as_a_product(recommender: Recommender) -> None:

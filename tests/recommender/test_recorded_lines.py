@@ -49,9 +49,9 @@ def test_every_baseline_has_its_version_and_date(recommender: Recommender) -> No
             named[gpu, line.stack] = line.dated_name
             assert line.as_dict()["released"] == line.released
             assert line.version or "version unknown" in line.name
-    assert named["h200", "vLLM"] == "vLLM 0.22.0 (2026-05)"
+    assert named["h200", "vLLM"] == "vLLM 0.24.0 (2026-06)"
     assert named["rtx4090", "vLLM"] == "vLLM 0.14.0 to 0.24.0 (2026-01 to 2026-06)"
-    assert named["h200", "TensorRT-LLM"] == "TensorRT-LLM 1.3.0rc10 (2026-03)"
+    assert named["h200", "TensorRT-LLM"] == "TensorRT-LLM 1.3.0rc20"
 
 
 def test_at_another_limit_it_is_learned_and_no_faster(recommender: Recommender) -> None:
@@ -107,7 +107,7 @@ def test_recordings_and_predictions_of_a_backend_are_ordered_in_rows(
 
 def test_what_more_rows_took_bounds_a_recording(recommender: Recommender) -> None:
     card, matmul = find_gpu("b200"), find_op("matmul")
-    few, more = (matmul.problem("bf16", "nt", m=m, n=1024, k=4096) for m in (32, 33))
+    few, more = (matmul.problem("bf16", "nt", m=m, n=2560, k=2560) for m in (48, 49))
     recorded, faster = (
         next(row for row in recorded_lines(problem, card) if row.stack == "TensorRT-LLM") for problem in (few, more)
     )

@@ -15,7 +15,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel import load_kernel
 from tests.helpers.paths import RECORDINGS, TOOLS
 
-NEED_DATA = ("counters", "fit-power", "library", "power", "prior", "refine", "search", "triton")
+NEED_DATA = ("counters", "derived", "fit-power", "library", "power", "prior", "refine", "search", "triton")
 NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
 
 

@@ -13,12 +13,13 @@ from dataclasses import field, replace
 from functools import lru_cache
 
 from kernrec.gpu import GPU, find_gpu
-from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.epilogue import as_recorded, has_epilogue, with_epilogue
+from kernrec.model.vendor.features.matmul import is_matvec
 from kernrec.model.vendor.operating_point import raised, roofs_s
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import RecordedSet, SetModel
+from kernrec.model.vendor.stacks import AT
 from kernrec.model.vendor.timed import Kind, Timed
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
@@ -62,8 +63,32 @@ class VendorModel:
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """All stacks that it can tell of."""
-        return tuple(dict.fromkeys(stack for entry in self.sets for stack in entry.recorded.stacks))
+        """All stacks that it can tell of, each once, whatever versions were recorded."""
+        stacks = (stack for entry in self.sets for stack in entry.recorded.stacks)
+        return tuple(dict.fromkeys(stack.partition(AT)[0] for stack in stacks))
+
+    def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
+        """Return the names of stacks, with `@` and a version, that were recorded on a GPU and later differently."""
+        sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
+        return frozenset(
+            name for each in sets for name, cards in each.stacks.items() if AT in name and gpu.name in cards
+        )
+
+    def predict_version(self, problem: Problem, gpu: GPU, stack: str) -> StackPrediction | None:
+        """Return the prediction of a superseded version of a stack; None if the model has none of the problem.
+
+        Args:
+            problem: of the op.
+            gpu: a GPU on which the version was recorded.
+            stack: one of `superseded`.
+        """
+        plain = as_recorded(problem)
+        for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
+            if has_card and stack in recorded.stacks and recorded.is_case(plain.sizes):
+                (each,) = Timed.of(self._kind(place, (stack,), plain, gpu), [plain]).predictions(0)
+                latency_s = with_epilogue(each.latency_s, problem, gpu)
+                return replace(each, stack=stack.partition(AT)[0], latency_s=latency_s)
+        return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[StackPrediction, ...]:
         """A prediction for each stack that runs the problem, fastest first; empty where nobody recorded such problems.
@@ -101,14 +126,6 @@ class VendorModel:
         """A latency as `operating_point.at_point` has it at the card's default limit and clock."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
-
-    def outside(self, problem: Problem) -> str | None:
-        """The cases that were recorded in a problem's data type, in words, where it is none of them; else None."""
-        if self._covering(problem):
-            return None
-        alike = [e.recorded for e in self.sets if problem.dtype in e.recorded.dtypes + e.recorded.alike]
-        words = getattr(features_of(self.op), "RECORDED", {})
-        return " and ".join(dict.fromkeys(words[recorded.case] for recorded in alike if recorded.case in words)) or None
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
         """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
@@ -163,8 +180,10 @@ class VendorModel:
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
+        # cuBLAS runs f32 products of few rows or columns by kernels that few recordings have: `physics` is nearer.
+        few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
-            if not recorded.is_case(sizes):
+            if few_rows or not recorded.is_case(sizes):
                 continue
             if taken and not has_card:
                 break

@@ -125,7 +125,8 @@ def _set(op: str, entry: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
                 tuple(head["columns"]),
                 (interval_from(head["recorded"]), interval_from(head["between"])),
             )
-            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals)
+            sustained = bool(head.get("sustained"))
+            heads[quantity, str(gpu)] = Head(columns, arrays[head["trees"]], *intervals, sustained)
     sizes = {str(name): tuple(map(int, values)) for name, values in entry["sizes"].items()}
     bases = entry.get("power_bases")
     if bases is not None:

@@ -35,3 +35,5 @@ class StackPrediction:
     power limits and clocks are reached by them."""
     power_predicted: bool = False
     """Whether nobody recorded power, so that it is the power model's."""
+    derived: bool = False
+    """Whether nobody recorded such a problem, so that the latency is that of `physics`."""

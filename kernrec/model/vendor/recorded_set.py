@@ -18,6 +18,7 @@ from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted
 from kernrec.model.vendor.single_calls import in_a_stream
+from kernrec.model.vendor.stacks import AT
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
@@ -38,7 +39,8 @@ class RecordedSet:
     case: str
     """Which problems of the op; a key of `CASES` of its features."""
     stacks: Mapping[str, Mapping[str, str | None]]
-    """By stack, the cards that it was recorded on, by their catalog names, with its version where that was stated."""
+    """By stack, the GPUs that it was recorded on, by their catalog names, with its version if it was stated. A
+    stack that ends in `@` and a version has been superseded: it answers only if that version is wanted."""
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
@@ -106,7 +108,8 @@ class RecordedSet:
         return tuple(
             stack
             for stack, cards in self.stacks.items()
-            if (here or stack not in self.local)
+            if AT not in stack
+            and (here or stack not in self.local)
             and any(
                 kind in self.kinds.get(stack, {}).get(card, (kind,)) for card in cards if card == gpu.name or not here
             )
@@ -138,6 +141,8 @@ class Head:
     """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
     between: Interval
     """Calibrated on sizes of the grid left out."""
+    sustained: bool = False
+    """Whether the trees correct the bound at the rate that the GPU sustains (`Timing.sustained`)."""
 
     @cached_property
     def column(self) -> dict[str, int]:

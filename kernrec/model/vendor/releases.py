@@ -14,12 +14,13 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "TensorRT-LLM": {
         "1.0.0": "2025-09-24", "1.2.0rc5": "2025-12-10", "1.3.0rc10": "2026-03-31", "1.3.0rc15": "2026-05-21",
+        "1.3.0rc17": "", "1.3.0rc20": "",
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
 """Date by backend and version: the day on which the first wheel of the version was published, as Python's package index
 states it (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17 and
-1.3.0rc20, and recordings of cuDNN name no patch release: these have no date."""
+1.3.0rc20, and recordings of cuDNN name no patch release: these have no date, or an empty one."""
 _TO = " to "
 
 
@@ -34,16 +35,21 @@ def released(stack: str, version: str | None) -> str | None:
     """
     dates = _RELEASED.get(stack.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
-    known_dates = [date for date in end_dates if date is not None]
+    known_dates = [date for date in end_dates if date]
     return _TO.join(dict.fromkeys(known_dates)) if len(known_dates) == len(end_dates) else None
+
+
+def known_versions(stack: str) -> tuple[str, ...]:
+    """Return the versions of a backend that were recorded."""
+    return tuple(_RELEASED.get(stack, {}))
 
 
 def versions_text(versions: Iterable[str | None]) -> str | None:
     """Return versions as `0.14.0 to 0.24.0`, the earliest and the latest; None if none is known."""
-    ordered = sorted({version for version in versions if version}, key=_by_number)
+    ordered = sorted({version for version in versions if version}, key=by_number)
     return _TO.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else None
 
 
-def _by_number(version: str) -> list[tuple[int, str]]:
+def by_number(version: str) -> list[tuple[int, str]]:
     """Order versions by their numbers: 0.5.9 is before 0.5.10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[a-z]+", version)]

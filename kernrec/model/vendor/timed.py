@@ -14,8 +14,9 @@ from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, fe
 from kernrec.model.vendor.compact_trees import CompactTrees
 from kernrec.model.vendor.more_items import Points, item_place, ordered_seconds, points
 from kernrec.model.vendor.power_base import power_base
+from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted, StackPrediction
-from kernrec.model.vendor.recorded_set import OTHER, STACK, SetModel
+from kernrec.model.vendor.recorded_set import OTHER, STACK, Head, SetModel
 from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.model.vendor.tilewise import ordered
@@ -26,6 +27,8 @@ from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 
+_FAMILY = {"sm_103": "sm_100"}
+"""Architectures by those whose trees they take: a B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
 """The names of `used`."""
 _NONE = np.empty((0, 1, 1))
@@ -132,7 +135,10 @@ class Kind:
     @cached_property
     def card(self) -> Card:
         """The card as such problems see it."""
-        return card_of(self.gpu, self.dtype, self.chosen.recorded.timing)
+        timing = self.chosen.recorded.timing
+        return card_of(
+            self.gpu, self.dtype, replace(timing, sustained=True) if self.head("latency").sustained else timing
+        )
 
     @cached_property
     def alike(self) -> float:
@@ -151,7 +157,12 @@ class Kind:
     @property
     def _nearest(self) -> tuple[str, str, str]:
         """Keys of the trees for the GPU, the nearest first: its own, those of its architecture, those for any GPU."""
-        return self.gpu.name, self.gpu.arch, OTHER
+        return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
+
+    def head(self, quantity: str) -> Head:
+        """Return the nearest trees of a quantity."""
+        heads = self.chosen.heads
+        return next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
 
     @cached_property
     def recorded_as(self) -> str | None:
@@ -171,8 +182,7 @@ class Kind:
         return {}
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
-        heads, transferred = self.chosen.heads, (quantity, self.gpu.name) not in self.chosen.heads
-        head = next(heads[quantity, name] for name in self._nearest if (quantity, name) in heads)
+        head, transferred = self.head(quantity), (quantity, self.gpu.name) not in self.chosen.heads
         rows = np.zeros((len(self.stacks), 1, len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
@@ -238,6 +248,9 @@ class Timed:
         sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
         sizes, starts, items = _with_points(kind, sizes.reshape(len(every), -1))
         bound = kind.features.bound(kind.card, sizes.T, kind.layout)
+        if kind.card.timing.sustained:  # power and the roof are about the data sheet's rate
+            share = kind.card.peak_flops / rate_of(kind.gpu, kind.dtype)
+            bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
         # Trees that learned other cards could pass the roof of this one.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))

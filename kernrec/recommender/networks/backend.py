@@ -16,7 +16,7 @@ from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Layer, Workload
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import Line, cold_lines, lines_of, predict_lines, read_cold
+from kernrec.recommender.lines import PREDICTED, Line, cold_lines, lines_of, predict_lines, read_cold
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Recommendation
 
@@ -67,7 +67,9 @@ def backend_of(
         chosen |= {problem: lines[0] for problem, lines in by_problem.items() if lines}
         names = dict.fromkeys(program_of(line) for line in chosen.values())
         return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
-    programs = list(dict.fromkeys(program_of(line) for lines in by_problem.values() for line in lines))
+    every = [line for lines in by_problem.values() for line in lines]
+    recorded = [line for line in every if line.source != PREDICTED] or every
+    programs = list(dict.fromkeys(map(program_of, recorded)))
     if not programs:
         return "", chosen
     backend = programs[0]
@@ -84,6 +86,8 @@ def backend_of(
     for problem, lines in by_problem.items():
         if (line := _line_of(backend, lines)) is not None:
             chosen[problem] = line
+        elif _predicted(lines):
+            chosen[problem] = lines[0]
     return backend, chosen
 
 
@@ -113,6 +117,11 @@ def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
     return next((line for line in lines if program_of(line) == program), None)
 
 
+def _predicted(lines: Sequence[Line]) -> bool:
+    """Whether nobody recorded a layer: the baseline by physics is that of any backend."""
+    return bool(lines) and all(line.source == PREDICTED for line in lines)
+
+
 def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
     """Return the answered layers in each of `BATCHES`; none where their sizes cannot be divided so."""
     if any(layer.alone for layer in workload.layers):
@@ -134,5 +143,5 @@ def _seconds(program: str, layers: Counted, by_problem: Lines) -> tuple[float, f
             line = _line_of(program, lines)
             seconds = count * (line or lines[0]).latency_s
             whole += seconds
-            lacking += seconds if line is None else 0.0
+            lacking += seconds if line is None and not _predicted(lines) else 0.0
     return lacking, whole

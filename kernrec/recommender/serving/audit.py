@@ -12,7 +12,15 @@ from kernrec.interop.model_config import ServedModel, read_model
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
 from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
-from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, TunedFile, reads_files, tuned_files
+from kernrec.recommender.serving.engines import (
+    ENGINES,
+    Deployment,
+    Kind,
+    TunedFile,
+    reads_files,
+    second_file,
+    tuned_files,
+)
 from kernrec.recommender.serving.shipped_files import Shipped, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of
 from kernrec.util.light_dataclass import dataclass
@@ -27,6 +35,7 @@ _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
 _OF_ADAPTERS = "not predicted, as the work depends on the adapters of a step; without it the engine's own rule stands"
+_SECOND = "not predicted apart from the first product"
 _NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
 
 Progress = Callable[[str], None]
@@ -186,6 +195,8 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     files = tuned_files(model, served)
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
+    seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
+    wanted += [second for second in seconds if second.shipped]  # SGLang does without the others
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -238,7 +249,9 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
 def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
     name, exact = shipped.place_of(file.kind, file.name, served.triton)
     analyzed = own_kernel(served, file) or not own_alone(file)
-    why = _OF_ADAPTERS if not file.launches else "" if analyzed else _NOT_INSTALLED
+    why = "" if analyzed else _NOT_INSTALLED
+    if not file.launches:
+        why = _OF_ADAPTERS if file.kind is Kind.LORA else _SECOND
     return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
 
 

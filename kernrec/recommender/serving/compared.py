@@ -73,10 +73,16 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 90 % interval of the ratio; where both were measured, the ratio itself."""
+        """The 90 % interval of the ratio; if both were measured, the ratio itself.
+
+        If the engine's own config is predicted to be the best, the upper end is what the second one may gain.
+        """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
         factor = math.exp(DEVIATIONS * self.spread)
+        if self.own_cost is not None and self.best == self.own:
+            others = [cost for _, cost in self.ranked[1:]]
+            return 1.0, max(1.0, factor * self.own_cost.latency_s / others[0].latency_s) if others else 1.0
         return self.ratio / factor, self.ratio * factor
 
 

@@ -166,6 +166,8 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if model.experts is None or not reads_files(quantization, served.engine):
         return []
     count, width = expert_split(model, served)
+    fused = model.fused_experts if served.engine == "sglang" and served.ep == 1 else 0
+    count += fused
     dtype, block, note = quantization.kind, quantization.block, ""
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
@@ -180,15 +182,21 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts the bytes of two weights each
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
-    top = model.experts.top
+    top = model.experts.top + fused
     products = (ProductShape(2 * width, model.hidden, count, top), ProductShape(model.hidden, width, count, top))
-    if sglang and "deepseek" in model.title.lower():
-        note = (
-            "SGLang may take a shared expert in as one more: then E is larger by one (--disable-shared-experts-fusion)"
-        )
+    if fused:
+        note = f"E counts {fused} shared expert (--disable-shared-experts-fusion leaves it out)"
     name = _named(layer.file_name(served.engine), served)
     on_gpu = replace(quantization, block=block, group=group)
     return [TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, on_gpu, note=note)]
+
+
+def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
+    """Return the file that SGLang prefers for the second product of experts; None if there is none for a kernel."""
+    if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
+        return None
+    name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
+    return replace(file, name=name, layers="second product of experts", products=(), note=note)
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:

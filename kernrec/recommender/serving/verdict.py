@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 NOTHING = 1.03
 """A gain below this is none: users measured -3 to +3 % of noise between equal configs (vLLM's issue 44688)."""
+LITTLE = 1.05
+"""Only a gain whose upper end is below this is advised to leave."""
 
 
 class Verdict(StrEnum):
@@ -23,13 +25,11 @@ class Verdict(StrEnum):
 
 
 def worth(made: "Comparison") -> Verdict:
-    """Whether the best config is worth it for a number of tokens.
-
-    It is where even the lower end of the interval is a gain; it is not where nothing is expected.
-    """
-    if made.interval[0] > 1.0 and made.ratio > NOTHING:
+    """Return whether the best config is worth it for a number of tokens: the advice follows from the interval."""
+    low, high = made.interval
+    if low > 1.0 and made.ratio > NOTHING:
         return Verdict.WRITE
-    return Verdict.MEASURE if made.ratio > NOTHING else Verdict.LEAVE
+    return Verdict.LEAVE if high < LITTLE else Verdict.MEASURE
 
 
 def verdict_of(missing: bool, taken: str, made: "Sequence[Comparison]") -> Verdict:

@@ -61,7 +61,16 @@ def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_
 @few_examples(25)
 @given(st.integers(1, 64), st.sampled_from([8, 16, 32]), st.sampled_from([1, 2, 8]), st.integers(2, 4096))
 def test_features_of_attention_are_finite_for_prompts_and_tokens(batch: int, heads: int, kv: int, keys: int) -> None:
-    sizes = {"batch": batch, "heads": heads, "kv_heads": kv, "keys": keys, "head_dim": 128, "window": 0, "kv_dtype": 0}
+    sizes = {
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": kv,
+        "keys": keys,
+        "head_dim": 128,
+        "window": 0,
+        "kv_dtype": 0,
+        "causal": 1,
+    }
     for queries in (1, keys):
         dims = {name: np.array([size]) for name, size in (sizes | {"queries": queries}).items()}
         bound, columns = features("attention", find_gpu("h200"), "bf16", "bshd", dims, FLASH)

@@ -102,5 +102,5 @@ def test_more_items_never_take_a_backend_less_time(
     for problem in problems:
         times = {each.stack: each.latency_s.value for each in stacks.predict(problem, card)}
         assert times
-        assert all(time_s <= times.get(stack, time_s) * 1.02 for stack, time_s in before.items()), problem.key
+        assert all(time_s <= times.get(stack, time_s) * 1.05 for stack, time_s in before.items()), problem.key
         before = times

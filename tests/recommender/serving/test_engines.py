@@ -9,7 +9,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched, stated_tiles
-from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, tuned_files
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, second_file, tuned_files
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
@@ -116,6 +116,27 @@ def test_products_of_deepseek_v3_on_eight_gpus_have_the_names_that_vllm_ships(tm
     present = [name in shipped[Kind.BLOCK_GEMM] for name in names(tmp_path, deepseek, "vllm", "h200", tp=8)[1:]]
     assert all(present), present
     assert names(tmp_path, deepseek, "vllm", "h200", tp=8)[0] in shipped[Kind.EXPERTS]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "experts", "tp", "named"),
+    [("DeepseekV3ForCausalLM", 256, 8, "E=257,N=256"), ("Glm4MoeForCausalLM", 160, 4, "E=161,N=384"),
+     ("Qwen3MoeForCausalLM", 256, 8, "E=256,N=256")],
+)  # fmt: skip
+def test_sglang_counts_the_shared_experts_that_it_fuses_and_has_a_file_for_the_second_product(
+    tmp_path: Path, architecture: str, experts: int, tp: int, named: str
+) -> None:
+    model = {
+        "architectures": [architecture], "hidden_size": 5120, "n_routed_experts": experts, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048 if experts == 256 else 1536, "n_shared_experts": 1, "num_attention_heads": 128,
+    }  # fmt: skip
+    served = Deployment("sglang", find_gpu("h200"), tp=tp, triton="3.6.0")
+    file = tuned_files(read_model(str(written(tmp_path / "m", model))), served)[0]
+    second = second_file(file, served)
+    assert file.name.startswith(named)
+    assert second is not None
+    assert second.name == file.name.replace(".json", "_down.json")
+    assert second_file(file, Deployment("vllm", find_gpu("h200"), tp=tp)) is None
 
 
 def test_every_name_of_the_table_is_one_that_a_release_has() -> None:

@@ -3,6 +3,7 @@
 problems  five folds over problems; a problem is in one fold on all GPUs, in all data types, layouts and backends
 sizes     all problems of a fifth of the recorded sizes of each dimension of the grid held out together
 GPU       the GPUs of one architecture held out, trees for any GPU trained on the others
+sibling   one GPU held out, trees of its architecture trained on the others of it
 backend   the share of problems on which two backends differ by a tenth or more and the faster one is named
 
 Printed are median errors, 90th percentiles and the coverage of 90 % intervals of the models that ship, as their
@@ -57,7 +58,10 @@ def _gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
 
 
 def _held_out_gpus(heads: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """The rows of each GPU by trees that were trained without its architecture."""
+    """Yield the rows of each GPU by trees that were trained without it, or without its architecture."""
+    for head in heads.values():
+        for gpu, error in head.get(f"{_ERROR}, GPU held out", {}).items():
+            yield _cells("sibling", gpu, None, error)
     other = heads.get(OTHER, {})
     for gpu, error in other.get(f"{_ERROR}, card left out", {}).items():
         p90, share = other.get(f"{_P90}, card left out", {}).get(gpu), other["coverage, card left out"]

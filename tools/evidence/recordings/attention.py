@@ -10,6 +10,7 @@ import numpy as np
 from evidence.recordings.exclusions import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.bound import FLASH
+from kernrec.model.vendor.releases import by_number
 from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
@@ -27,12 +28,17 @@ _EVEN = "num_heads % num_key_value_heads = 0"
 
 def recordings(data: Path) -> list[Recording]:
     """The recorded sets of attention."""
-    about = "causal prompts, CUDA graphs, random inputs, paged keys and values", "one token after `keys` - 1"
+    about = (
+        "causal prompts, CUDA graphs, random inputs, paged keys and values",
+        "one token after `keys` - 1",
+        "not causal, as many keys as queries and as many heads of both",
+    )
     prompts, tokens = _prompts(data / "library"), _tokens(data / "library")
     return [
         recording_of(case, "attention", case, columns, ("bshd",), ("f16", "bhsd"), _ALIKE, FLASH, grid, recorded)
         for case, columns, grid, recorded in (
             ("prompt", prompts, ("queries",), about[0]), ("token", tokens, ("keys",), about[1]),
+            ("encoder", _encoders(data / "library"), ("queries",), about[2]),
         )
     ]  # fmt: skip
 
@@ -48,7 +54,24 @@ def _prompts(folder: Path) -> dict[str, Array]:
         _whole(folder / "attention_prefill_h200_power.parquet", "h200_sxm", "VLLM", sizes),
         _whole(folder / "attention_prefill_a100.parquet", "a100_sxm", "SGLang", sizes),
     )
-    return columns | {"queries": columns["isl"]}
+    return columns | {"queries": columns["isl"], "causal": np.ones(len(columns["isl"]), dtype=np.int64)}
+
+
+def _encoders(folder: Path) -> dict[str, Array]:
+    """Attention that is not causal, by the newest version of each stack on each card."""
+    file = folder / "serving_attention_encoder.parquet"
+    sizes = (
+        "batch_size AS batch", "num_heads AS heads", "num_heads AS kv_heads", "isl AS queries", "isl AS keys",
+        "head_dim", '0 AS "window"', "0 AS kv_dtype", "0 AS causal", "version AS each_version",
+    )  # fmt: skip
+    other = {"system": "system", "power_w": "NULL::DOUBLE"}
+    columns = fastest(file, sizes, "NOT causal", other)
+    cards = list(zip(columns["stack"].tolist(), columns["gpu"].tolist(), strict=True))
+    newest: dict[tuple[str, str], str] = {}
+    for card, version in sorted(set(zip(cards, columns["version"].tolist(), strict=True))):
+        newest[card] = max(newest.get(card, version), version, key=by_number)
+    rows = np.array([newest[card] == version for card, version in zip(cards, columns["version"], strict=True)])
+    return {name: column[rows] for name, column in columns.items()}
 
 
 def _tokens(folder: Path) -> dict[str, Array]:
@@ -60,7 +83,8 @@ def _tokens(folder: Path) -> dict[str, Array]:
         _whole(folder / "attention_decode_h200_power.parquet", "h200_sxm", "VLLM", sizes),
     )
     bf16 = np.full(len(columns["gpu"]), "bf16")  # queries have 16 bits whatever keys and values have
-    return columns | {"queries": columns["isl"], "dtype": bf16}
+    # A single query attends to the same keys with and without a mask: the rows are of both.
+    return columns | {"queries": columns["isl"], "dtype": bf16, "causal": columns["keys"].astype(np.int64) % 2}
 
 
 def _whole(path: Path, system: str, framework: str, sizes: tuple[str, ...]) -> dict[str, Array]:

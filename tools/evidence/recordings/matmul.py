@@ -1,7 +1,8 @@
 """Recorded products: serving stacks by data type, cuBLAS beside Inductor's Triton template, PyTorch's f32 products.
 
-bf16, fp8, ...   `library/serving_gemm`; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX
-                 A6000 of `library/serving_gemm_geforce` as stack PyTorch
+bf16, fp8, ...   `library/serving_gemm` and `serving_gemm_newest_versions`, the newest version of each stack and older
+                 ones that differ; in bf16 of three cards all of `library/gemm_*`, and an RTX 3090 and an RTX A6000 of
+                 `library/serving_gemm_geforce` as stack PyTorch
 inductor         `triton/*`, `extern_mm`
 single           `library/torch_linear_f32` (nt) and `torch_bmm_f32` (nn), of the cards that are in the catalog;
                  column `n` is the reduction and `k` the columns of the result, as the recorder calls them: the
@@ -17,6 +18,8 @@ from evidence.recordings.exclusions import excluded, power_of
 from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
 from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
+from kernrec.model.vendor.releases import by_number
+from kernrec.model.vendor.stacks import AT, backend_of
 from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
@@ -48,6 +51,9 @@ _WHOLE = (
     ("gemm_l40s", "l40s", "vLLM", "0.24.0"),
     ("gemm_h200_power", "h200-sxm", "vLLM", "0.22.0"),
 )
+_KIND = ("system", "framework", "dtype", "version")
+_VERSIONS = 0.05
+"""Versions of a backend are kept if they differ by more in the median, or if power was recorded of them alone."""
 _PYTORCH = {"source": "NeuSight, MIT", "licence": "MIT", "library": "PyTorch 2.1, CUDA 12.1"}
 INDUCTOR = RecordedSet(
     "inductor", "matmul", "product", {"PyTorch": dict.fromkeys(("a100-sxm4-80gb", "h100-sxm-96gb"), "of August 2024")},
@@ -74,10 +80,20 @@ def recordings(data: Path) -> list[Recording]:
 
 
 def _serving(data: Path) -> dict[str, Array]:
-    file = "serving_gemm"
-    names = ("system", "framework", "version", "dtype", "m", "n", "k", "latency_s", f"{power_of(file)} AS power_w")
-    columns = columns_of(data / "library" / f"{file}.parquet", names, f"m > 0 AND NOT ({excluded(file)})")
-    return columns | {"power_w": np.ma.filled(np.ma.asarray(columns["power_w"], dtype=float), np.nan)}
+    """The rows of both files. The versions that both have are the same rows, but some are reserved in the first one."""
+    file, shared = "serving_gemm", ("system", "upper(framework) AS framework", "version", "dtype", "m", "n", "k")
+    sources = (
+        (file, f"{power_of(file)} AS power_w", f"NOT ({excluded(file)})"),
+        ("serving_gemm_newest_versions", "NULL::DOUBLE AS power_w", "true"),
+    )
+    columns, later = (
+        columns_of(data / "library" / f"{name}.parquet", (*shared, "latency_s", power), f"m > 0 AND {condition}")
+        for name, power, condition in sources
+    )
+    kinds = [list(zip(*(each[name].tolist() for name in _KIND), strict=True)) for each in (columns, later)]
+    old = set(kinds[0])
+    new = np.array([kind not in old for kind in kinds[1]])
+    return {name: np.concatenate([values, later[name][new]]) for name, values in columns.items()}
 
 
 def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording:
@@ -85,40 +101,70 @@ def _of_dtype(data: Path, dtype: str, serving: Mapping[str, Array]) -> Recording
     whole = _WHOLE if dtype == "bf16" else ()
     versions: dict[str, dict[str, str | None]] = {}
     parts: list[tuple[str, str, Mapping[str, Array], Array]] = []
+    frameworks = {framework.upper(): name for framework, name in STACKS.items()}
     for recorded_as in _DTYPES[dtype]:
         for system, gpu in SYSTEMS.items():
-            for framework, name in STACKS.items():
+            for framework, name in frameworks.items():
                 stack = name + _STATIC * recorded_as.endswith("static")
                 kind = (("system", system), ("framework", framework), ("dtype", recorded_as))
                 rows = np.flatnonzero(np.all([serving[column] == value for column, value in kind], axis=0))
-                if not len(rows) or not catalogued(gpu) or any(part[1:3] == (gpu, stack) for part in whole):
+                if not catalogued(gpu):
                     continue
-                columns = {name: column[rows] for name, column in serving.items() if name not in ("dtype", "system")}
-                parts.append((gpu, stack, columns, columns["power_w"]))
-                versions.setdefault(stack, {})[gpu] = str(columns["version"][0])
-    for file, gpu, stack, version in whole:
-        column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
-        names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
-        columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")
-        parts.append((gpu, stack, columns, columns["power_w"]))
-        versions.setdefault(stack, {})[gpu] = version
+                by_version = {str(v): rows[serving["version"][rows] == v] for v in set(serving["version"][rows])}
+                columns = {v: {n: c[r] for n, c in serving.items() if n not in ("dtype", "system")}
+                           for v, r in by_version.items()}  # fmt: skip
+                for file, *of_whole, version in whole:
+                    if of_whole == [gpu, stack]:
+                        columns[version] = _of_whole(data, file)
+                ordered = sorted(columns, key=by_number)
+                for version in ordered:
+                    newest = version == ordered[-1]
+                    if (
+                        newest
+                        or np.isfinite(columns[version]["power_w"]).any()
+                        or _differ(columns[version], columns[ordered[-1]])
+                    ):
+                        named = stack if newest else f"{stack}{AT}{version}"
+                        parts.append((gpu, named, columns[version], columns[version]["power_w"]))
+                        versions.setdefault(named, {})[gpu] = version
     if dtype == "bf16":
         names = ("system", "m", "n", "k", "latency_s")
         geforce = columns_of(data / "library" / "serving_gemm_geforce.parquet", names)
         for system, gpu in (("rtx3090", "rtx3090"), ("rtx-a6000", "rtx-a6000")):
-            columns = {name: column[geforce["system"] == system] for name, column in geforce.items()}
-            parts.append((gpu, "PyTorch", columns, np.full(len(columns["m"]), np.nan)))
+            columns_here = {name: column[geforce["system"] == system] for name, column in geforce.items()}
+            parts.append((gpu, "PyTorch", columns_here, np.full(len(columns_here["m"]), np.nan)))
             versions.setdefault("PyTorch", {})[gpu] = None
     alike = ("f16", *_OTHERS) if dtype == "bf16" else _OTHERS
-    steps = {s: dict(_MULTIPLES.get(dtype, {})) for s in versions if s not in _ANY_SIZE.get(dtype, ())}
+    steps = {s: dict(_MULTIPLES.get(dtype, {})) for s in versions if backend_of(s) not in _ANY_SIZE.get(dtype, ())}
+    local = tuple(s for s in versions if backend_of(s) in _EAGER.get(dtype, ()))
+    case = "aligned" if dtype == "bf16" else "product"
     recorded = RecordedSet(
-        dtype, "matmul", "product", versions, (dtype,), ("nt",), alike, _ALIKE, GRAPH, ("n", "k"), steps,
-        _EAGER.get(dtype, ()), SERVING | {
+        dtype, "matmul", case, versions, (dtype,), ("nt",), alike, _ALIKE, GRAPH, ("n", "k"), steps,
+        local, SERVING | {
             "library": "as called by the stacks; PyTorch: LLMServingSim, MIT",
-            "recorded": f"{dtype}, nt, CUDA graphs, random inputs; PyTorch by its profiler",
+            "recorded": f"{dtype}, nt, CUDA graphs, random inputs; PyTorch by its profiler; the newest versions with"
+            " 5 or 6 copies of the weights, of which small ones are warm in L2",
         },
     )  # fmt: skip
     return joined([recording(recorded, gpu, {**c, "stack": np.full(len(p), s)}, p) for gpu, s, c, p in parts])
+
+
+def _of_whole(data: Path, file: str) -> dict[str, Array]:
+    """The columns of a file of one card and stack."""
+    column = "power" if file.endswith("_power") else "CAST(NULL AS DOUBLE)"
+    names = ("m", "n", "k", "latency_s", f"{power_of(file, column)} AS power_w")
+    columns = columns_of(data / "library" / f"{file}.parquet", names, f"NOT ({excluded(file)})")
+    return columns | {"power_w": np.ma.filled(np.ma.asarray(columns["power_w"], dtype=float), np.nan)}
+
+
+def _differ(old: Mapping[str, Array], new: Mapping[str, Array]) -> bool:
+    """Whether the times of two versions differ by more than `_VERSIONS` in the median of the problems of both."""
+    seconds = [
+        dict(zip(zip(*(each[n].tolist() for n in "mnk"), strict=True), each["latency_s"].tolist(), strict=True))
+        for each in (old, new)
+    ]
+    ratios = [seconds[0][problem] / seconds[1][problem] for problem in seconds[0].keys() & seconds[1].keys()]
+    return bool(ratios) and float(np.median(np.abs(np.log(ratios)))) > _VERSIONS
 
 
 def _inductor(data: Path) -> Recording:

@@ -28,7 +28,7 @@ SYSTEMS = {
     "gb200": "gb200",
 }  # fmt: skip
 """Cards of the serving recordings, by their `system`."""
-STACKS = {"VLLM": "vLLM", "SGLang": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
+STACKS = {"VLLM": "vLLM", "SGLang": "SGLang", "SGLANG": "SGLang", "TRTLLM": "TensorRT-LLM", "PyTorch": "PyTorch"}
 """Stacks, by the `framework` of the recordings."""
 
 

@@ -14,16 +14,15 @@ from kernrec.model.vendor.bound import Bound, Card, bound_of
 
 Array = np.ndarray
 
-DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype")
+DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype", "causal")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
+    "encoder": lambda d: not d["causal"] and not d["window"] and d["queries"] == d["keys"] > 1,
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
 """Whether the dimensions of a problem are of a case."""
 
 PHYSICAL_POWER = True
-RECORDED = {"prompt": "causal prompts with as many keys as queries", "token": "single queries"}
-"""The cases in words."""
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
 """Shares of the data sheet's rates: of tensor cores and DRAM in long prompts and in decoding, and of DRAM in short
@@ -47,7 +46,7 @@ def kind(dtype: str, sizes: Mapping[str, int]) -> str:
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
-    """The bound and the features of causal prompts (`queries` = `keys`), or of single tokens."""
+    """The bound and the features of prompts (`queries` = `keys`), causal ones or not, or of single tokens."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(card, by_name)
@@ -66,15 +65,15 @@ def _cached_bytes(card: Card, sizes: Mapping[str, Array]) -> Array:
 
 def _prompt(card: Card, sizes: Mapping[str, Array]) -> Bound:
     batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS[:6])
-    gpu, window = card.gpu, _window(sizes)
-    pairs = window * (window + 1) / 2 + (queries - window) * window
+    gpu, window, causal = card.gpu, _window(sizes), sizes["causal"] > 0
+    pairs = np.where(causal, window * (window + 1) / 2 + (queries - window) * window, queries * keys)
     # Queries and results have 16 bits where the products have 8.
     ends = 2 * max(card.element_bytes, 2) * batch * heads * queries * head_dim
     cached = 2 * _cached_bytes(card, sizes) * batch * kv_heads * keys * head_dim
     moved, flops = ends + cached, 4 * batch * heads * pairs * head_dim
     padded = np.ceil(keys / _KEY_TILE) * _KEY_TILE
     most = np.where(sizes["window"] > 0, np.minimum(window + _QUERY_TILE, padded), padded)
-    mean = np.where(queries <= _QUERY_TILE, padded, np.minimum(most, keys / 2 + _QUERY_TILE / 2))
+    mean = np.where((queries <= _QUERY_TILE) | ~causal, padded, np.minimum(most, keys / 2 + _QUERY_TILE / 2))
     blocks = batch * heads * np.ceil(queries / _QUERY_TILE)
     mma_s, soft_s = _tile_times(card, blocks * _QUERY_TILE * mean / gpu.sms, head_dim)
     longest_mma_s, longest_soft_s = _tile_times(card, _QUERY_TILE * most, head_dim)

@@ -19,8 +19,6 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 }
 """Whether the dimensions of a problem are of a case."""
 
-RECORDED = {"3x3": "3x3 filters with stride, padding and dilation of 1 and one group"}
-"""The cases in words."""
 CALL_S = 20e-6
 """Seconds of one timed call that the host and launches take."""
 _FEWEST = 4.0

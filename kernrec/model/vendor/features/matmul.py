@@ -18,11 +18,15 @@ Array = np.ndarray
 
 DIMS = ("batch", "m", "n", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
+    "aligned": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"] and not (d["n"] % 16 or d["k"] % 16),
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
 """Whether the dimensions of a problem are of a case."""
 PHYSICAL_POWER = True
+SUSTAINED = True
+_FEW_ROWS = 16
+"""Products of fewer rows or columns run as matrix times vectors outside of tensor cores."""
 
 _SMALL_TILE = 0.25
 """The rate of a tile is that of 128 x 128, times the ratio of their areas to this power."""
@@ -44,6 +48,11 @@ _NAMES = (
 )  # fmt: skip
 """Of the rows of `core.figures_of_products`."""
 assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (FIGURES, WAVES, TIMED)
+
+
+def is_matvec(sizes: Mapping[str, int]) -> bool:
+    """Whether a product runs as a matrix times a few vectors outside of tensor cores."""
+    return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < _FEW_ROWS
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:

@@ -9,7 +9,9 @@ from kernrec.model.vendor.bound import Bound, Card, bound_of
 Array = np.ndarray
 
 DIMS = ("rows", "columns")
-CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: True}
+MOST_COLUMNS = 16384
+"""Rows of up to 4,100 elements were recorded; in far longer ones the block of a row reads it more than once."""
+CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
 """Whether the dimensions of a problem are of a case."""
 _DRAM_SHARE = 0.8
 """Share of the data sheet's bandwidth that large tensors reach; the recordings of five cards have 0.7 to 0.9."""

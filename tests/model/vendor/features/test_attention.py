@@ -14,7 +14,7 @@ HEADS = st.sampled_from([(8, 1), (32, 8), (64, 64)])
 
 
 def attention(card: str, dtype: str = "bf16", **sizes: int) -> tuple[Bound, dict[str, np.ndarray]]:
-    whole = {"batch": 1, "head_dim": 128, "window": 0, "kv_dtype": 0, **sizes}
+    whole = {"batch": 1, "head_dim": 128, "window": 0, "kv_dtype": 0, "causal": 1, **sizes}
     dims = {name: np.array([size]) for name, size in whole.items()}
     return features("attention", find_gpu(card), dtype, "bshd", dims, FLASH)
 

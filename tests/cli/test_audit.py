@@ -1,4 +1,4 @@
-"""`kernrec serve-audit` prints the files, and names what it cannot use."""
+"""`kernrec audit` prints the files, and names what it cannot use."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.helpers.serving import MIXTRAL, QWEN_FP8, written
 
 
 def audit(folder: Path, *arguments: object) -> tuple[int, str, str]:
-    done = run_here("serve-audit", *arguments, cwd=folder)
+    done = run_here("audit", *arguments, cwd=folder)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -67,3 +67,21 @@ def test_wrong_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], mes
     assert not out
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_entries_of_a_tuned_file_are_judged_for_a_gpu(tmp_path: Path) -> None:
+    tiles = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4}
+    file = tmp_path / "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
+    entries = {"1": {**tiles, "num_stages": 3}, "2": {**tiles, "num_stages": 64}, "4": {**tiles, "num_ctas": 2}}
+    file.write_text(json.dumps(entries))
+    expected = {
+        "h100": ["can run", "cannot run", "can run"],
+        "a100": ["tuned for another GPU", "cannot run", "cannot run"],
+    }
+    for gpu, judgments in expected.items():
+        status, out, err = audit(tmp_path, file.name, "--gpu", gpu, "--json")
+        assert status == 0, err
+        judged = json.loads(out)
+        assert judged["tuned_for"] == "NVIDIA H100 80GB HBM3"
+        assert [entry["judgment"] for entry in judged["entries"]] == judgments
+        assert all(entry["reason"] for entry in judged["entries"] if entry["judgment"] != "can run")

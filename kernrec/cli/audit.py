@@ -1,4 +1,4 @@
-"""`kernrec serve-audit`: the tuned files that a serving engine looks for, which it lacks, and what each is worth."""
+"""`kernrec audit`: the tuned files that a serving engine looks for, which it lacks, and what the entries are worth."""
 
 import sys
 from pathlib import Path
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 
 class AuditOptions(options.Options):
-    """The options of `kernrec serve-audit`."""
+    """The options of `kernrec audit`."""
 
-    model: Annotated[str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded.")]
+    model: Annotated[
+        str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")
+    ]
     gpu: options.Gpu
-    engine: Annotated[str, option("vllm or sglang; releases: sglang==0.5.3,triton==3.4.0.")]
+    engine: Annotated[str, option("vllm or sglang; releases: sglang==0.5.3,triton==3.4.0.")] = ""
     tp: options.TensorParallel = 1
     ep: Annotated[int, option("GPUs among which experts are distributed.", panel=NETWORK)] = 1
     names: Annotated[bool, option("List the files only, without predictions.", "--names")] = False
@@ -35,8 +37,8 @@ class AuditOptions(options.Options):
 
 
 @options.takes(AuditOptions)
-def serve_audit(wanted: AuditOptions) -> None:
-    """The tuned files that vLLM or SGLang looks for to serve a model, which are missing, and what each is worth.
+def audit(wanted: AuditOptions) -> None:
+    """Report the tuned files that vLLM or SGLang looks for to serve a model, or judge the entries of one file.
 
     The engine's config without a file is compared with the best of about twenty candidates, as predicted. No GPU is
     needed, but compiling and emulating take minutes. Often tuning gains nothing, and the report says so. This needs the
@@ -45,7 +47,13 @@ def serve_audit(wanted: AuditOptions) -> None:
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
     from kernrec.recommender.serving.folder import setting, write_folder
+    from kernrec.recommender.serving.tuned_entries import is_tuned_file
 
+    if is_tuned_file(wanted.model):
+        _print_entries(wanted)
+        return
+    if not wanted.engine:
+        raise UsageError("--engine is missing: vllm or sglang, which looks for the files of a model")
     names, write, measure = wanted.names, wanted.write, wanted.measure
     engine, release, triton = _releases(wanted.engine)
     model = wanted.model.removeprefix("hf:")
@@ -83,6 +91,22 @@ def serve_audit(wanted: AuditOptions) -> None:
         print_line(setting(audit, write))
         if audit.served.engine == "sglang":
             print_notes(["SGLang then reads none of its own files: copy those that it has to the folder, too"])
+
+
+def _print_entries(wanted: AuditOptions) -> None:
+    """Print the judgment of each entry of a tuned file."""
+    from kernrec.gpu import find_gpu
+    from kernrec.recommender.serving.tuned_entries import judge_file
+
+    judged = judge_file(Path(wanted.model), find_gpu(wanted.gpu))
+    if wanted.as_json:
+        print_json(judged.as_dict())
+        return
+    triton = f", Triton {judged.triton}" if judged.triton else ""
+    print_line(f"{judged.name} on {judged.gpu.title}{triton}")
+    rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
+    print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
+    print_notes(["times are not predicted from a file alone: audit the model that it is for"])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
@@ -179,7 +203,7 @@ def _row(made: "Comparison") -> list[str]:
 
     low, high = made.interval
     own = made.own_cost
-    best = "its default" if worth(made) is Verdict.LEAVE else _tiles(made.best)
+    best = "its default" if made.best == made.own or worth(made) is Verdict.LEAVE else _tiles(made.best)
     return [
         str(made.tokens),
         "cannot run" if own is None else human(own.latency_s, "s"),

@@ -1,0 +1,145 @@
+"""Baselines of problems that nobody recorded: bytes, arithmetic, launch, and the efficiency of the nearest operator.
+
+    time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
+
+memory      compulsory bytes from DRAM, nothing in L2, at the share of the bandwidth that recorded operators reach
+arithmetic  matrix products and convolutions as implicit products: tiles in waves (`features.matmul`); attention: the
+            share of the tensor cores' rate that recorded kernels reach
+the block   an operator over rows gives a row to a block, whose few threads wait for DRAM again and again
+
+`operating_point.at_point` raises a time below the roof at the clock that the power limit leaves, adds the power, and
+carries both to other limits.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from kernrec.gpu import GPU
+from kernrec.model.prior.microarchitecture import microarchitecture
+from kernrec.model.vendor.bound import Timing, card_of, features_of
+from kernrec.model.vendor.features.matmul import is_matvec
+from kernrec.model.vendor.precision import rate_of
+from kernrec.model.vendor.predicted import Predicted, StackPrediction
+from kernrec.model.vendor.single_calls import NORMAL_S
+from kernrec.op import Problem
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.op.equivalent import as_matmul
+from kernrec.util.light_dataclass import dataclass
+
+FACTOR = 2.0
+"""Factor of the 90 % interval: `tools/evidence derived` prints how many of DeepBench's convolutions and products are
+inside."""
+_COLD = Timing(0.0, np.inf)
+_DRAM_SHARE = 0.9
+"""Share of the bandwidth of a copy that operators reach that do more than copy."""
+_MATVEC_SHARE = 0.75
+"""The same of a matrix times vectors, which an A100 reads at 1,350 GB/s and an H100 at 2,200 GB/s."""
+_BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
+"""Bytes that the block of a row has in flight: its threads load 16 bytes each, then wait."""
+_PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
+"""How often a block reads a row that its registers do not hold."""
+_WAIT_S = 0.6e-6
+"""Seconds from a load to its data in DRAM."""
+_ATTENTION_SHARE = {True: 0.55, False: 0.35}
+"""Share of the data sheet's rate that attention reaches, on tensor cores and outside of them."""
+_CONVOLUTION = {True: 1.2, False: 1.0}
+"""Time of an implicit product over that of a product of the same size, on tensor cores and outside of them."""
+_WINOGRAD = 0.55
+"""Time of a 3x3 convolution by Winograd's algorithm over that of the implicit product, outside of tensor cores."""
+_WINOGRAD_CHANNELS = 32
+_DEPTHWISE_SHARE = 0.25
+"""Share of the rate outside of tensor cores that a convolution reaches whose groups have few channels."""
+_FEW_CHANNELS = 8
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Seconds that a call keeps parts of a GPU busy."""
+
+    math_s: float
+    """Arithmetic as the kernel reaches it."""
+    peak_s: float
+    """Arithmetic at the data sheet's rate."""
+    block_s: float = 0.0
+    """Of the longest block."""
+    dram_share: float = _DRAM_SHARE
+    """Of the bandwidth of a copy."""
+
+
+@lru_cache(maxsize=1024)
+def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
+    """Return the baseline of a problem at the default limit; None if the GPU has no arithmetic in its data type."""
+    problem = as_matmul(problem)
+    if not rate_of(gpu, problem.dtype):
+        return None
+    busy = _BUSY.get(problem.op, _rows)(problem, gpu)
+    dram_s = problem.bytes / gpu.memory_bandwidth
+    memory_s = dram_s / (microarchitecture(gpu).dram_efficiency * busy.dram_share)
+    work_s = (busy.math_s**3 + memory_s**3 + busy.block_s**3) ** (1 / 3)
+    latency_s = NORMAL_S + work_s
+    card = card_of(gpu, problem.dtype, _COLD)
+    parts = {"math": busy.peak_s, "dram": dram_s, "l2": problem.bytes / card.l2, "launch": NORMAL_S}
+    latency = Predicted(latency_s, latency_s / FACTOR, latency_s * FACTOR, True)
+    library = "cuDNN" if problem.op == "conv2d" else "PyTorch"
+    return StackPrediction(library, None, latency, None, (), None, parts, derived=True)
+
+
+def _rows(problem: Problem, gpu: GPU) -> Busy:
+    """An operator that moves more than it computes."""
+    sizes, in_flight = problem.sizes, _BLOCK_BYTES.get(problem.op)
+    flops_s = problem.flops / gpu.peak_flops("f32")
+    if in_flight is None:
+        return Busy(flops_s, flops_s)
+    row_bytes = sizes["columns"] * ELEMENT_BYTES[problem.dtype]
+    resident = 2048 * 16 / in_flight * gpu.sms  # blocks that the GPU runs at a time
+    waits = np.ceil(row_bytes / in_flight) * _PASSES[problem.op] * np.ceil(sizes["rows"] / resident)
+    return Busy(flops_s, flops_s, float(waits) * _WAIT_S)
+
+
+def _product(problem: Problem, gpu: GPU) -> Busy:
+    """A matrix product, the fastest of the tiles that libraries have; a matrix times vectors reads the matrix once."""
+    sizes = problem.sizes
+    if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
+        flops_s = problem.flops / rate_of(gpu, problem.dtype)
+        return Busy(flops_s, flops_s, dram_share=_MATVEC_SHARE)
+    dims = [sizes[name] for name in ("batch", "m", "n", "k")]
+    return _tiles(gpu, problem.dtype, problem.layout, dims, problem.flops)
+
+
+def _convolution(problem: Problem, gpu: GPU) -> Busy:
+    """A convolution as an implicit product, or by Winograd's algorithm where that is faster."""
+    sizes, groups = problem.sizes, problem.sizes["groups"]
+    tensor = gpu.peak_flops(problem.dtype, tensor=True) > 0
+    depth = sizes["c"] // groups
+    if min(depth, sizes["k"] // groups) < _FEW_CHANNELS and groups > 1:
+        rate = gpu.peak_flops("f32")
+        return Busy(problem.flops / (rate * _DEPTHWISE_SHARE), problem.flops / rate)
+    outputs = sizes["n"] * sizes["p"] * sizes["q"]
+    dims = [groups, outputs, sizes["k"] // groups, depth * sizes["r"] * sizes["s"]]
+    product = _tiles(gpu, problem.dtype, "nt", dims, problem.flops)
+    factor = _CONVOLUTION[tensor]
+    plain = sizes["r"] == sizes["s"] == 3 and sizes["stride"] == sizes["dilation"] == groups == 1
+    if plain and not tensor and min(depth, sizes["k"]) >= _WINOGRAD_CHANNELS:
+        factor *= _WINOGRAD
+    return Busy(product.math_s * factor, product.peak_s * min(factor, 1.0))
+
+
+def _tiles(gpu: GPU, dtype: str, layout: str, dims: list[int], flops: float) -> Busy:
+    """The tiles of a product in waves over the SMs, whatever DRAM does."""
+    card = card_of(gpu, dtype, _COLD)
+    bound = features_of("matmul").bound(card, np.array(dims, dtype=float)[:, np.newaxis], layout)
+    share = 2.0 ** bound.table[bound.names.index("share.tiles"), 0]
+    return Busy(float(bound.total_s[0] * share), flops / card.peak_flops)
+
+
+def _attention(problem: Problem, gpu: GPU) -> Busy:
+    rate = rate_of(gpu, problem.dtype)
+    tensor = gpu.peak_flops(problem.dtype, tensor=True) > 0
+    return Busy(problem.flops / (rate * _ATTENTION_SHARE[tensor]), problem.flops / rate)
+
+
+_BUSY: Mapping[str, Callable[[Problem, GPU], Busy]] = {
+    "matmul": _product, "conv2d": _convolution, "attention": _attention, "moe": _attention,
+}  # fmt: skip

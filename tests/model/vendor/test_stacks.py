@@ -1,0 +1,36 @@
+"""Names of backends with versions."""
+
+import pytest
+
+from kernrec.errors import UsageError
+from kernrec.model.vendor.stacks import is_wanted, stacks_named
+from kernrec.recommender import Objective, Query, Recommender
+
+
+def test_a_version_is_part_of_a_name_and_unknown_ones_are_refused() -> None:
+    assert stacks_named("trtllm@1.3.0rc20,vllm") == ("TensorRT-LLM@1.3.0rc20", "vLLM")
+    with pytest.raises(UsageError, match=r"1\.3\.0rc1"):
+        stacks_named("trtllm@1.3")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [((), True), (("SGLang",), True), (("SGLang@0.5.12",), True), (("SGLang@0.5.14",), False), (("vLLM",), False)],
+)
+def test_a_stack_is_wanted_by_name_or_by_name_and_version(wanted: tuple[str, ...], expected: bool) -> None:
+    assert is_wanted("SGLang (static scales)", wanted, "0.5.12, static scales") is expected
+
+
+def test_versions_that_differ_answer_by_name_and_the_newest_by_default() -> None:
+    recommender, sizes = Recommender([]), {"m": 4096, "n": 4096, "k": 4096}
+
+    def lines(*stacks: str) -> dict[str | None, float]:
+        query = Query(Objective.LATENCY, top=1, stacks=stacks)
+        answer = recommender.recommend("matmul", "b200", sizes, "f8block", "nt", query)
+        return {line.version: line.latency_s.value for line in answer.lines}
+
+    newest, old = lines("TensorRT-LLM"), lines("TensorRT-LLM@1.3.0rc15")
+    assert list(newest) == ["1.3.0rc20"]
+    assert list(old) == ["1.3.0rc15"]
+    assert newest["1.3.0rc20"] < 0.8 * old["1.3.0rc15"]
+    assert lines("TensorRT-LLM@1.3.0rc20") == newest
