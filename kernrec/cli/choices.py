@@ -298,7 +298,7 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
         advice = f"; run {first.stack}" if first.advised else ", within the estimates' error" if uncertain else ""
         time = f"{_more_or_less(first.slowdown)} time"
         text = f"{first.stack} is expected to take {time}{saved} than the best kernel{advice}."
-        if uncertain and first.source == "transferred" and not first.advised:
+        if uncertain and first.source in ("transferred", "predicted") and not first.advised:
             text += f" More likely wrong: {'the baseline' if first.less_sure else 'the kernel'}."
         texts.append(text)
     return texts
@@ -343,4 +343,4 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
     ]
 
 
-_STYLES = {"published": "measured", "learned": "learned", "transferred": "predicted"}
+_STYLES = {"published": "measured", "learned": "learned", "transferred": "predicted", "predicted": "predicted"}
