@@ -220,10 +220,12 @@ class Kernel {
 }  // namespace
 
 void bind_formats(nb::module_& module);
+void bind_query(nb::module_& module);
 
 NB_MODULE(_engine, module) {
     module.attr("COMPILER") = __VERSION__;
     bind_formats(module);
+    bind_query(module);
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,

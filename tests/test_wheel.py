@@ -5,7 +5,6 @@ It installs on Linux (x86-64 and aarch64), macOS (arm64) and Windows, for Python
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import venv
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kernrec.util.compiled import choose, file_name, rooms
+from kernrec.util.engine_file import file_name
 from tests.helpers.paths import ROOT
 
 MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24", "manylinux_2_17", "manylinux2014")
@@ -64,22 +63,17 @@ It resolves by the metadata that the index serves beside each wheel, and ends th
 gigabyte of wheels even in a dry run, before they report the same names."""
 
 
-def built(folder: Path, **variables: str) -> Path:
-    """A wheel that is built with these variables in the environment."""
+def built(folder: Path) -> Path:
+    """Return a wheel with the engine of the checkout."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=300, env=os.environ | variables)
+    subprocess.run(build, check=True, capture_output=True, timeout=600)
     return next(folder.glob("*.whl"))
-
-
-def core_files(wheel: Path) -> list[zipfile.ZipInfo]:
-    """The compiled cores in a wheel."""
-    return [file for file in zipfile.ZipFile(wheel).infolist() if "/_core." in file.filename]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel for every platform, without a compiled core."""
-    return built(tmp_path_factory.mktemp("wheel"), KERNREC_CORE="python")
+    """The wheel of the checkout."""
+    return built(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
@@ -90,7 +84,8 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
                 assert f"kernrec/_data/{file.relative_to(ROOT)}" in names
     assert "kernrec/kernel/library/matmul_simt/kernel.cu" in names
     assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)  # whose rows ship, and their licences
-    assert not core_files(wheel)
+    assert f"kernrec/{file_name(ROOT)}" in names
+    assert not wheel.name.endswith("-any.whl")
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests/", "tools/"))]
 
 
@@ -115,33 +110,6 @@ def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_p
         [python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60, check=False
     )
     assert ".[cuda13]" in recommended.stderr.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_with_a_compiler_the_wheel_has_a_compiled_core_of_its_source(tmp_path: Path) -> None:
-    if shutil.which("cc") is None:
-        assert built(tmp_path).name.endswith("-none-any.whl")
-        return
-    (quick := tmp_path / "cc").write_text('#!/bin/sh\nexec cc "$@" -O0\n')  # the last level counts
-    quick.chmod(0o755)
-    wheel = built(tmp_path, CC=str(quick))
-    assert not wheel.name.endswith("-any.whl")
-    cores = {f"{room.relative_to(ROOT).as_posix()}/{file_name(room)}" for room in rooms()}
-    assert {file.filename for file in core_files(wheel)} == cores
-    assert sum(file.file_size for file in core_files(wheel)) < 2e6
-    unpacked = tmp_path / "unpacked"
-    zipfile.ZipFile(wheel).extractall(unpacked)
-    prior = unpacked / "kernrec" / "model" / "prior"
-    assert choose("kernrec.model.prior", prior, None).state == "compiled"
-    (prior / "core.py").write_text((prior / "core.py").read_text() + "# edited\n")
-    assert not choose("kernrec.model.prior", prior, None).compiled
-
-
-@pytest.mark.slow
-def test_a_wheel_made_without_cython_has_no_compiled_core(tmp_path: Path) -> None:
-    (tmp_path / "Cython.py").write_text("raise ImportError('there is no Cython')\n")
-    wheel = built(tmp_path, PYTHONPATH=str(tmp_path))
-    assert not core_files(wheel)
 
 
 def requirements(wheel: Path) -> list[Requirement]:

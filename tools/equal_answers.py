@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -138,9 +137,6 @@ def extract_release(version: str, folder: Path) -> bool:
     archive = subprocess.run([*git, "archive", commit, "kernrec", "db", "datasets"], capture_output=True, check=True)
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")
-    for core in (ROOT / "kernrec").rglob("_core.*"):  # named by the hash of its source, so a wrong one is never loaded
-        if (place := folder / core.relative_to(ROOT)).parent.is_dir():
-            shutil.copy2(core, place)
     return True
 
 

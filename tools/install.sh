@@ -9,13 +9,12 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 extra=${EXTRA:-$([ "$(uname)" = Linux ] && echo ci || echo dev)}  # Ray and Triton have wheels for Linux
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-# Editable, so that later runs test what the checkout holds now; again only when the requirements changed, or the source
-# of a core, which is compiled where a C compiler is at hand.
+# Editable, so that later runs test what the checkout holds now; again only when the requirements or the engine's sources
+# changed.
 stamp() {
     echo "# $extra"
     cat pyproject.toml hatch_build.py
-    cat engine/*.h engine/*.cpp kernrec/util/engine_file.py
-    find kernrec -name core.pxd | sort | while read -r types; do cat "${types%/*}/core.py" "${types%/*}"/*.pxd; done
+    find engine -name '*.h' -o -name '*.cpp' | sort | xargs cat kernrec/util/engine_file.py
 }
 if ! cmp -s <(stamp) "$venv/installed.txt"; then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"

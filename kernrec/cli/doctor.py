@@ -48,7 +48,7 @@ def doctor(wanted: DoctorOptions) -> None:
     else:
         print_line(f"compiler  {diagnosis.compiler or 'none'}")
         print_line(f"database  {diagnosis.database}")
-        print_line(f"core      {diagnosis.core}")
+        print_line(f"engine    {diagnosis.engine}")
         for card in diagnosis.cards:
             _print_card(card)
         for problem in diagnosis.problems:

@@ -1,6 +1,6 @@
 """Arithmetic on numbers and columns: an operation on arrays gives the same elements as on the single numbers.
 
-`arithmetic.pxd` has the operations on single integers for the compiled core of this room.
+`engine/query/program.cpp` has the operations on 64-bit integers for programs.
 
 Operands are Python scalars (64-bit int, float; text only in `equality`) or int64 and float64 arrays. Integers wrap at
 64 bits like NumPy's; every operation is defined for all operands (see `expression`). An operand of the wrong type
@@ -139,12 +139,6 @@ def choose(condition: Any, a: Any, b: Any) -> Any:
     if condition.__class__ is bool:
         return a if condition else b
     return np.where(condition, a, b)
-
-
-def gather(values: Any, register: int, indexes: Any, index: int, i: int) -> Any:
-    """A register spread over rows or combinations; index: of what it is spread by, negative where it is not."""
-    value = values[register]
-    return value if index < 0 or value.__class__ is not np.ndarray else value.take(indexes[index])
 
 
 def truth(a: Any) -> Any:

@@ -121,7 +121,7 @@ class Columns:
         program = Program(self.domains, self.lets, self.scalars, conditions, expressions)
         for expression, output in program.outputs.items():
             self.plan(expression).output = output
-        self.tested = None if program.truths is None else test
+        self.tested = test if program.holds_conditions else None
         self.program = program
 
     def at(self, names: Mapping[str, Any]) -> "ColumnValues":

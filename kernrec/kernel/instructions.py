@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 
 from kernrec.kernel import arithmetic
-from kernrec.kernel import core as operations
 from kernrec.kernel.domain import Domain, Domains
 from kernrec.kernel.expression import Expression
 
 Array = np.ndarray
 
 _TRUTHS = frozenset({"equal", "less", "less_equal", "both", "either", "negation", "truth", "power_of_two"})
+OPERATIONS = (
+    "multiply", "ceil_div", "gather", "add", "subtract", "floor_divide", "modulo", "equal", "less", "less_equal",
+    "both", "either", "negation", "choose", "minimum", "maximum", "truth", "as_integer", "power", "absolute", "log2",
+    "power_of_two", "magic_mul", "magic_shift", "floor_sum",
+)  # fmt: skip
+"""Operations by name of `kernrec.kernel.arithmetic`, in the order of `Operation` in engine/query/program.cpp."""
 NO_INDEX, EVERY_ROW = -1, -2
 """Indexes of a register with one value for all rows, and of one with a value for each row."""
 
@@ -228,7 +233,7 @@ class Maker:
             if any(isinstance(operand.fixed, str) for operand in operands):
                 raise UnsupportedError
             registers = [self._place(self._spread(operand, domain)) for operand in operands]
-            self.code.append((_number_of(operation), self._place(result), registers, NO_INDEX))
+            self.code.append((OPERATIONS.index(operation), self._place(result), registers, NO_INDEX))
         return result
 
     def _folded(self, operation: str, domain: Domain, operands: Sequence[Node]) -> Any:
@@ -266,14 +271,8 @@ class Maker:
             else:
                 register = self._place(node)
                 index_number = self._index(node.domain, domain)
-                self.code.append((_number_of("gather"), self._place(spread), [register], index_number))
+                self.code.append((OPERATIONS.index("gather"), self._place(spread), [register], index_number))
         return self._made[key]
-
-
-def _number_of(operation: str) -> int:
-    """The number of an operation in `core`, by its name in `arithmetic`."""
-    number: int = getattr(operations, operation.upper())
-    return number
 
 
 def _flat(text: str) -> str:

@@ -1,9 +1,9 @@
 """A space on many problems at once, for a program that asks about thousands of shapes.
 
 A row stands for a config on a problem: its number is that of the problem times the configs of the space, plus that of
-the config. A compiled core evaluates a space's program for a problem after the other. For other expressions, and
-without a compiled core, the names of the problem are columns (problems, 1) where `ProblemSpace` has numbers, so that an
-expression is evaluated on the distinct values of its tunables for all problems in one go.
+the config. The engine evaluates a space's program for one problem after the other. For other expressions, the names of
+the problem are columns (problems, 1) where `ProblemSpace` has numbers, so that an expression is evaluated on the
+distinct values of its tunables for all problems in one go.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class ManyProblems:
     @cached_property
     def valid(self) -> Array:
         """Which configs can run which problem, bool (problems, configs)."""
-        if self.space.in_core:
+        if self.space.in_engine:
             return np.array([alone.valid for alone in self.each])
         valid = self._values.valid(self.space._test)
         valid[[problem.too_large is not None for problem in self.problems]] = False

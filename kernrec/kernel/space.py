@@ -137,10 +137,9 @@ class Space:
             self._columns.compile(self._test, self.kernel.launch_expressions)
 
     @property
-    def in_core(self) -> bool:
-        """Whether a compiled core evaluates the constraints of problems."""
-        columns = self._columns
-        return columns.program is not None and columns.program.form.compiled and columns.tested is self._test
+    def in_engine(self) -> bool:
+        """Whether the engine evaluates the constraints of problems."""
+        return self._columns.program is not None and self._columns.tested is self._test
 
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""

@@ -14,7 +14,7 @@ from kernrec.measure.device.nvml import Card, cards
 from kernrec.measure.protocol.probe import Probe, save_probe
 from kernrec.measure.worker.worker_client import WorkerClient
 from kernrec.store import Database
-from kernrec.util import compiled
+from kernrec.util import engine
 from kernrec.util.human import counted
 
 _PROBE_LIMIT_S = 60.0
@@ -52,8 +52,8 @@ class Diagnosis:
     cards: tuple[CardDiagnosis, ...]
     problems: tuple[str, ...]
     """Of the machine, one line each."""
-    core: str
-    """The form in which the arithmetic of a query runs, compiled or Python, and why."""
+    engine: str
+    """The compiler that made the engine, or why there is no engine."""
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def diagnose(database: Path) -> Diagnosis:
         present = []
         problems.append(str(error))
     diagnosed = tuple(_diagnose_card(card, sms, compiler_name is not None) for card in present)
-    return Diagnosis(compiler_name, _database(database), diagnosed, tuple(problems), compiled.state())
+    return Diagnosis(compiler_name, _database(database), diagnosed, tuple(problems), engine.state())
 
 
 def _diagnose_card(card: Card, sms: tuple[int, ...], compiles: bool) -> CardDiagnosis:

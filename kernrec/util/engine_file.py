@@ -14,7 +14,7 @@ PATTERN = "_engine.*"
 
 def sources(root: Path) -> list[Path]:
     """Return the C++ files of a checkout; none in an installed package."""
-    return sorted(path for path in (root / "engine").glob("*") if path.suffix in (".cpp", ".h"))
+    return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 
 def file_name(root: Path) -> str:
@@ -22,7 +22,7 @@ def file_name(root: Path) -> str:
     digest = hashlib.sha256()
     for path in sources(root):
         content = path.read_bytes().replace(b"\r\n", b"\n")
-        digest.update(b"%s %d\n" % (path.name.encode(), len(content)) + content)
+        digest.update(b"%s %d\n" % (path.relative_to(root).as_posix().encode(), len(content)) + content)
     return PATTERN.replace("*", digest.hexdigest()[:16] + importlib.machinery.EXTENSION_SUFFIXES[0])
 
 

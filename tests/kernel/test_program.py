@@ -1,6 +1,4 @@
-"""Flat programs give, in both forms of the core, what the expressions give one by one."""
-
-from collections.abc import Sequence
+"""Programs in the engine give what the expressions give one by one."""
 
 import numpy as np
 import pytest
@@ -8,25 +6,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.kernel import program
 from kernrec.kernel.columns import Columns
 from kernrec.kernel.domain import ConfigRows
-from kernrec.kernel.expression import Expression, implication, parse
+from kernrec.kernel.expression import implication, parse
 from kernrec.kernel.library import all_kernels, find_kernel
 from kernrec.kernel.space import Space
-from kernrec.util.compiled import PACKAGE, choose
 from tests.helpers.depth import few_examples
 from tests.kernel.test_expression import INT64, INTEGER_TEXTS
 
-FORMS = [choose("kernrec.kernel", PACKAGE / "kernel", choice) for choice in ("python", None)]
 DIMENSIONS = st.one_of(st.integers(1, 64), st.sampled_from([1000, 4096, 65536]))
-
-
-def compiled(columns: Columns, conditions: Sequence[Expression], expressions: Sequence[Expression], form: int) -> None:
-    """Has columns make their program, in one of `FORMS`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "core", lambda room: FORMS[form])
-        columns.compile(columns.test(conditions), expressions)
 
 
 @few_examples(60)
@@ -53,16 +41,15 @@ def test_a_program_of_random_expressions_gives_their_values(
     expected = [np.broadcast_to(single.column(each), 9) for each in expressions]
     plain = Columns(rows, lets, {})
     held = plain.at({"c": c}).all_true(plain.test(conditions))
-    for form in range(len(FORMS)):
-        columns = Columns(rows, lets, {})
-        compiled(columns, conditions, expressions, form)
-        assert columns.program is not None
-        values_there = columns.at({"c": c})
-        assert columns.tested is not None
-        np.testing.assert_array_equal(values_there.all_true(columns.tested), held)
-        for each, column in zip(expressions, expected, strict=True):
-            assert each in columns.program.outputs or not columns.plan(each).dynamic
-            np.testing.assert_array_equal(np.broadcast_to(values_there.column(each), 9), column, each.text)
+    columns = Columns(rows, lets, {})
+    columns.compile(columns.test(conditions), expressions)
+    assert columns.program is not None
+    values_there = columns.at({"c": c})
+    assert columns.tested is not None
+    np.testing.assert_array_equal(values_there.all_true(columns.tested), held)
+    for each, column in zip(expressions, expected, strict=True):
+        assert each in columns.program.outputs or not columns.plan(each).dynamic
+        np.testing.assert_array_equal(np.broadcast_to(values_there.column(each), 9), column, each.text)
 
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in all_kernels()])
@@ -73,18 +60,17 @@ def test_a_kernel_s_expressions_have_the_same_values_in_its_program(name: str, d
     gpu = find_gpu("h200" if kernel.min_sm <= 90 else "b200")
     dtypes = [dtype for dtype in kernel.dtypes if kernel.dtype_min_sm.get(dtype, 0) <= gpu.sm]
     dtype, layout = data.draw(st.sampled_from(dtypes)), data.draw(st.sampled_from(kernel.layouts))
-    single, *flat = [Space(kernel, gpu.sm, gpu.limits, dtype, layout)._columns for _ in range(1 + len(FORMS))]
+    single, columns = (Space(kernel, gpu.sm, gpu.limits, dtype, layout)._columns for _ in range(2))
     conditions = [plan.expression for plan in Space(kernel, gpu.sm, gpu.limits, dtype, layout)._test if plan.expression]
     plans = [single.plan(each) for each in (*conditions, *kernel.launch_expressions)]
     names = {ask: data.draw(DIMENSIONS) for plan in plans for ask in plan.asks}
     expected = single.at(names)
-    for form, columns in enumerate(flat):
-        compiled(columns, conditions, kernel.launch_expressions, form)
-        values, count = columns.at(names), columns.configs.count
-        assert columns.tested is not None
-        np.testing.assert_array_equal(values.all_true(columns.tested), expected.all_true(single.test(conditions)))
-        for each in kernel.launch_expressions:
-            assert columns.program is not None
-            assert each in columns.program.outputs or not columns.plan(each).dynamic
-            there, alone = (np.broadcast_to(v.column(each), count) for v in (values, expected))
-            np.testing.assert_array_equal(there, alone, each.text)
+    columns.compile(columns.test(conditions), kernel.launch_expressions)
+    values, count = columns.at(names), columns.configs.count
+    assert columns.tested is not None
+    np.testing.assert_array_equal(values.all_true(columns.tested), expected.all_true(single.test(conditions)))
+    for each in kernel.launch_expressions:
+        assert columns.program is not None
+        assert each in columns.program.outputs or not columns.plan(each).dynamic
+        there, alone = (np.broadcast_to(v.column(each), count) for v in (values, expected))
+        np.testing.assert_array_equal(there, alone, each.text)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -60,15 +61,13 @@ class Extent:
         The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
         deviations, of the group where it is largest: a shape that differs only in size differs in few features.
         """
-        arithmetic, rows = core("kernrec.model.learn"), np.ascontiguousarray(matrix, dtype=np.float64)
-        squares, distance, means = np.empty(rows.shape), np.empty(len(rows)), self._group_means
-        low, high, spread, own = map(arithmetic.rows, (self.low, self.high, self.spread, distance))
-        tables = arithmetic.table(rows), low, high, spread, means, arithmetic.table(squares)
-        arithmetic.functions.distances(*tables, np.empty(means.shape[1]), own)
-        return distance
+        distances = np.empty(len(matrix))
+        self._in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
+        return distances
 
     @cached_property
-    def _group_means(self) -> Array:
-        """The matrix that takes the mean over each group of features, (F, groups)."""
-        members = self.part[:, None] == sorted(set(self.part.tolist()))  # np.unique imports np.ma, which takes 20 ms
-        return np.asarray(members / members.sum(axis=0))
+    def _in_engine(self) -> Any:
+        # np.unique imports np.ma, which takes 20 ms.
+        members = np.asarray(self.part)[:, None] == sorted(set(np.asarray(self.part).tolist()))
+        figures = (np.asarray(values, dtype=np.float64) for values in (self.low, self.high, self.spread))
+        return query.Extent(*figures, np.asarray(members / members.sum(axis=0)))

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import CAPPED
+from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.demand import PIPES
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -244,7 +244,7 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
         The features, (C, F), float32; NaN where an input is not known or the kernel does not have a tunable.
     """
     filled = of_tunables(inputs.tunables, columns, len(inputs))
-    add_ratios(plan_of(inputs.gpu, columns), inputs.quantities(), filled)
+    plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
     return filled
 
 
@@ -260,34 +260,18 @@ def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: in
 
 
 def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
-    """The other features of candidates on a GPU, as the core that runs takes them."""
-    arithmetic, limits = core("kernrec.model.learn"), gpu.limits
-    kinds = [
-        arithmetic.functions.Ratios(*map(arithmetic.rows, rows), *kind) for kind, rows in _kinds(tuple(columns)).items()
-    ]
+    """Return the other features of candidates on a GPU, as the engine takes them."""
+    limits = gpu.limits
     figures = (
         1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,
         gpu.l2_bytes, gpu.peak_flops("f32"), gpu.memory_bandwidth,
     )  # fmt: skip
-    return arithmetic.functions.FeaturePlan(np.array(figures, dtype=np.float64), *kinds)
+    return query.FeaturePlan(np.array(figures, dtype=np.float64), _ratios(tuple(columns)))
 
 
 @lru_cache(maxsize=64)
-def _kinds(columns: tuple[str, ...]) -> dict[tuple[bool, bool], Array]:
-    """Rows above and below, and place, of the columns that are ratios, (3, F), by whether they are bounded and whether
-    they are logarithms."""
+def _ratios(columns: tuple[str, ...]) -> Array:
+    """Row above, row below, place, whether bounded and whether a logarithm, of the columns that are ratios, (F, 5)."""
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
-    kinds = {}
-    for kind in ((True, True), (False, True), (False, False)):
-        mine = [(_ROW[f.above], _ROW[f.below], place) for f, place in ratios if (f.bounded, f.logarithmic) == kind]
-        kinds[kind] = np.array(mine, dtype=np.int64).reshape(-1, 3).T.copy()
-    return kinds
-
-
-def add_ratios(plan: Any, quantities: Array, filled: Array) -> None:
-    """Fills the columns of a plan in `filled`, (C, F).
-
-    quantities: rows of `QUANTITIES`, (Q, C), with the inputs; the others are filled here.
-    """
-    arithmetic = core("kernrec.model.learn")
-    arithmetic.functions.features(plan, arithmetic.rows(quantities), arithmetic.rows(filled.T))
+    rows = [(_ROW[f.above], _ROW[f.below], place, f.bounded, f.logarithmic) for f, place in ratios]
+    return np.array(rows, dtype=np.int64).reshape(-1, 5)

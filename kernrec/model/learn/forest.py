@@ -9,6 +9,7 @@ times as fast as parsing UBJSON.
 import mmap
 import struct
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.util.array_file import pack, unpack
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -204,19 +205,14 @@ class Forest:
         return self
 
     def predict(self, matrix: Array) -> Array:
-        """The prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
-        return self.descend(both_ways(matrix))
-
-    def descend(self, rows: Array) -> Array:
-        """As `predict`, for rows from `both_ways`, (C, 2 F)."""
-        walk, sums, width = core("kernrec.model.learn"), np.full(len(rows), self.base), _width(self.trees)
-        row, own = np.arange(0, rows.size, 2 * self.features), sums
-        if walk.compiled:
-            first = np.arange(0, width, _EIGHT)
-        else:
-            row, first, own = row[np.newaxis], np.arange(width)[np.newaxis, :, np.newaxis], sums[np.newaxis]
-        walk.functions.add_leaves(rows.ravel(), row, first, width, self.levels, self.column, self.value, own)
+        """Return the prediction for each row of a matrix (C, F), whose NaNs are missing values; float64 (C,)."""
+        sums = np.empty(len(matrix))
+        self._in_engine.predict(np.asarray(matrix, dtype=np.float32), sums)
         return sums
+
+    @cached_property
+    def _in_engine(self) -> Any:
+        return query.Forest(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
     def packed(self, source: bytes) -> bytes:
         """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
@@ -254,15 +250,6 @@ def _place(width: int, tree: int, level: int) -> slice:
     """The nodes of a level of a tree among those of `width` trees."""
     first = width * ((1 << level) - 1) + (tree << level)
     return slice(first, first + (1 << level))
-
-
-def both_ways(matrix: Array) -> Array:
-    """The rows of a matrix (C, F) twice, (C, 2 F), float32: missing values go left in the first half, then right."""
-    walk, once = core("kernrec.model.learn"), np.asarray(matrix, dtype=np.float32)
-    count, features = once.shape
-    both = np.empty((count, 2 * features), dtype=np.float32)
-    walk.functions.both_ways(*map(walk.table, (once, both[:, :features], both[:, features:])))
-    return both
 
 
 def _levels(tree: Mapping[str, Any]) -> int:

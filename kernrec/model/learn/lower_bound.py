@@ -10,11 +10,10 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.learn.features import QUANTITIES, ModelInputs
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 
 Array = np.ndarray
 
-_ARITHMETIC = [QUANTITIES.index(f"pipe_s[{pipe}]") for pipe in ("fma", "f64", "tensor")]
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
 """Exponent of the smooth maximum of a corrected time and the bound: two equal ones take 2**(1/16) = 1.04 times one of
@@ -32,9 +31,8 @@ def least_seconds(inputs: ModelInputs) -> Array:
 
 
 def _least_seconds(gpu: GPU, quantities: Array) -> Array:
-    arithmetic, seconds = core("kernrec.model.learn"), np.empty(quantities.shape[1])
-    figures = gpu.memory_bandwidth, gpu.boost_clock_hz, *_ARITHMETIC
-    arithmetic.functions.least_seconds(arithmetic.rows(quantities), *figures, arithmetic.rows(seconds))
+    seconds = np.empty(quantities.shape[1])
+    query.least_seconds(quantities, gpu.memory_bandwidth, gpu.boost_clock_hz, seconds)
     return seconds
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import ModelInputs, matrix
-from kernrec.model.learn.forest import Forest, both_ways
+from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import bounded
 from kernrec.util.light_dataclass import dataclass
 
@@ -91,11 +91,11 @@ class Model:
             log(expected / prior) by head, arrays (C,); and the distance of each candidate from the training data, (C,).
         """
         distance = self.extent.distance(rows)
-        parts, both = self.parts(gpu_known), both_ways(rows)
+        parts = self.parts(gpu_known)
         if parts == (SHAPE,):
-            ratio = faded(self.forests[SHAPE].descend(both), distance)
+            ratio = faded(self.forests[SHAPE].predict(rows), distance)
             return {"latency": ratio if least is None else bounded(ratio, least)}, distance
-        return {head: self.forests[head].descend(both) for head in parts}, distance
+        return {head: self.forests[head].predict(rows) for head in parts}, distance
 
     def parts(self, gpu_known: bool) -> tuple[str, ...]:
         """The trees that `log_ratio` asks, by their keys in `forests`."""

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import TWINS
 from kernrec.model.prior.microarchitecture import Microarchitecture, microarchitecture
 from kernrec.model.prior.power import PowerModel
-from kernrec.util.compiled import Core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = NDArray[np.int64]
@@ -155,11 +154,10 @@ class Demand:
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
-    def of_core(self, arithmetic: Core) -> Any:
-        """The demand as a form of the prior's core takes it."""
-        rates = self.by_variant
-        total = np.empty(rates.shape[2]) if arithmetic.compiled else [None] * rates.shape[2]
-        return arithmetic.functions.Rates(rates, total, np.zeros(TWINS, np.int64), self.grouped, self.stretched)
+    @cached_property
+    def in_engine(self) -> Any:
+        """The demand as the engine takes it."""
+        return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:

@@ -6,13 +6,11 @@ working set fits there.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernrec.model.prior.core import rest_of_wave
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray | float
@@ -32,7 +30,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
     covers: list[Array] = []
     for _, extent in order:
         covers.append(np.minimum(wave, extent))
-        wave = rest_of_wave(wave, extent)
+        wave = np.maximum(wave / extent, 1.0)
     return covers
 
 
@@ -64,11 +62,8 @@ class TensorAccess:
         axes = [[axis in selecting for axis in order] for selecting in reads.values()]
         self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
         self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
-
-    def room(self, compiled: bool) -> Any:
-        """Room in which a form of the core computes the traffic of a launch."""
-        numbers = 2 * self.steps + len(self.tensors)
-        return np.empty(numbers) if compiled else [None] * numbers
+        self.in_engine = query.Access(self.reads, self.axes, self.writes, self.scratch)
+        """The tensors as the engine takes them."""
 
 
 def dram_bytes(
@@ -91,23 +86,19 @@ def dram_bytes(
         l2_bytes: size of L2.
         moved: where the result is to be.
     """
-    arithmetic, count = core("kernrec.model.prior"), len(blocks)
+    count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
     for row, column in zip(columns, (*(extents or (1.0,)), *sizes), strict=True):
         row[:] = column
     moved = np.empty(count) if moved is None else moved
-    arithmetic.functions.dram_traffic(
-        arithmetic.rows(np.asarray(blocks, np.float64)),
-        arithmetic.rows(np.asarray(concurrent_blocks, np.float64)),
-        arithmetic.rows(columns[: access.steps]),
-        arithmetic.rows(columns[access.steps :]),
-        access.reads,
-        access.axes,
-        access.writes,
-        access.scratch,
+    query.dram_bytes(
+        access.in_engine,
+        np.asarray(blocks, np.float64),
+        np.asarray(concurrent_blocks, np.float64),
+        columns[: access.steps],
+        columns[access.steps :],
         l2_bytes,
-        access.room(arithmetic.compiled),
-        arithmetic.rows(moved),
+        moved,
     )
     return moved
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernrec.model.prior.core import CAPPED
+from kernrec.model.prior.constants import CAPPED
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ class LimitedCosts:
     """
 
     costs: Floats
-    """All of them, as `core.limited_costs` leaves them, (`LIMITED`, N) or (`LIMITED`, points, N)."""
+    """All of them, as the engine leaves them, (`LIMITED`, N) or (`LIMITED`, points, N)."""
     dram_j: Floats
     """The same at every point, (N,)."""
 

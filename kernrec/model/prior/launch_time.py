@@ -14,10 +14,11 @@
 Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of
 them on an SM a round takes at least P + max((K - 1) P, Z), where P is the pipe time of one and Z the time that it waits
 (machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5), and more by the time that
-they are in each other's way (`core.round_clk`). A lone block with barriers takes P + Z. Where loads are issued ahead
-(`core.PREFETCH`), Z is only what exceeds the arithmetic.
+they are in each other's way (`round_clk`). A lone block with barriers takes P + Z. Where loads are issued ahead
+(`PREFETCH`), Z is only what exceeds the arithmetic.
 
-Power, and the clock that a power limit allows, are in `kernrec.model.prior.power`, the arithmetic of both in `core`.
+Power, and the clock that a power limit allows, are in `kernrec.model.prior.power`, the arithmetic of both in
+`engine/query`.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import (
+from kernrec.model.prior.constants import (
     BARRIER_CLK,
     BARRIER_WARP_CLK,
     DRAM_BYTES,
@@ -40,7 +41,7 @@ from kernrec.model.prior.core import (
 )
 from kernrec.model.prior.demand import ALONE, BARRIERS, PIPES, Demand
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
-from kernrec.util.compiled import Core, core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -57,8 +58,8 @@ class LaunchWork:
     variants: Array
     """The launches' columns in the demand, int64 (N,)."""
     rows: Floats
-    """Figures of the launches by row of `core`, (rows, N): `BLOCKS` of the grid; `CONCURRENT`, blocks that fit on an SM
-    at the same time; `WARPS` of a block; `PREFETCH`, trips ahead of which loads are issued; `DRAM_BYTES`, and
+    """Figures of the launches by row of `constants`, (rows, N): `BLOCKS` of the grid; `CONCURRENT`, blocks that fit on
+    an SM at the same time; `WARPS` of a block; `PREFETCH`, trips ahead of which loads are issued; `DRAM_BYTES`, and
     `DRAM_SLOWDOWN`, the factor by which the pattern of access lengthens their time (1 for streams); `SERIAL_CLK`,
     clocks of L2 for the atomic operations that meet at the busiest sector; `WAIT_ROUNDS`, how often an average block
     waits for memory, caches included: between how many waits barriers fall; `OVERLAPPED`, the share of these waits
@@ -170,10 +171,16 @@ def _barrier_clk(warps: Floats) -> Floats:
     return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
 
-def card(gpu: GPU, arithmetic: Core, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """A GPU as a form of the prior's core takes it; core_time, dram_time: by what a calibration multiplies times."""
+def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
+    """Return a GPU as the engine takes it.
+
+    Args:
+        gpu: the GPU.
+        core_time: factor of a calibration on times of the core's clock domain.
+        dram_time: factor of a calibration on times of DRAM.
+    """
     figures = microarchitecture(gpu)
-    return arithmetic.functions.Card(
+    return query.Device(
         gpu.boost_clock_hz,
         float(gpu.sms),
         float(gpu.l2_bytes),
@@ -188,23 +195,15 @@ def card(gpu: GPU, arithmetic: Core, core_time: float = 1.0, dram_time: float = 
 
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """The time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
-    arithmetic = core("kernrec.model.prior")
-    return time_of_work(arithmetic, card(gpu, arithmetic), demand.of_core(arithmetic), len(demand.rates) - 1, work)
+    """Return the time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
+    return time_of_work(device(gpu), demand, work)
 
 
-def time_of_work(arithmetic: Core, on_card: Any, rates: Any, loops: int, work: LaunchWork) -> LaunchTime:
-    """The time of launches, from what a form of the core takes: `card`, `Demand.of_core`; loops: that those have."""
+def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime:
+    """Return the time of launches on a `device`."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    arithmetic.functions.launch_times(
-        rates,
-        on_card,
-        # A demand may have loops that none of these launches executes, and the other way round.
-        min(loops, (len(work.rows) - LOOPS) // 2),
-        arithmetic.rows(work.variants),
-        arithmetic.rows(work.rows),
-        arithmetic.rows(pipe_clk),
-        arithmetic.rows(times),
-    )
+    # A demand may have loops that none of these launches executes, and the other way round.
+    loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
+    query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])

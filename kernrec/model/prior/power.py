@@ -29,11 +29,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import CLOCKS
+from kernrec.model.prior.constants import CLOCKS
 from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts, NominalCosts
 from kernrec.model.prior.throttle import ClockTable, VoltageCurve, clocks_between
 from kernrec.util.cache import shipped_toml
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -201,7 +201,7 @@ class PowerModel:
         setting = self._setting((point,)) if np.ndim(point[0]) else self._cached_setting((point,))
         launches = nominal.columns()
         costs = np.empty((LIMITED, 1, launches.shape[1]))
-        self._limit_some(launches, np.arange(launches.shape[1]), setting, costs)
+        setting.fill(launches, np.arange(launches.shape[1]), costs)
         return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
@@ -222,9 +222,9 @@ class PowerModel:
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
         """Fills in the costs of `limit_launches`, (`LIMITED`, P, N), of the launches at some places."""
-        self._limit_some(launches, places, self._cached_setting(tuple(points)), costs)
+        self._cached_setting(tuple(points)).fill(launches, places, costs)
 
-    def _cached_setting(self, points: "tuple[tuple[Any, float | None], ...]") -> "_Setting":
+    def _cached_setting(self, points: tuple[tuple[Any, float | None], ...]) -> Any:
         setting = self._settings.get(points)
         if setting is None:
             if len(self._settings) >= _MOST_CACHED:
@@ -234,14 +234,16 @@ class PowerModel:
             )
         return setting
 
-    def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> "_Setting":
-        """Power limits, one for all launches or one for each, and the highest clock of each operating point."""
+    def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
+        """Return operating points as the engine takes them; points: power limit (or one of each launch) and clock."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
         first = np.array([own.index(start) * CLOCKS for start in starts])
         limits = np.stack([np.atleast_1d(np.asarray(limit_w, np.float64)) for limit_w, _ in points])
-        return _Setting(limits, self._clocks(np.array(starts)), first, self._clocks(below))
+        highest, lower = self._clocks(np.array(starts)), self._clocks(below)
+        tables = lower.at_clock, lower.clock_hz, lower.search
+        return query.PowerLimits(limits, highest.at_clock, highest.clock_hz, first, *tables)
 
     def _clocks(self, ratio: Floats) -> ClockTable:
         """The power at clocks, given over the boost clock."""
@@ -249,19 +251,6 @@ class PowerModel:
         volts = self.voltage(clock_hz)
         static_w = self.board_w + self.leakage_w * volts
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
-
-    def _limit_some(self, launches: Floats, places: Places, setting: "_Setting", costs: Floats) -> None:
-        """As `limit_some`, at the points of a setting."""
-        highest, below, limits_w = setting.highest, setting.below, setting.limits_w
-        arithmetic, each = core("kernrec.model.prior"), int(limits_w.shape[1] > 1)
-        points: list[Any] = [highest.at_clock, highest.clock_hz, setting.first]
-        if not arithmetic.compiled:  # all points at once, too
-            launches, places, limits_w = launches[:, :, np.newaxis], places[np.newaxis], limits_w.T[np.newaxis]
-            points = [column[..., np.newaxis, :] for column in points]
-            costs = costs.swapaxes(1, 2)[:, np.newaxis]
-        arithmetic.functions.limited_costs(
-            launches, places, limits_w, each, *points, below.at_clock, below.clock_hz, below.search, costs
-        )
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
         """Joules of each launch by part; the parts add up to `energy_j`.
@@ -285,7 +274,7 @@ class PowerModel:
         return parts
 
     @cached_property
-    def _settings(self) -> "dict[tuple[tuple[Any, float | None], ...], _Setting]":
+    def _settings(self) -> dict[tuple[tuple[Any, float | None], ...], Any]:
         return {}
 
     def _limit(self, limit_w: float | Floats | None) -> float | Floats:
@@ -302,20 +291,6 @@ class PowerModel:
             mhz, low, high = (value * 1e-6 for value in (clock, self.minimum_hz, self.maximum_hz))
             raise _out_of_range("clock", mhz, low, high, "MHz", self.title)
         return clock
-
-
-@dataclass(frozen=True, eq=False)
-class _Setting:
-    """Power limits and highest clocks of P operating points, and what follows from them alone."""
-
-    limits_w: Floats
-    """(P, N), or (P, 1) where it is the same for all launches."""
-    highest: ClockTable
-    """The highest clock of each point."""
-    first: NDArray[np.int64]
-    """Where the clocks of each point begin in `below`."""
-    below: ClockTable
-    """The clocks that a power limit may leave, `CLOCKS` for each highest clock."""
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:

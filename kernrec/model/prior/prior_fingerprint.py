@@ -12,12 +12,13 @@ import numpy as np
 
 import kernrec.gpu
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.core import LAUNCH_S, START_S
+from kernrec.model.prior.constants import LAUNCH_S, START_S
 from kernrec.model.prior.demand import demand
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.launch_time import LaunchWork, launch_time
 from kernrec.model.prior.power import PowerModel
 from kernrec.util.cache import CacheEntry, cached
+from kernrec.util.engine import module
 from kernrec.util.file_hash import files_hash
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
@@ -83,12 +84,12 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """`prior_fingerprint`, from the cache as long as neither the prior nor the catalog of GPUs changes."""
+    """`prior_fingerprint`, from the cache as long as neither the prior, the engine nor the catalog of GPUs changes."""
 
     def make() -> CacheEntry:
         return {"values": prior_fingerprint()}, {}
 
     folders = Path(__file__).parent, Path(kernrec.gpu.__file__).parent
     files = [file for folder in folders for file in folder.rglob("*") if file.suffix in (".py", ".toml")]
-    sources = files_hash(Path(kernrec.gpu.__file__).parents[1], files)
+    sources = f"{files_hash(Path(kernrec.gpu.__file__).parents[1], files)} {module().__file__}"
     return list(cached("prior_fingerprint", sources.encode(), make)[0]["values"])

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from kernrec.model.prior import core
+from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.util.light_dataclass import dataclass
 
@@ -93,5 +93,6 @@ def regime(nominal: NominalCosts, capped: Array) -> Array:
     Returns:
         In the shape of `capped`.
     """
-    bound: Array = core.regime(nominal.core_s, nominal.dram_s, nominal.fixed_s, capped)
-    return bound.astype(np.int64)
+    core_s, dram_s, fixed_s = nominal.core_s, nominal.dram_s, nominal.fixed_s
+    bound = np.where(fixed_s > np.maximum(core_s, dram_s), 2, np.where(dram_s > core_s, 1, 0))
+    return np.where(capped, int(CAPPED), bound).astype(np.int64)

@@ -1,8 +1,8 @@
 """Clocks, the voltage they need, and the tables of clocks in which that is searched at which a launch stays within a
 power limit.
 
-Figures of a clock alone (voltage, static power, power of the clock tree) are computed once for a table; the search is
-`core.limited_costs`.
+Figures of a clock alone (voltage, static power, power of the clock tree) are computed once for a table. The search is
+in engine/query/power_limit.cpp.
 """
 
 from functools import cached_property
@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernrec.model.prior.core import CLOCKS, OVERLAP
+from kernrec.model.prior.constants import CLOCKS, OVERLAP
 from kernrec.util.light_dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -50,7 +50,7 @@ class ClockTable:
 
     @cached_property
     def search(self) -> Floats:
-        """The columns of the search of `core.limited_costs`, as rows: boost clock over the clock to the power of
+        """The columns of the search, as rows: boost clock over the clock to the power of
         `OVERLAP`, power without events (W), square of the core voltage over that at the boost clock."""
         ratio, static_w, tree_w, volts_squared = self.at_clock
         return np.stack([ratio**-OVERLAP, static_w + tree_w * volts_squared, volts_squared])

@@ -29,9 +29,9 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.prior.microarchitecture import l2_bytes_per_clk, microarchitecture
-from kernrec.model.vendor.core import LEAST_SHARE, LEAST_SIZE
 from kernrec.model.vendor.precision import Precision, precision_of, rate_of
 from kernrec.op.dtype import math_dtype
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -119,8 +119,8 @@ def bound_of(
     of_total = len(shares) + len(sizes)
     of_shares, of_sizes, logs = table[: len(shares)], table[len(shares) : of_total], table[: of_total + 1]
     of_shares /= total_s
-    np.maximum(of_shares, LEAST_SHARE, out=of_shares)
-    np.maximum(of_sizes, LEAST_SIZE, out=of_sizes)
+    np.maximum(of_shares, query.LEAST_SHARE, out=of_shares)
+    np.maximum(of_sizes, query.LEAST_SIZE, out=of_sizes)
     table[of_total] *= 1e6
     np.log2(logs, out=logs)
     logged = (*(f"share.{name}" for name in shares), *(f"log.{name}" for name in dims), "log.total")
@@ -190,7 +190,7 @@ def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
 
 def _log_share(part_s: Array, total_s: Array) -> Array:
     """The logarithm of a share, which may be 0."""
-    return np.asarray(np.log2(np.maximum(part_s / total_s, LEAST_SHARE)))
+    return np.asarray(np.log2(np.maximum(part_s / total_s, query.LEAST_SHARE)))
 
 
 @dataclass(frozen=True)

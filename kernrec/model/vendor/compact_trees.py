@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.model.vendor.core import GROUP
-from kernrec.model.vendor.tilewise import ordered
 from kernrec.util.array_file import pack, unpack
-from kernrec.util.compiled import Core, core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -29,10 +27,6 @@ MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
 """256 times a node is a number of 32 bits."""
-_NO_VALUE = 2**31 - 1
-"""No value has an `ordered` number as large."""
-_TOGETHER = 1024
-"""Rows that go down the trees together: more would leave the processor's cache."""
 _MOST_BYTES = 16 << 20
 """Largest size of decompressed trees."""
 
@@ -57,38 +51,17 @@ class CompactTrees:
     """Splits on the longest path."""
 
     def predict(self, matrix: Array) -> Array:
-        """The prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
-        form = core("kernrec.model.vendor")
-        (count, features), predicted = matrix.shape, np.empty(len(matrix))
-        for first in range(0, count, _TOGETHER):
-            part = ordered(matrix[first : first + _TOGETHER])
-            form.functions.sums_of_leaves(
-                self.of_core(form), features, len(part), part.ravel(), self.room(form, len(part)),
-                form.rows(predicted[first : first + _TOGETHER]),
-            )  # fmt: skip
+        """Return the prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
+        predicted = np.empty(len(matrix))
+        self.in_engine.predict(np.asarray(matrix, dtype=np.float32), predicted)
         return predicted
 
-    def room(self, form: Core, count: int) -> Array:
-        """Room for the nodes that so many rows of features reach, as a form of the core takes it."""
-        return np.empty(GROUP * count if form.compiled else (1, count, len(self.start)), dtype=np.int32)
-
-    def of_core(self, form: Core) -> Any:
-        """The trees as a form of the core takes them."""
-        if (trees := self._of_core.get(form.compiled)) is None:
-            start = self.start if form.compiled else self.start[np.newaxis]
-            trees = form.functions.Trees(start, self._nodes, self.leaf, self.base, self.levels)
-            self._of_core[form.compiled] = trees
-        return trees
-
     @cached_property
-    def _nodes(self) -> Array:
-        """Of `core.Trees`."""
-        cuts = np.where(np.isnan(self.threshold), np.int32(_NO_VALUE), ordered(self.threshold))
-        return np.stack([self.left << 8 | self.feature, cuts], axis=1).astype(np.int32).ravel()
-
-    @cached_property
-    def _of_core(self) -> dict[bool, Any]:
-        return {}
+    def in_engine(self) -> Any:
+        """The trees as the engine takes them."""
+        links = (np.asarray(column, dtype=np.int64) for column in (self.start, self.left, self.feature))
+        values = (np.asarray(column, dtype=np.float32) for column in (self.threshold, self.leaf))
+        return query.CompactTrees(*links, *values, self.base, self.levels)
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:

@@ -13,13 +13,13 @@ from kernrec.model.learn.conformal import Interval
 from kernrec.model.learn.extent import Extent
 from kernrec.model.vendor.bound import Bound, Timing, features_of, kind_of
 from kernrec.model.vendor.compact_trees import CompactTrees, decompressed, expand
-from kernrec.model.vendor.core import LEAST_SIZE
 from kernrec.model.vendor.power_base import PowerBase
 from kernrec.model.vendor.precision import rate_of
 from kernrec.model.vendor.predicted import Predicted
 from kernrec.model.vendor.single_calls import in_a_stream
 from kernrec.model.vendor.stacks import AT
 from kernrec.op import Problem
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -217,4 +217,4 @@ class SetModel:
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
     """The logarithms of the dimensions, to base 2, (N, D), in which the extent of a recorded set is stated."""
-    return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), LEAST_SIZE)))
+    return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

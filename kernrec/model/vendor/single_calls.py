@@ -10,7 +10,7 @@ with the work that such calls have: the bound's times the ratio that fits the re
 floor was the card's nobody recorded: the interval goes from all of the floor being the host's to none of it.
 """
 
-from kernrec.model.prior.core import LAUNCH_S, START_S
+from kernrec.model.prior.constants import LAUNCH_S, START_S
 from kernrec.model.prior.spread import INTERVAL
 from kernrec.model.vendor.predicted import Predicted
 

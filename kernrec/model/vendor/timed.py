@@ -11,7 +11,6 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.learn.conformal import Interval, factor_at
 from kernrec.model.vendor.bound import PARTS, Bound, Card, Features, card_of, features_of, used
-from kernrec.model.vendor.compact_trees import CompactTrees
 from kernrec.model.vendor.more_items import Points, item_place, ordered_seconds, points
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.precision import rate_of
@@ -19,9 +18,8 @@ from kernrec.model.vendor.predicted import Predicted, StackPrediction
 from kernrec.model.vendor.recorded_set import OTHER, STACK, Head, SetModel
 from kernrec.model.vendor.releases import versions_text
 from kernrec.model.vendor.single_calls import NORMAL_S
-from kernrec.model.vendor.tilewise import ordered
 from kernrec.op import Problem
-from kernrec.util.compiled import Core, core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
 
@@ -38,17 +36,12 @@ _NONE = np.empty((0, 1, 1))
 class Reader:
     """Places from which trees of a quantity read the features of problems of a kind: laid out once."""
 
-    trees: CompactTrees
+    in_engine: Any
+    """The trees with the features that problems of the kind have in common, as the engine takes them."""
+    stacks: int
+    """S, how many there are."""
     names: tuple[str, ...]
     """Of the features in a table."""
-    rows: Array
-    """Rows of the trees' `ordered` features for each stack, int32 (S, 1, F); those that problems differ in are 0."""
-    columns: Array
-    """The features that problems differ in, by their place in these rows."""
-    places: Array
-    """The same by their place in a table of features."""
-    own_columns: Array
-    """Features that stacks differ in, too, by their place in the rows."""
     own: tuple[str, ...]
     """Their names, some of those of `used`."""
     recorded: Interval
@@ -67,14 +60,9 @@ class Reader:
             least: no value is smaller, (N,).
             most: no value is larger.
         """
-        form, stacks, count = core("kernrec.model.vendor"), len(self.rows), table.shape[1]
-        flat, values = self.rows.repeat(count, axis=1).ravel(), np.empty((stacks, count))
+        values = np.empty((self.stacks, table.shape[1]))
         of_stacks = np.array([own[name] for name in self.own]) if self.own else _NONE
-        form.functions.corrected(
-            self._of_core(form), form.rows(table), form.rows(of_stacks), form.rows(base), int(len(base) > 1),
-            form.rows(least), most, count, flat, self.trees.room(form, stacks * count), form.rows(values.ravel()),
-            form.rows(values),
-        )  # fmt: skip
+        self.in_engine.fill(table, of_stacks, base, least, most, values)
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
@@ -95,20 +83,6 @@ class Reader:
     def predicted(self, value: float, factor: float, most: float) -> Predicted:
         """A value with its interval, no end larger than `most`."""
         return Predicted(value, value / factor, min(value * factor, most), self.transferred)
-
-    def _of_core(self, form: Core) -> Any:
-        if (reading := self._readings.get(form.compiled)) is None:
-            columns, places = self.columns, self.places
-            if not form.compiled:  # a name stands for all columns, beside all problems
-                columns, places = columns[np.newaxis, :, np.newaxis], places[np.newaxis]
-            reading = self._readings[form.compiled] = form.functions.Reading(
-                self.trees.of_core(form), self.rows.shape[2], columns, places, self.own_columns
-            )
-        return reading
-
-    @cached_property
-    def _readings(self) -> dict[bool, Any]:
-        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,23 +157,22 @@ class Kind:
 
     def _new_reader(self, quantity: str, bound: Bound) -> Reader:
         head, transferred = self.head(quantity), (quantity, self.gpu.name) not in self.chosen.heads
-        rows = np.zeros((len(self.stacks), 1, len(head.columns)), dtype=np.float32)
+        rows = np.zeros((len(self.stacks), len(head.columns)), dtype=np.float32)
         for name, value in bound.constants.items():
             if (column := head.column.get(name)) is not None:
-                rows[:, :, column] = value
+                rows[:, column] = value
         for number, stack in enumerate(self.stacks):
             if (column := head.column.get(STACK + stack)) is not None:
-                rows[number, :, column] = 1.0
+                rows[number, column] = 1.0
         there = [(column, bound.names.index(name)) for name, column in head.column.items() if name in bound.names]
         columns, places = np.array(there, dtype=np.int64).reshape(-1, 2).T.copy()
         own = tuple(name for name in head.column if name in _USED)
         own_columns = np.array([head.column[name] for name in own], dtype=np.int64)
+        in_engine = query.Reader(head.trees.in_engine, rows, columns, places, own_columns)
         recorded, between = head.recorded, head.between
         if self.alike:
             recorded, between = (replace(each, width=hypot(each.width, self.alike)) for each in (recorded, between))
-        return Reader(
-            head.trees, bound.names, ordered(rows), columns, places, own_columns, own, recorded, between, transferred
-        )
+        return Reader(in_engine, len(self.stacks), bound.names, own, recorded, between, transferred)
 
 
 def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | None]]:

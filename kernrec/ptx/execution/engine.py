@@ -4,7 +4,6 @@ The engine knows most instructions, and all that it observes equals what `Schedu
 runs there: one with an instruction that the engine refuses, or with an option that only `Scheduler` has.
 """
 
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernrec.errors import KernrecError
 from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.execution.waits import spins
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Vector
@@ -29,7 +29,7 @@ from kernrec.ptx.state.errors import BudgetError, EmulationError, location
 from kernrec.ptx.state.launch_layout import LaunchLayout
 from kernrec.ptx.state.special_registers import FIXED, is_special, special_width
 from kernrec.ptx.state.types import register_width
-from kernrec.util.engine_file import find
+from kernrec.util.engine import module as engine_module
 
 SWITCH = "KERNREC_ENGINE"
 """Set to `python`, this variable of the environment keeps every launch out of the engine."""
@@ -66,13 +66,10 @@ class _Code(NamedTuple):
 
 @cache
 def _module() -> Any:
-    path = find()
-    spec = None if path is None else importlib.util.spec_from_file_location("kernrec._engine", path)
-    if spec is None or spec.loader is None:
+    try:
+        return engine_module()
+    except KernrecError:
         return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def load() -> Any:

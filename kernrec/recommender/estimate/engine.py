@@ -13,7 +13,7 @@ import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.model.prior.core import CAPPED
+from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import promising

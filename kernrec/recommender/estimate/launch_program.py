@@ -1,6 +1,6 @@
-"""One launch of a kernel as the prior's core takes it: what holds on every problem, laid out once for a space.
+"""One launch of a kernel as the engine takes it: what holds on every problem, laid out once for a space.
 
-A flat program of the space has the figures of each config on a problem, so that one call of the core estimates the
+A program of the space has the figures of each config on a problem, so that one call of the engine estimates the
 launch of all configs. `prediction` evaluates the same expressions column by column where a space has no program: for
 the first problems, for kernels profiled by a sample of blocks, and for many problems at once.
 """
@@ -15,7 +15,7 @@ from kernrec.kernel.program import Program
 from kernrec.kernel.spec import Launch, Workspace
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.recommender.estimate.launch_table import LaunchTable
-from kernrec.util.compiled import Core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -25,8 +25,8 @@ Array = np.ndarray
 class LaunchProgram:
     """One launch of a space's configs."""
 
-    fixed: tuple[Any, Any, Any]
-    """The plan of the launch, the demand of its variants, and the card, as the core takes them."""
+    plan: Any
+    """The plan of the launch, as the engine takes it."""
     loops: int
     """How many loops it has."""
     element_bytes: Array
@@ -41,15 +41,16 @@ class LaunchProgram:
         launch: LaunchTable,
         workspaces: Sequence[Workspace],
         program: Program,
-        arithmetic: Core,
-        rates: Any,
-        card: Any,
+        device: Any,
     ) -> "LaunchProgram | None":
-        """That of a launch in a form of the core; None where the program does not hold all of its expressions.
+        """Return the plan of a launch; None if the program does not hold all of its expressions.
 
         Args:
+            spec: the launch.
+            launch: its table.
             workspaces: of the kernel.
-            rates: the launch's demand, like `card` as that form takes it.
+            program: of the space.
+            device: the GPU as the engine takes it.
         """
         by_name, access = {workspace.name: workspace for workspace in workspaces}, launch.access
         own = [by_name.get(name) for name in access.tensors]
@@ -65,20 +66,14 @@ class LaunchProgram:
             if expression is not None and output is None:
                 return None
             registers += [output.register, output.index] if output else [-1, -1]
-        plan = arithmetic.functions.LaunchPlan(
-            np.array(registers, dtype=np.int64) if arithmetic.compiled else registers,
-            len(launch.loops),
-            access.steps,
-            launch.demand.first_alike.take(launch.variant, mode="clip"),
-            access.reads,
-            access.axes,
-            access.writes,
-            access.scratch,
-            access.room(arithmetic.compiled),
-        )
+        variant = launch.demand.first_alike.take(launch.variant, mode="clip")
+        plan = query.LaunchPlan(
+            program.in_engine, np.array(registers, dtype=np.int64), len(launch.loops), access.in_engine,
+            launch.demand.in_engine, device, variant,
+        )  # fmt: skip
         element_bytes = [float(ELEMENT_BYTES[workspace.dtype]) if workspace else 0.0 for workspace in own]
         tensors = tuple((number, name) for number, name in enumerate(access.tensors) if name not in by_name)
-        return cls((plan, rates, card), len(launch.loops), np.array(element_bytes), tensors)
+        return cls(plan, len(launch.loops), np.array(element_bytes), tensors)
 
     def sizes(self, problem_bytes: Mapping[str, Any]) -> Array:
         """The bytes of each tensor, of workspaces those of an element; a problem has not all in each data type."""

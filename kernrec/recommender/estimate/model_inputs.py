@@ -8,23 +8,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kernrec.kernel.many_problems import OnProblems
-from kernrec.model.learn.core import BLOCKS, BYTES, FLOPS
 from kernrec.model.learn.features import (
     LAUNCH,
     LIMITED,
     NOMINAL,
     QUANTITIES,
     ModelInputs,
-    add_ratios,
     of_tunables,
     plan_of,
 )
 from kernrec.model.learn.row_kind import row_kind
-from kernrec.model.prior.demand import PIPES
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.static_table import Array, StaticTable
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
@@ -48,16 +45,16 @@ class ModelCandidates:
         limited.costs.take(positions, axis=1, out=quantities[LIMITED], mode="clip")
         prediction.costs.take(positions, axis=1, out=quantities[NOMINAL], mode="clip")
         quantities[LAUNCH] = of_table.shapes(on_problem, rows)
-        quantities[FLOPS] = on_problem.of_rows([float(problem.flops) for problem in on_problem.problems], rows)
-        quantities[BYTES] = on_problem.of_rows([float(problem.bytes) for problem in on_problem.problems], rows)
-        quantities[BLOCKS] = on_problem.column(prediction.table.kernel.launches[0].blocks, rows)
+        quantities[_FLOPS] = on_problem.of_rows([float(problem.flops) for problem in on_problem.problems], rows)
+        quantities[_BYTES] = on_problem.of_rows([float(problem.bytes) for problem in on_problem.problems], rows)
+        quantities[_BLOCKS] = on_problem.column(prediction.table.kernel.launches[0].blocks, rows)
         _add_times(prediction, positions, quantities)
 
     def features(self, columns: tuple[str, ...]) -> Array:
         """The named columns of `features.matrix`, (C, F)."""
         plan, of_space = self._of_table.features(columns)
         features: Array = of_space.take(self.configs, axis=0)
-        add_ratios(plan, self.quantities, features)
+        plan.fill(self.quantities, features)
         return features
 
     def row_kinds(self, firsts: Sequence[int]) -> list[str]:
@@ -109,7 +106,7 @@ class _OfTable:
         return shapes
 
 
-_PIPES = np.arange(len(PIPES))
+_FLOPS, _BYTES, _BLOCKS = map(QUANTITIES.index, ("flops", "bytes", "blocks"))
 _CACHE: WeakKeyDictionary[StaticTable, _OfTable] = WeakKeyDictionary()
 
 
@@ -122,8 +119,6 @@ def _of(table: StaticTable) -> _OfTable:
 
 def _add_times(prediction: Prediction, positions: Array, quantities: Array) -> None:
     """Adds the times of all launches; they run one after the other, so times add up."""
-    arithmetic = core("kernrec.model.learn")
-    pipes = _PIPES if arithmetic.compiled else _PIPES[np.newaxis, :, np.newaxis]
     for launch in prediction.launches:
         places, who = positions, np.arange(len(positions))
         if len(launch.positions) < len(prediction.rows):
@@ -132,5 +127,4 @@ def _add_times(prediction: Prediction, positions: Array, quantities: Array) -> N
             places = places.take(who)
         if launch.start:
             places = places + launch.start
-        indexes = arithmetic.rows(who), arithmetic.rows(places), pipes
-        arithmetic.functions.add_times(*indexes, launch.times.pipe_clk, launch.times.rows, quantities)
+        query.add_times(who, places, launch.times.pipe_clk, launch.times.rows, quantities)

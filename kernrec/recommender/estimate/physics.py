@@ -20,7 +20,7 @@ import numpy as np
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import RESTING
+from kernrec.model.prior.constants import RESTING
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.vendor.limits import work_of

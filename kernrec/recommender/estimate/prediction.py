@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.model.prior.core import (
+from kernrec.model.prior.constants import (
     BLOCKS,
     CONCURRENT,
     DRAM_BYTES,
@@ -34,7 +33,7 @@ from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
 from kernrec.recommender.estimate.static_table import Array, StaticTable
-from kernrec.util.compiled import core
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 _Columns = Mapping[str, Array | float]
@@ -167,26 +166,15 @@ def _by_program(
     nominal: Array,
     longest: Array,
 ) -> LaunchTime:
-    """Adds one launch of these rows to the nominal costs at `positions`, in a call of the core for each problem."""
-    arithmetic, configs = core("kernrec.model.prior"), on_problem.configs(rows)
-    functions, form, (plan, rates, card) = arithmetic.functions, arithmetic.rows, program.fixed
+    """Add one launch of these rows to the nominal costs at `positions`, in a call of the engine for each problem."""
+    configs, plan = on_problem.configs(rows), program.plan
     first_pipe, first_time = LOOPS + 2 * program.loops, LOOPS + 2 * program.loops + len(PIPES)
     variants, figures = np.empty(len(rows), np.int64), np.empty((first_time + TIMES, len(rows)))
     work, pipe_clk, times = figures[:first_pipe], figures[first_pipe:first_time], figures[first_time:]
-    made: list[Any] = [positions, variants, work, pipe_clk, times]
-    if not arithmetic.compiled:
-        configs, *made = map(form, (configs, *made))
-    places, of_variants, of_work, *of_times = made
-    parts = []
     for alone, first, last in on_problem.parts(rows):
-        execution, sizes = alone.execution, program.sizes(alone.problem.tensor_bytes)
-        ends = (first, last) if arithmetic.compiled else (0, 1)
-        parts.append((execution.values, execution.program.indexes, configs, geometry.columns, sizes, *ends))  # type: ignore[union-attr]
-    for part in parts[:-1]:
-        functions.launch_work(plan, card, *part, of_variants, of_work)
-    functions.launch_costs(
-        plan, rates, card, *parts[-1], of_variants, of_work, places, table.dram_byte_j, *of_times, nominal, longest
-    )
+        sizes, values = program.sizes(alone.problem.tensor_bytes), alone.execution.in_engine  # type: ignore[union-attr]
+        plan.fill_work(values, configs, geometry.columns, sizes, first, last, variants, work)
+    plan.add_costs(variants, work, positions, table.dram_byte_j, pipe_clk, times, nominal, longest)
     return LaunchTime(pipe_clk, times, work[DRAM_BYTES])
 
 
@@ -200,14 +188,12 @@ def _by_columns(
     longest: Array,
 ) -> LaunchTime:
     """As `_by_program`, from the launch's expressions one by one."""
-    arithmetic, launch = core("kernrec.model.prior"), table.launches[index]
+    launch = table.launches[index]
     work = LaunchWork.empty(len(rows), len(launch.loops))
     launch.variant.take(on_problem.configs(rows), out=work.variants, mode="clip")
     _fill(work.rows, table, index, rows, on_problem, work.variants)
-    times = time_of_work(arithmetic, table.card, table.rates[index], len(launch.loops), work)
-    arithmetic.functions.add_launch(
-        *map(arithmetic.rows, (positions, times.rows, work.rows)), table.dram_byte_j, nominal, longest
-    )
+    times = time_of_work(table.device, launch.demand, work)
+    query.add_launch(positions, times.rows, work.rows, table.dram_byte_j, nominal, longest)
     return times
 
 

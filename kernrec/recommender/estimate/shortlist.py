@@ -7,11 +7,10 @@ the joules of the core. A second pass counts as launched and nothing more; DRAM 
 import numpy as np
 
 from kernrec.kernel.many_problems import OnProblems
-from kernrec.model.prior.core import LAUNCH_S
+from kernrec.model.prior.constants import LAUNCH_S
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.static_table import Array, StaticTable
-from kernrec.util.compiled import core
 
 SHORTLIST = 512
 """Configs that are estimated in full; of more, the most promising."""
@@ -22,7 +21,7 @@ _SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
 def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tuple[Array, Array]:
     """(clocks, joules) by which configs are put on the shortlist."""
     gpu, launches, programs = table.gpu, table.kernel.launches, table.programs(on_problem)
-    clocks, joules, arithmetic = np.zeros(len(rows)), np.zeros(len(rows)), core("kernrec.model.prior")
+    clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
         geometry = table.geometry(on_problem, index)
         positions = geometry.performing(on_problem.configs(rows))
@@ -37,12 +36,10 @@ def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tupl
             clocks[positions] += quick_clk
             joules[positions] += quick_j
             continue
-        plan, _, card = programs[index].fixed
-        configs, places = arithmetic.rows(on_problem.configs(own)), arithmetic.rows(positions)
+        plan, configs = programs[index].plan, on_problem.configs(own)
         for alone, first, last in on_problem.parts(own):
-            execution, ends = alone.execution, (first, last) if arithmetic.compiled else (0, 1)
-            made = execution.values, execution.program.indexes, configs, geometry.columns, geometry.quick  # type: ignore[union-attr]
-            arithmetic.functions.quick_costs(plan, card, *made, start_clk, *ends, places, clocks, joules)
+            made = alone.execution.in_engine, configs, geometry.columns, geometry.quick  # type: ignore[union-attr]
+            plan.add_quick(*made, start_clk, first, last, positions, clocks, joules)
     slower = table.calibration.core_time if table.calibration else 1.0
     joules += clocks * (slower * table.power.static_w / gpu.boost_clock_hz)
     return clocks, joules

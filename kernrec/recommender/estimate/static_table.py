@@ -19,7 +19,7 @@ from kernrec.kernel.program import Program
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, demand
 from kernrec.model.prior.dram_traffic import TensorAccess
-from kernrec.model.prior.launch_time import alone_clk, card
+from kernrec.model.prior.launch_time import alone_clk, device
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import DRAM, RANDOM, PowerModel
 from kernrec.op import Problem
@@ -27,7 +27,6 @@ from kernrec.recommender.estimate.launch_program import LaunchProgram
 from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, prefetched
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
-from kernrec.util.compiled import core
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
@@ -129,16 +128,10 @@ class StaticTable:
         return len(self.space)
 
     @cached_property
-    def card(self) -> Any:
-        """The GPU as the prior's core takes it, calibrated."""
+    def device(self) -> Any:
+        """The GPU as the engine takes it, calibrated."""
         fitted = self.calibration
-        times = (fitted.core_time, fitted.dram_time) if fitted else (1.0, 1.0)
-        return card(self.gpu, core("kernrec.model.prior"), *times)
-
-    @cached_property
-    def rates(self) -> list[Any]:
-        """The demand of each launch as the prior's core takes it."""
-        return [launch.demand.of_core(core("kernrec.model.prior")) for launch in self.launches]
+        return device(self.gpu, *((fitted.core_time, fitted.dram_time) if fitted else ()))
 
     @cached_property
     def dram_byte_j(self) -> float:
@@ -293,12 +286,12 @@ class StaticTable:
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def programs(self, on_problem: OnProblems) -> list[LaunchProgram] | None:
-        """Each launch as the core takes it, from the program of the space, which is executed for each problem.
+        """Each launch as the engine takes it, from the program of the space, which is executed for each problem.
 
         None where there is no program, or one that does not hold all of that.
         """
         if isinstance(on_problem, ManyProblems):
-            each = on_problem.each if self.space.in_core else ()
+            each = on_problem.each if self.space.in_engine else ()
         else:
             each = (on_problem,)
         executions = [execution for alone in each if (execution := alone.execution) is not None]
@@ -313,13 +306,11 @@ class StaticTable:
         return programs
 
     def _launch_programs(self, program: Program) -> list[LaunchProgram] | None:
-        arithmetic = core("kernrec.model.prior")
-        if self.kernel.sampled or arithmetic.compiled != program.form.compiled:
+        if self.kernel.sampled:
             return None
         programs = []
-        for spec, launch, rates in zip(self.kernel.launches, self.launches, self.rates, strict=True):
-            figures = self.kernel.workspaces, program, arithmetic, rates, self.card
-            if (held := LaunchProgram.of(spec, launch, *figures)) is None:
+        for spec, launch in zip(self.kernel.launches, self.launches, strict=True):
+            if (held := LaunchProgram.of(spec, launch, self.kernel.workspaces, program, self.device)) is None:
                 return None
             programs.append(held)
         return programs

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
-from kernrec.model.prior.core import LAUNCH_S, START_S
+from kernrec.model.prior.constants import LAUNCH_S, START_S
 from kernrec.model.prior.power import RANDOM
 from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import find_kernel
-from kernrec.model.prior.core import WARPS
-from kernrec.model.prior.core import round_clk as plain_round_clk
+from kernrec.model.prior.constants import OVERLAPPED, WARPS
 from kernrec.model.prior.demand import QUANTITIES, Demand
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.launch_time import Array, LaunchWork, alone_clk, launch_time
@@ -22,6 +21,7 @@ from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import shipped_profiles
+from kernrec.util.engine import query
 from tests.helpers.depth import few_examples
 
 KERNELS = {"matmul_simt": ("matmul", "nn"), "conv2d_implicit_gemm_simt": ("conv2d", "nchw")}
@@ -222,10 +222,9 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
 def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers: int, load: float) -> None:
     """load: the pipe time of all over the time that one waits."""
-    busy = np.array([float(customers)])
-    wait = busy / load
-    (expected,) = plain_round_clk(np.ones(1), wait, busy)
-    assert expected == pytest.approx(simulated_round_clk(customers, 1.0, float(wait[0])), rel=0.06)
+    wait = customers / load
+    expected = query.round_clk(1.0, wait, float(customers))
+    assert expected == pytest.approx(simulated_round_clk(customers, 1.0, wait), rel=0.06)
 
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 1e7), st.floats(1.0, 100.0))
@@ -233,7 +232,7 @@ def test_a_round_is_at_most_work_and_waits_in_turn_and_at_least_the_longer_of_th
     own: float, wait: float, customers: float
 ) -> None:
     busy = own * customers
-    (clk,) = plain_round_clk(np.array([own]), np.array([wait]), np.array([busy]))
+    clk = query.round_clk(own, wait, busy)
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
@@ -331,3 +330,33 @@ def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_
     assert clk(2000.0, 1.0) == pytest.approx(3200.0 + 2000.0, rel=0.01)
     assert clk(0.5 * latency, 1.0) == pytest.approx(clk(1.0, 1.0), rel=0.01)
     assert clk(2000.0, 6.0) < 3000.0 * 1.1
+
+
+def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
+    """Return the demand of three variants, and launches with one loop; most: logarithm of the largest figure."""
+    demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
+    work = LaunchWork.empty(count, 1)
+    work.variants[:] = draw.integers(0, 3, count)
+    work.rows[:] = np.ceil(10.0 ** draw.uniform(0, most, work.rows.shape))
+    work.rows[OVERLAPPED] = np.nan
+    return demand, work
+
+
+@pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h200", "b200"])
+def test_a_launch_that_is_like_another_takes_the_same_time(name: str) -> None:
+    draw, gpu = np.random.default_rng(1), find_gpu(name)
+    demand, some = launches_of(draw, 5, 5.0)
+    order = draw.integers(0, 5, 300)
+    repeated = LaunchWork(some.variants[order], some.rows[:, order].copy())
+    alone, together = (launch_time(gpu, demand, work) for work in (some, repeated))
+    np.testing.assert_array_equal(together.rows, alone.rows[:, order])
+    np.testing.assert_array_equal(together.pipe_clk, alone.pipe_clk[:, order])
+
+
+@pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h200", "b200"])
+def test_the_bottleneck_is_the_resource_that_takes_longest(name: str) -> None:
+    demand, work = launches_of(np.random.default_rng(2), 100, 6.0)
+    times = launch_time(find_gpu(name), demand, work)
+    for launch in range(100):
+        parts = times.parts(launch)
+        assert parts[times.bottleneck(launch)] >= (1.0 - 1e-12) * max(parts.values())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior import power
-from kernrec.model.prior.core import OVERLAP, RESTING, overlap_power, overlap_root
+from kernrec.model.prior.constants import RESTING
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from tests.helpers.depth import few_examples
@@ -122,14 +122,6 @@ def test_the_breakdown_adds_up_to_the_energy(name: str, counts: list[float], lim
     assert sum(parts.values()) == pytest.approx(limited.energy_j)
     assert all(joules >= -1e-12 for joules in parts.values())
     assert set(parts) == {"static", "clock", "issue", "mma", "shared", "l1", "l2", "dram"}
-
-
-@LAW
-@given(st.floats(0.0, 10.0), st.floats(1e-9, 10.0))
-def test_overlapping_parts_take_at_least_the_longer_and_at_most_their_sum(core_s: float, memory_s: float) -> None:
-    total = float(overlap_root(overlap_power(np.float64(core_s)) + overlap_power(np.float64(memory_s))))
-    assert max(core_s, memory_s) * (1 - 1e-12) <= total <= (core_s + memory_s) * (1 + 1e-12)
-    assert total == pytest.approx((core_s**OVERLAP + memory_s**OVERLAP) ** (1 / OVERLAP))
 
 
 @pytest.mark.parametrize("name", NAMES)

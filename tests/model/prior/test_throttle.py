@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.core import CLOCKS
+from kernrec.model.prior.constants import CLOCKS
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.throttle import clocks_between

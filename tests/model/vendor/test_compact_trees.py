@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.model.vendor import compact_trees
-from kernrec.model.vendor.compact_trees import compact, expand
+from kernrec.model.vendor.compact_trees import CompactTrees, compact, expand
 from tests.helpers.depth import few_examples
 
 
@@ -73,3 +73,26 @@ def test_trees_with_more_nodes_than_a_node_can_name_are_refused(monkeypatch: pyt
     monkeypatch.setattr(compact_trees, "_MOST_NODES", int(arrays["nodes"].sum()) - 1)
     with pytest.raises(ValueError, match="do not fit"):
         expand(facts, arrays)
+
+
+@few_examples(30)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_a_row_reaches_the_leaf_that_its_comparisons_lead_to(seed: int, levels: int) -> None:
+    draw = np.random.default_rng(seed)
+    trees, features, inner = 40, 3, 2**levels - 1
+    nodes = 2 * inner + 1
+    node = np.arange(trees * nodes)
+    split = node % nodes < inner
+    left = np.where(split, 2 * node + 1 - node // nodes * nodes, node)
+    values = np.array([-np.inf, -2.5, -0.0, 0.0, 1e-30, 1.5], dtype=np.float32)
+    threshold = np.where(split, draw.choice(values[1:], len(node)), np.nan).astype(np.float32)
+    leaf, feature = draw.integers(-8, 9, len(node)).astype(np.float32), draw.integers(0, features, len(node))
+    trained = CompactTrees(np.arange(trees) * nodes, left, feature, threshold, leaf, 0.0, levels)
+    matrix = draw.choice(values, (9, features))
+    expected = []
+    for row in matrix:
+        reached = np.arange(trees) * nodes
+        for _ in range(levels):
+            reached = left[reached] + (row[feature[reached]] >= threshold[reached])
+        expected.append(leaf[reached].sum())
+    assert trained.predict(matrix).tolist() == expected

@@ -1,18 +1,15 @@
-"""A launch costs the same from a flat program as from its expressions one by one, in both forms of the core."""
+"""A launch costs the same from a program as from its expressions one by one."""
 
 import numpy as np
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.kernel import program
 from kernrec.kernel.library import find_kernel
 from kernrec.op import find_op
-from kernrec.recommender.estimate import prediction, shortlist, static_table
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.shortlist import quick_costs
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Stack
-from kernrec.util.compiled import PACKAGE, Core, choose
 
 PRODUCT = {"m": 1000, "n": 520, "k": 264}
 CASES = (
@@ -32,17 +29,10 @@ def table_of(kernel: str, gpu: str, dtype: str, layout: str | None, dims: dict[s
     return StaticTable.of(spec, problem, card, Stack([]).profiles(spec.name, spec.hash, card.sm))
 
 
-@pytest.mark.parametrize("choice", ["python", None])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_launches_cost_the_same_by_program_and_by_column(
-    case: tuple[str, str, str, str | None, dict[str, int]], choice: str | None, monkeypatch: pytest.MonkeyPatch
+    case: tuple[str, str, str, str | None, dict[str, int]],
 ) -> None:
-    def form(room: str) -> Core:
-        return choose(room, PACKAGE.joinpath(*room.split(".")[1:]), choice)
-
-    monkeypatch.setattr(program, "core", form)
-    for module in (prediction, shortlist, static_table):
-        monkeypatch.setattr(module, "core", form)
     kernel, *_, dtype, layout, dims = case
     problem = find_op(find_kernel(kernel).op).problem(dtype, layout, **dims)
     plain, flat = table_of(*case), table_of(*case)

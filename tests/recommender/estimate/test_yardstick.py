@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.core import LAUNCH_S, START_S
+from kernrec.model.prior.constants import LAUNCH_S, START_S
 from kernrec.model.prior.power import ZEROS
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender

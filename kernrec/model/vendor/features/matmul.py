@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.model.vendor.bound import PARTS, TILE_CLK, Bound, Card
-from kernrec.model.vendor.core import FIGURES, FIRST_SIZE, TIMED, TOTAL, TOTAL_S, WAVES, WORK, WORK_S
-from kernrec.model.vendor.features.simt_products import simt_tiles
-from kernrec.util.compiled import Core, core
+from kernrec.model.vendor.features.simt_products import set_simt_tiles
+from kernrec.util.engine import query
 
 Array = np.ndarray
 
@@ -46,8 +45,9 @@ _NAMES = (
     "aligned.m", "aligned.n", "aligned.k", *(f"full.{rows}x{across}" for rows, across in _WAVES),
     "filled.128", "filled.64", "rest.m", "rest.n",
 )  # fmt: skip
-"""Of the rows of `core.figures_of_products`."""
-assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (FIGURES, WAVES, TIMED)
+"""Of the rows of figures, in the order of `Figure` in engine/query/products.cpp."""
+_ROWS: Mapping[str, int] = query.PRODUCT_ROWS
+assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_TILES, query.TIMED_TILES)
 
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
@@ -57,37 +57,33 @@ def is_matvec(sizes: Mapping[str, int]) -> bool:
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
     """The bound and the features of products."""
-    form = core("kernrec.model.vendor")
-    fill, products, tiles, tile_count, constants = card.once(
-        ("products", layout, form.compiled), lambda card: _prepared(card, layout, form)
-    )
+    products, constants = card.once(("products", layout), lambda card: _prepared(card, layout))
     count = sizes.shape[1]
-    work, figures, seconds = np.empty((WORK, count)), np.empty((FIGURES, count)), np.empty((count, tile_count))
-    fill(products, tiles, form.rows(sizes), form.table(seconds), form.rows(work), form.rows(figures))
-    parts, log_sizes = dict(zip(PARTS, work, strict=False)), figures[FIRST_SIZE:TOTAL]
-    return Bound(work[TOTAL_S], parts, _NAMES, figures, constants, log_sizes, work[WORK_S])
+    work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
+    products.fill(sizes, work, figures)
+    parts, log_sizes = dict(zip(PARTS, work, strict=False)), figures[_ROWS["first_size"] : _ROWS["total"]]
+    return Bound(work[_ROWS["total_s"]], parts, _NAMES, figures, constants, log_sizes, work[_ROWS["work_s"]])
 
 
-def _prepared(card: Card, layout: str, form: Core) -> tuple[Any, ...]:
-    """All that products of a layout have in common on a card: the function of the core, the figures of the card and of
-    its tiles as that takes them, how many tiles there are, and the features that are the same for all."""
-    gpu, kind, functions = card.gpu, card.precision, form.functions
-    products = functions.Products(
+def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
+    """Return the products of a layout on a card as the engine takes them, and the features that all have in common."""
+    gpu, kind = card.gpu, card.precision
+    figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, card.peak_flops, gpu.memory_bandwidth,
-        card.dram, card.l2, gpu.l2_bytes, gpu.sms, card.launch_s, card.timing.working_sets, _WAVE_TILES,
-    )  # fmt: skip
-    constants = _constants(card, layout)
-    if not card.tensor:
-        tiles, count = simt_tiles(card, layout, _TIMED, form)
-        return functions.simt_products, products, tiles, count, constants
-    read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)  # clusters: a tile read once goes to two blocks
-    rows = _tiles(card)
-    tiles = functions.TensorTiles(form.rows(rows), rows.shape[1], read_rate, card.seconds(TILE_CLK))
-    return functions.tensor_products, products, tiles, rows.shape[1], constants
+        card.dram, card.l2, gpu.l2_bytes, gpu.sms, card.launch_s, card.timing.working_sets,
+    ]  # fmt: skip
+    products = query.Products(figures, _WAVE_TILES)
+    if card.tensor:
+        # Of a cluster, a tile that is read once goes to two blocks.
+        read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
+        products.set_tensor_tiles(_tiles(card), read_rate, card.seconds(TILE_CLK))
+    else:
+        set_simt_tiles(products, card, layout, _TIMED)
+    return products, _constants(card, layout)
 
 
 def _tiles(card: Card) -> Array:
-    """The tiles and parts of the reduction on tensor cores of a card: the rows of `core.TensorTiles`, those that are
+    """The tiles and parts of the reduction on tensor cores of a card: those that are
     timed first."""
     rows, across, split = _TILES.T
     rate = card.flops / card.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)

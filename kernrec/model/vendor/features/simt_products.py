@@ -12,8 +12,7 @@ import numpy as np
 
 from kernrec.gpu import GPU
 from kernrec.model.vendor.bound import Card
-from kernrec.model.vendor.core import WARPS
-from kernrec.util.compiled import Core
+from kernrec.util.engine import query
 
 Array = np.ndarray
 
@@ -41,8 +40,8 @@ _TILE_CLK = 3200.0
 _DRAM_SHARE = 0.8
 """Share of the data sheet's bandwidth."""
 _STRIDED_K = 1860.0
-"""On Pascal rows of the second operand that are k apart cost more of DRAM's time: `core.STRIDED`, and as much again
-where k is this many elements for a MiB of L2."""
+"""On Pascal, rows of the second operand that are k apart cost more of DRAM's time: `kStrided` in
+engine/query/products.cpp, and as much again if k is this many elements for a MiB of L2."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
 """Energy of the core's events for a FLOP of a product, by compute capability, others as 89: that of the FMA by the
 model of power of November 2026, times 1.27 (`power_base.BESIDE_ARITHMETIC`). The T4's is twice that: with it, held back
@@ -53,24 +52,22 @@ _CORE_SHARE = 0.8
 it, is not pinned down by any recording."""
 
 
-def simt_tiles(card: Card, layout: str, timed: tuple[tuple[int, int, int], ...], form: Core) -> tuple[Any, int]:
-    """(the tiles and splits on a card as a form of the core takes them: those in `timed`, those of single products,
-    those of batched ones; how many)."""
+def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
+    """Hand tiles and splits on a card to the engine: those in `timed`, those of single products, those of batched."""
     gpu, family = card.gpu, _family(card.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
     rows, across, split = np.array([*timed, *single, *batched], dtype=float).T
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
-    tiles = np.array([rows, across, split, np.floor(WARPS / (area / 2048)), share])
+    tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
     # Tens of MiB hold the operands of the tiles that run at one time.
     reread = family != "later"
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
-    of_core = form.functions.SimtTiles(
-        form.rows(tiles), len(timed) + len(single), tiles.shape[1], card.seconds(_TILE_CLK), card.element_bytes,
+    products.set_simt_tiles(
+        tiles, len(timed) + len(single), card.seconds(_TILE_CLK), card.element_bytes,
         gpu.memory_bandwidth * _DRAM_SHARE, reread, strided_k, 1.0 / _sustained_share(card) - 1.0, card.timing.alone,
     )  # fmt: skip
-    return of_core, tiles.shape[1]
 
 
 def _sustained_share(card: Card) -> float:

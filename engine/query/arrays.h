@@ -1,0 +1,91 @@
+// NumPy's arrays as arguments, and the elementary functions of the query's arithmetic.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace kernrec::query {
+
+namespace nb = nanobind;
+
+// An array of Python's with N axes, whatever its strides. Arguments are never converted: a copy would be filled in
+// the array's place.
+template <class T, size_t N>
+using Array = nb::ndarray<T, nb::ndim<N>, nb::device::cpu>;
+
+template <class T>
+struct Row {
+    T* data = nullptr;
+    int64_t size = 0, step = 1;
+
+    Row() = default;
+    Row(T* data, int64_t size, int64_t step = 1) : data(data), size(size), step(step) {}
+    Row(const Array<T, 1>& from) : data(from.data()), size(int64_t(from.shape(0))), step(from.stride(0)) {}
+    T& operator[](int64_t i) const { return data[i * step]; }
+};
+
+template <class T>
+struct Table {
+    T* data = nullptr;
+    int64_t rows = 0, columns = 0, row_step = 0, step = 1;
+
+    Table() = default;
+    Table(T* data, int64_t rows, int64_t columns, int64_t row_step, int64_t step)
+        : data(data), rows(rows), columns(columns), row_step(row_step), step(step) {}
+    Table(const Array<T, 2>& from)
+        : data(from.data()), rows(int64_t(from.shape(0))), columns(int64_t(from.shape(1))),
+          row_step(from.stride(0)), step(from.stride(1)) {}
+    T& operator()(int64_t row, int64_t i) const { return data[row * row_step + i * step]; }
+    Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
+};
+
+// Like NumPy's, a NaN among the operands is the result.
+inline double minimum(double a, double b) { return a <= b || a != a ? a : b; }
+inline double maximum(double a, double b) { return a >= b || a != a ? a : b; }
+
+inline double fourth_power(double value) {
+    const double squared = value * value;
+    return squared * squared;
+}
+inline double fourth_root(double value) { return std::sqrt(std::sqrt(value)); }
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Raise ValueError, which Python code turns into one line or never lets happen, unless a condition holds.
+inline void require(bool condition, const char* message) {
+    if (!condition) throw nb::value_error(message);
+}
+
+// Whether every number is at least `low` and below `high`.
+template <class T>
+bool all_within(const Row<T>& row, int64_t low, int64_t high) {
+    for (int64_t i = 0; i < row.size; i++)
+        if (int64_t(row[i]) < low || int64_t(row[i]) >= high) return false;
+    return true;
+}
+
+template <class T>
+std::vector<std::remove_const_t<T>> copied(const Row<T>& row) {
+    std::vector<std::remove_const_t<T>> result(size_t(row.size));
+    for (int64_t i = 0; i < row.size; i++) result[size_t(i)] = row[i];
+    return result;
+}
+
+void bind_forest(nb::module_& module);
+void bind_features(nb::module_& module);
+void bind_compact_trees(nb::module_& module);
+void bind_products(nb::module_& module);
+void bind_dram_traffic(nb::module_& module);
+void bind_launches(nb::module_& module);
+void bind_power_limits(nb::module_& module);
+void bind_programs(nb::module_& module);
+
+}  // namespace kernrec::query

@@ -1,0 +1,181 @@
+// The trees that correct a backend's bound (kernrec/model/vendor/compact_trees.py), and what they correct.
+#include <algorithm>
+
+#include "arrays.h"
+
+namespace kernrec::query {
+namespace {
+
+constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees go beyond
+constexpr int64_t kTogether = 32;    // trees that all rows go down at a time: their nodes stay in the cache
+
+// A whole number in the order of values in single precision; -0.0 is 0.0.
+int32_t ordered(double value) {
+    const float single = float(value) + 0.0f;
+    int32_t bits;
+    std::memcpy(&bits, &single, sizeof bits);
+    return bits >= 0 ? bits : bits ^ 0x7fffffff;
+}
+
+// T trees with N nodes in all, over at most 256 features.
+class CompactTrees {
+   public:
+    // start: the first node of each tree, (T,); left, feature, threshold, leaf: of each node, (N,). A leaf is its own
+    // left child, and its threshold is NaN.
+    CompactTrees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
+                 Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels)
+        : start_(copied(Row<const int64_t>(start))), leaf_(copied(Row<const float>(leaf))), base_(base),
+          levels_(levels) {
+        const Row<const int64_t> lefts(left), features(feature);
+        const Row<const float> thresholds(threshold);
+        const int64_t nodes = int64_t(leaf_.size());
+        require(lefts.size == nodes && features.size == nodes && thresholds.size == nodes && nodes < (1 << 23),
+                "trees: expected as many nodes everywhere");
+        require(levels >= 0 && levels <= 64 && all_within(Row<const int64_t>(start), 0, nodes) &&
+                    all_within(features, 0, 256),
+                "trees: expected nodes and features that exist");
+        for (int64_t n = 0; n < nodes; n++) {
+            const bool is_leaf = thresholds[n] != thresholds[n];
+            require(lefts[n] >= 0 && lefts[n] + (is_leaf ? 0 : 1) < nodes, "trees: expected nodes that exist");
+            features_ = std::max(features_, features[n] + 1);
+            // No value has an ordered number as large as that of a leaf.
+            nodes_.push_back({int32_t(lefts[n] << 8 | features[n]),
+                              is_leaf ? std::numeric_limits<int32_t>::max() : ordered(thresholds[n])});
+        }
+    }
+
+    // Fill `sums` (C,) with the prediction of each row of `matrix` (C, F).
+    void predict(Array<const float, 2> matrix, Array<double, 1> sums_of_rows) const {
+        const Table<const float> rows(matrix);
+        const Row<double> sums(sums_of_rows);
+        require(rows.rows == sums.size && rows.columns >= features_, "matrix: expected a row of features of each sum");
+        std::vector<int32_t> flat;
+        for (int64_t i = 0; i < rows.rows; i++)
+            for (int64_t f = 0; f < rows.columns; f++) flat.push_back(ordered(rows(i, f)));
+        add(flat, rows.columns, sums);
+    }
+
+    // Fill `sums` with the leaves that rows of `columns` ordered features reach in all trees, and the base.
+    void add(const std::vector<int32_t>& flat, int64_t columns, const Row<double>& sums) const {
+        constexpr int64_t kRows = 1024;  // more would leave the processor's cache
+        std::vector<int32_t> reached(size_t(kTogether * std::min(kRows, sums.size)));
+        for (int64_t first = 0; first < sums.size; first += kRows) {
+            const int64_t rows = std::min(kRows, sums.size - first);
+            const int32_t* features = flat.data() + first * columns;
+            for (int64_t r = 0; r < rows; r++) sums[first + r] = base_;
+            for (int64_t group = 0; group < int64_t(start_.size()); group += kTogether) {
+                const int64_t together = std::min(kTogether, int64_t(start_.size()) - group);
+                for (int64_t tree = 0; tree < together; tree++)
+                    for (int64_t r = 0; r < rows; r++)
+                        reached[size_t(tree * rows + r)] = int32_t(start_[size_t(group + tree)]);
+                // Level by level: the processor need not wait for one step before it begins another.
+                for (int64_t level = 0; level < levels_; level++)
+                    for (int64_t tree = 0; tree < together; tree++)
+                        for (int64_t r = 0; r < rows; r++) {
+                            int32_t& node = reached[size_t(tree * rows + r)];
+                            const Node step = nodes_[size_t(node)];
+                            node = (step.link >> 8) + (features[r * columns + (step.link & 255)] >= step.threshold);
+                        }
+                for (int64_t tree = 0; tree < together; tree++)
+                    for (int64_t r = 0; r < rows; r++) sums[first + r] += leaf_[size_t(reached[size_t(tree * rows + r)])];
+            }
+        }
+    }
+
+    int64_t features() const { return features_; }
+
+   private:
+    struct Node {
+        int32_t link;       // 256 times the left child, plus the feature; the right child is the next node
+        int32_t threshold;  // ordered; values that are not less go right
+    };
+    std::vector<int64_t> start_;
+    std::vector<Node> nodes_;
+    std::vector<float> leaf_;
+    double base_;
+    int64_t levels_, features_ = 0;
+};
+
+// Places from which trees read the features of problems of a kind in S backends.
+class Reader {
+   public:
+    // rows: features of each backend, (S, F), of which those that problems differ in are filled in: at `columns` from
+    // the rows `places` of a table of features, and at `own_columns` those that backends differ in, too.
+    Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
+           Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
+        : kept_(trees), trees_(nb::cast<const CompactTrees*>(trees)), columns_(copied(Row<const int64_t>(columns))),
+          places_(copied(Row<const int64_t>(places))), own_columns_(copied(Row<const int64_t>(own_columns))) {
+        const Table<const float> table(rows);
+        backends_ = table.rows, features_ = table.columns;
+        require(features_ >= trees_->features() && columns_.size() == places_.size() &&
+                    all_within(Row<const int64_t>(columns), 0, features_) &&
+                    all_within(Row<const int64_t>(own_columns), 0, features_),
+                "rows: expected the features of the trees");
+        for (const int64_t place : places_) {
+            require(place >= 0, "places: expected rows of a table");
+            table_rows_ = std::max(table_rows_, place + 1);
+        }
+        for (int64_t s = 0; s < backends_; s++)
+            for (int64_t f = 0; f < features_; f++) rows_.push_back(ordered(table(s, f)));
+    }
+
+    // Fill `values` (S, N), a quantity of N problems in S backends: what the trees make of `base`.
+    //
+    // table: features of the problems, (features, N); own: of backends and problems, (own columns, S, N); base: (S, N),
+    // or (1, N) where it is the same for all backends; least: no value is smaller, (N,); most: no value is larger.
+    void fill(Array<const double, 2> table_of, Array<const double, 3> own, Array<const double, 2> base_of,
+              Array<const double, 1> least_of, double most, Array<double, 2> filled) const {
+        const Table<const double> table(table_of), base(base_of);
+        const Row<const double> least(least_of);
+        const Table<double> values(filled);
+        const int64_t count = values.columns;
+        require(values.rows == backends_ && table.rows >= table_rows_ && table.columns == count && least.size == count &&
+                    base.columns == count && (base.rows == 1 || base.rows == backends_) &&
+                    own.shape(0) == own_columns_.size() &&
+                    (own_columns_.empty() || (int64_t(own.shape(1)) == backends_ && int64_t(own.shape(2)) == count)),
+                "table: expected the features of as many problems as values");
+        const auto own_values = own.view();
+        std::vector<int32_t> flat(size_t(backends_ * count * features_));
+        for (int64_t s = 0; s < backends_; s++)
+            for (int64_t i = 0; i < count; i++) {
+                int32_t* row = flat.data() + (s * count + i) * features_;
+                std::copy_n(rows_.data() + s * features_, features_, row);
+                for (size_t c = 0; c < columns_.size(); c++) row[columns_[c]] = ordered(table(places_[c], i));
+                for (size_t c = 0; c < own_columns_.size(); c++)
+                    row[own_columns_[c]] = ordered(own_values(c, size_t(s), size_t(i)));
+            }
+        std::vector<double> sums(size_t(backends_ * count));
+        trees_->add(flat, features_, Row<double>(sums.data(), int64_t(sums.size())));
+        for (int64_t s = 0; s < backends_; s++)
+            for (int64_t i = 0; i < count; i++) {
+                const double ratio =
+                    std::exp(minimum(maximum(sums[size_t(s * count + i)], -kMostRatio), kMostRatio));
+                values(s, i) = minimum(maximum(base(base.rows > 1 ? s : 0, i) * ratio, least[i]), most);
+            }
+    }
+
+   private:
+    nb::object kept_;
+    const CompactTrees* trees_;
+    std::vector<int64_t> columns_, places_, own_columns_;
+    std::vector<int32_t> rows_;
+    int64_t backends_ = 0, features_ = 0, table_rows_ = 0;
+};
+
+}  // namespace
+
+void bind_compact_trees(nb::module_& module) {
+    const auto exact = [] { return nb::arg().noconvert(); };
+    nb::class_<CompactTrees>(module, "CompactTrees")
+        .def(nb::init<Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const int64_t, 1>, Array<const float, 1>,
+                      Array<const float, 1>, double, int64_t>(),
+             exact(), exact(), exact(), exact(), exact(), nb::arg(), nb::arg())
+        .def("predict", &CompactTrees::predict, exact(), exact());
+    nb::class_<Reader>(module, "Reader")
+        .def(nb::init<nb::object, Array<const float, 2>, Array<const int64_t, 1>, Array<const int64_t, 1>,
+                      Array<const int64_t, 1>>(),
+             nb::arg(), exact(), exact(), exact(), exact())
+        .def("fill", &Reader::fill, exact(), exact(), exact(), exact(), nb::arg(), exact());
+}
+
+}  // namespace kernrec::query

@@ -1,0 +1,153 @@
+// Latency, power and energy of launches at the highest clock that keeps them within a power limit.
+//
+// kernrec/model/prior/power.py describes the model, throttle.py makes the tables of clocks.
+#include "launch.h"
+
+namespace kernrec::query {
+namespace {
+
+enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
+// Positions in `spread.REGIMES` of what bounds a launch; `kCapped`: the power limit lowers its clock.
+constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0, kCapped = 3.0;
+// Parts into which a round of the search for a clock divides the range that is left, and rounds.
+constexpr int64_t kParts = 4, kRounds = 5;
+// `kParts**kRounds`, the clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs.
+constexpr int64_t kClocks = 1024;
+// Divisor in place of the spare power if a limit leaves no power for events.
+constexpr double kLeastSpareW = 1e-20;
+// Largest share of its power limit that a GPU is taken to draw while its clock pauses (judged): a GPU that waits long
+// lowers its memory's clock, too. Few GPUs need this bound: an RTX 3090 accepts 100 W, and its board and memory alone
+// draw 104 W at full memory clock.
+constexpr double kResting = 0.75;
+
+// Power limits and highest clocks of P operating points, and what follows from them alone.
+class PowerLimits {
+   public:
+    // limits_w: (P, N), or (P, 1) if all launches have the same.
+    // highest: at the highest clock of each point, (4, P): clock over the boost clock, power of board and leakage (W),
+    // power of the clock tree at nominal voltage (W), square of the core voltage over that at the boost clock;
+    // highest_hz: that clock, (P,). first: where the clocks of each point begin in the tables, (P,).
+    // table: the rows of `highest` at the clocks below, (4, clocks); table_hz: these clocks, ascending from each of
+    // `first`, (clocks,). search: boost clock over the clock to the power of `kOverlap`, power without events (W), square
+    // of the core voltage over that at the boost clock, (3, clocks).
+    PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
+                Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
+                Array<const double, 2> search)
+        : kept_{limits_w, highest, table, search}, kept_rows_{highest_hz, table_hz}, limits_w_(limits_w),
+          highest_(highest), table_(table), search_(search), highest_hz_(highest_hz), table_hz_(table_hz),
+          first_(copied(Row<const int64_t>(first))) {
+        const int64_t points = limits_w_.rows;
+        require(highest_.rows == 4 && highest_.columns == points && highest_hz_.size == points &&
+                    int64_t(first_.size()) == points && table_.rows == 4 && search_.rows == 3 &&
+                    table_.columns == table_hz_.size && search_.columns == table_hz_.size && limits_w_.columns > 0 &&
+                    all_within(Row<const int64_t>(first), 0, table_hz_.size - kClocks + 1),
+                "limits: expected as many points everywhere, and the clocks below each");
+    }
+
+    // Fill `costs` (kCostRows, P, N) at `places`, (M,); launches: the fields of `NominalCosts` as rows, (5, N).
+    void fill(Array<const double, 2> launches_of, Array<const int64_t, 1> places_of, Array<double, 3> costs_of) const {
+        const Table<const double> launches(launches_of);
+        const Row<const int64_t> places(places_of);
+        const int64_t count = launches.columns, points = limits_w_.rows;
+        require(launches.rows == 5 && int64_t(costs_of.shape(0)) == kCostRows &&
+                    int64_t(costs_of.shape(1)) == points && int64_t(costs_of.shape(2)) == count &&
+                    all_within(places, 0, count) && (limits_w_.columns == 1 || limits_w_.columns == count),
+                "costs: expected (7, points, launches)");
+        const auto costs = costs_of.view();
+        for (int64_t p = 0; p < points; p++)
+            for (int64_t i = 0; i < places.size; i++) {
+                const int64_t place = places[i];
+                const double limit_w = limits_w_(p, limits_w_.columns > 1 ? place : 0);
+                double cost[kCostRows];
+                limit(p, launches(0, place), launches(1, place), launches(2, place), launches(3, place),
+                      launches(4, place), limit_w, cost);
+                for (int64_t row = 0; row < kCostRows; row++) costs(size_t(row), size_t(p), size_t(place)) = cost[row];
+            }
+    }
+
+   private:
+    void limit(int64_t p, double core_s, double dram_s, double fixed_s, double core_j, double dram_j, double limit_w,
+               double* cost) const {
+        const double dram = overlap_power(dram_s);
+        double clock_hz = highest_hz_[p];
+        double latency = overlap_root(overlap_power(core_s / highest_(0, p)) + dram) + fixed_s;
+        double static_j = highest_(1, p) * latency;
+        double clocked_j = (highest_(2, p) * latency + core_j) * highest_(3, p);
+        double energy = static_j + clocked_j + dram_j;
+        double power = energy / latency;
+        const bool over = power > limit_w;
+        if (over) {
+            const int64_t clock = clock_within(first_[size_t(p)], core_s, fixed_s, core_j, dram_j, dram, limit_w);
+            latency = overlap_root(overlap_power(core_s / table_(0, clock)) + dram) + fixed_s;
+            static_j = table_(1, clock) * latency;
+            clocked_j = (table_(2, clock) * latency + core_j) * table_(3, clock);
+            clock_hz = table_hz_[clock];
+            energy = static_j + clocked_j + dram_j;
+            power = energy / latency;
+            // Beyond what the lowest clock saves, the GPU pauses its clock between pulses, in which only the board and
+            // leakage draw power: for as long as the mean power then is the limit.
+            if (power > limit_w) {
+                const double resting_w = minimum(table_(1, clock), kResting * limit_w);
+                const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
+                latency = latency + paused_s;
+                static_j = static_j + resting_w * paused_s;
+                energy = limit_w * latency;
+                power = limit_w;
+            }
+        }
+        cost[kLatencyS] = latency;
+        cost[kPowerW] = power;
+        cost[kEnergyJ] = energy;
+        cost[kClockHz] = clock_hz;
+        cost[kStaticJ] = static_j;
+        cost[kClockedJ] = clocked_j;
+        const double bound = dram_s > core_s ? kDramBound : kCoreBound;
+        cost[kRegime] = over ? kCapped : fixed_s > maximum(core_s, dram_s) ? kLaunchBound : bound;
+    }
+
+    // The highest clock of a table, from `clock` on, at which a launch stays within its limit. Each round tries a few
+    // clocks of the range that is left: a launch draws more power the higher its clock.
+    int64_t clock_within(int64_t clock, double core_s, double fixed_s, double core_j, double dram_j, double dram,
+                         double limit_w) const {
+        const double core = overlap_power(core_s);
+        for (int64_t round = 0, step = kClocks; round < kRounds; round++) {
+            step = step / kParts;
+            int64_t within = 0;
+            for (int64_t trial = 1; trial < kParts; trial++) {
+                const int64_t tried = clock + trial * step;
+                // The events fit under the limit if the launch takes long enough; no root tells that. Without any spare
+                // power the launch, however long, does not fit.
+                const double spare_w = limit_w - search_(1, tried);
+                const double divisor_w = maximum(spare_w, kLeastSpareW);
+                const double enough_s = maximum((search_(2, tried) * core_j + dram_j) / divisor_w - fixed_s, 0.0);
+                const bool fits = search_(0, tried) * core + dram >= overlap_power(enough_s);
+                within += fits && spare_w > 0.0;
+            }
+            clock = clock + within * step;
+        }
+        return clock;
+    }
+
+    Array<const double, 2> kept_[4];  // keep Python's arrays alive
+    Array<const double, 1> kept_rows_[2];
+    Table<const double> limits_w_, highest_, table_, search_;
+    Row<const double> highest_hz_, table_hz_;
+    std::vector<int64_t> first_;
+};
+
+}  // namespace
+
+void bind_power_limits(nb::module_& module) {
+    const auto exact = [] { return nb::arg().noconvert(); };
+    using Doubles = Array<const double, 2>;
+    using Row_ = Array<const double, 1>;
+    nb::class_<PowerLimits>(module, "PowerLimits")
+        .def(nb::init<Doubles, Doubles, Row_, Array<const int64_t, 1>, Doubles, Row_, Doubles>(), exact(), exact(),
+             exact(), exact(), exact(), exact(), exact())
+        .def("fill", &PowerLimits::fill, exact(), exact(), exact());
+    module.attr("CLOCKS") = kClocks;
+    module.attr("RESTING") = kResting;
+    module.attr("CAPPED") = kCapped;
+}
+
+}  // namespace kernrec::query

@@ -1,0 +1,277 @@
+// The bound on the time of a library's matrix products, and the features by which trees correct the bound.
+//
+// kernrec/model/vendor/features/matmul.py and simt_products.py make the figures and cite their sources.
+#include "arrays.h"
+
+namespace kernrec::query {
+namespace {
+
+enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
+// Seconds of math, DRAM and L2 at the rates of the data sheet, and of the launch; the bound; the GPU's work alone;
+// seconds of DRAM and L2 as a library reaches them, and of the best tile; bytes.
+enum Work : int64_t {
+    kFlopsS, kDramS, kL2S, kLaunchS, kTotalS, kWorkS, kMemoryS, kTilesS, kMoved, kWeights, kResult, kWorkRows,
+};
+// Rows of tiles. A reduction is split into `kSplit` parts. On tensor cores: FLOP/s of a tile, bytes and FLOPs of an
+// element of its depth, 1 if parts are joined. Elsewhere: the most tiles that an SM runs at a time, and their share of
+// the rate.
+enum TensorTile : int64_t { kRows, kColumns, kSplit, kRate, kReadBytes, kTileFlops, kJoined, kTensorRows };
+enum SimtTile : int64_t { kFew = 3, kShare, kSimtRows };
+// First rows of features. Of those before `kFull` the logarithm is taken.
+enum Figure : int64_t {
+    kShares = 0, kFirstSize = 4, kTotal = 8, kMovedOverL2 = 9, kTiles = 12, kAreas = 13, kFirstWaves = 16,
+    kFirstTime = 22, kAligned = 29, kFull = 32, kFilled = 38, kRest = 40, kFigures = 42,
+};
+// Tiles whose waves are features, of which these two are square, and tiles whose time is one.
+constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
+constexpr double kLeastSplit = 256.0;  // a part of a split reduction has at least this many elements
+constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // stand for 0 (attention without a window) in logarithms
+constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes; of m
+constexpr double kFullWarps = 16.0;       // fewer warps on an SM reach less of its rate:
+constexpr double kFewWarps = 0.3;         // their share of `kFullWarps` to this power
+constexpr double kReread = 0.5;           // share of operands beyond L2 that every tile reads anew
+constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory outside of tensor cores
+// Rows of the second operand that are k apart cost more of DRAM's time: this, and k over a length to the power.
+constexpr double kStrided = 1.86, kStridedPower = 0.54;
+// Calls that are timed alone reach the sustained clock only if they are long beside the pause between two.
+constexpr double kThermalS = 300e-6, kThermalPower = 1.4;
+
+// The largest power of two, up to `most`, that divides a size.
+double aligned(double size, int64_t most) {
+    const int64_t whole = size < 9e18 ? int64_t(size) : 0;
+    while (whole % most) most /= 2;
+    return double(most);
+}
+
+// Figures that the products of a data type have in common on a GPU, and the tiles of its library.
+struct Products {
+    double a_bytes, b_bytes, c_bytes;  // of an element that is read and quantized, of the weights and of the result
+    double peak_flops, bandwidth;      // of the data sheet
+    double dram, l2;                   // bytes per second that a library reaches
+    double l2_bytes, sms;
+    double launch_s;       // seconds of an empty launch
+    double working_sets;   // copies of the weights that the timed loop goes through
+    double wave_tiles[2][kWaves];
+    std::vector<double> tiles;  // rows, then columns
+    int64_t tile_count = 0, tile_rows = 0;
+    double fill_s;  // seconds to fill a tile's pipeline and to write its results
+    // On tensor cores: bytes per second at which an SM reads operands.
+    double read_rate = 0.0;
+    // Elsewhere. Tiles of single products begin at `kTimed`, those of batched ones at `batched`.
+    int64_t batched = 0;
+    double element_bytes = 0.0, simt_dram = 0.0;
+    bool reread = false;     // whether operands beyond L2 are read again
+    double strided_k = 0.0;  // length of `kStrided`; 0 if rows that are far apart cost nothing
+    double slower = 0.0;     // by what a product takes longer at the clock that the power limit leaves, less 1
+    bool alone = false;      // whether calls were timed one at a time
+
+    double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
+
+    Products(const std::vector<double>& figures, Array<const double, 2> wave_tiles_of) {
+        require(figures.size() == 11, "figures: expected eleven");
+        const double* next = figures.data();
+        for (double* figure : {&a_bytes, &b_bytes, &c_bytes, &peak_flops, &bandwidth, &dram, &l2, &l2_bytes, &sms,
+                               &launch_s, &working_sets})
+            *figure = *next++;
+        const Table<const double> waves(wave_tiles_of);
+        require(waves.rows == 2 && waves.columns == kWaves, "wave_tiles: expected (2, 6)");
+        for (int64_t row = 0; row < 2; row++)
+            for (int64_t wave = 0; wave < kWaves; wave++) wave_tiles[row][wave] = waves(row, wave);
+    }
+
+    void set_tiles(const Table<const double>& table, int64_t rows) {
+        require(table.rows == rows && table.columns > kTimed, "tiles: expected the rows of their kind");
+        tile_rows = rows, tile_count = table.columns;
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t t = 0; t < tile_count; t++) tiles.push_back(table(row, t));
+    }
+
+    void set_tensor_tiles(Array<const double, 2> table, double read_rate_of, double fill_s_of) {
+        set_tiles(table, kTensorRows);
+        read_rate = read_rate_of, fill_s = fill_s_of;
+    }
+
+    void set_simt_tiles(Array<const double, 2> table, int64_t batched_from, double fill_s_of, double element_bytes_of,
+                        double dram_of, bool reread_of, double strided_k_of, double slower_of, bool alone_of) {
+        set_tiles(table, kSimtRows);
+        require(batched_from > kTimed && batched_from < tile_count, "batched: expected tiles of both kinds");
+        batched = batched_from, fill_s = fill_s_of, element_bytes = element_bytes_of, simt_dram = dram_of;
+        reread = reread_of, strided_k = strided_k_of, slower = slower_of, alone = alone_of;
+    }
+
+    // Fill `work` (kWorkRows, N) and `figures` (kFigures, N) of products with `sizes` (kSizes, N).
+    void fill(Array<const double, 2> sizes_of, Array<double, 2> work_of, Array<double, 2> figures_of) const {
+        const Table<const double> sizes(sizes_of);
+        const Table<double> work(work_of), figures(figures_of);
+        require(sizes.rows == kSizes && work.rows == kWorkRows && figures.rows == kFigures &&
+                    work.columns == sizes.columns && figures.columns == sizes.columns && tile_count > 0,
+                "sizes: expected (4, N), work and figures as many");
+        std::vector<double> seconds(static_cast<size_t>(tile_count));
+        for (int64_t i = 0; i < sizes.columns; i++) {
+            fill_work(sizes, work, i);
+            if (tile_rows == kTensorRows)
+                fill_tensor_tiles(sizes, seconds, work, i);
+            else
+                fill_simt_tiles(sizes, seconds, work, i);
+            fill_figures(sizes, seconds, work, figures, i);
+        }
+    }
+
+   private:
+    // The rows of `work` that do not depend on tiles.
+    void fill_work(const Table<const double>& sizes, const Table<double>& work, int64_t i) const {
+        const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
+        const double weights = b_bytes * batch * n * k, result = c_bytes * batch * m * n;
+        const double moved = a_bytes * batch * m * k + weights + result;
+        const double resident = minimum(maximum(2.0 - working_sets * weights / l2_bytes, 0.0), 1.0);
+        work(kFlopsS, i) = 2.0 * batch * m * n * k / peak_flops;
+        work(kDramS, i) = moved / bandwidth;
+        work(kL2S, i) = moved / l2;
+        work(kLaunchS, i) = launch_s;
+        work(kMemoryS, i) = maximum((moved - resident * weights) / dram, moved / l2);
+        work(kMoved, i) = moved;
+        work(kWeights, i) = weights;
+        work(kResult, i) = result;
+    }
+
+    static double least(const std::vector<double>& seconds, int64_t first, int64_t end) {
+        double smallest = seconds[size_t(first)];
+        for (int64_t t = first + 1; t < end; t++) smallest = minimum(smallest, seconds[size_t(t)]);
+        return smallest;
+    }
+
+    // The time of the tiles in waves over the SMs for each tile and split, and in `work` that of the best of them.
+    void fill_tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
+                           int64_t i) const {
+        const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
+        for (int64_t t = 0; t < tile_count; t++) {
+            const double split = tile(kSplit, t);
+            const double depth = std::ceil(k / split / 32.0) * 32.0;
+            const double read_s = tile(kReadBytes, t) * depth / read_rate;
+            const double tile_s = maximum(tile(kTileFlops, t) * depth / tile(kRate, t), read_s);
+            const double joined_s = (8.0 * batch * m * n * split / l2 + fill_s) * tile(kJoined, t);
+            const double waves =
+                std::ceil(batch * std::ceil(m / tile(kRows, t)) * std::ceil(n / tile(kColumns, t)) * split / sms);
+            const double whole_s = waves * (tile_s + fill_s) + joined_s;
+            seconds[size_t(t)] = tile(kJoined, t) == 0.0 || k >= kLeastSplit * split ? whole_s : kInfinity;
+        }
+        const double best_s = least(seconds, 0, tile_count);
+        // Math and memory overlap.
+        const double busy_s = fourth_root(fourth_power(best_s) + fourth_power(work(kMemoryS, i)));
+        work(kTilesS, i) = best_s;
+        work(kWorkS, i) = busy_s;
+        work(kTotalS, i) = launch_s + busy_s;
+    }
+
+    // As `fill_tensor_tiles`, outside of tensor cores.
+    void fill_simt_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
+                         int64_t i) const {
+        const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
+        const double operands = element_bytes * batch * (m * k + n * k);
+        const double once = operands + element_bytes * batch * m * n;
+        const double beyond_l2 = minimum(maximum(operands / l2_bytes - 1.0, 0.0), 1.0);
+        const double strided = strided_k > 0.0 ? kStrided + std::pow(k / strided_k, kStridedPower) : 1.0;
+        for (int64_t t = 0; t < tile_count; t++) {
+            const double rows = tile(kRows, t), across = tile(kColumns, t), split = tile(kSplit, t);
+            const double launched = batch * std::ceil(m / rows) * std::ceil(n / across) * split;
+            // The tiles that the busiest SM runs, how many of them at a time, and what their warps reach of the rate.
+            const double per_sm = std::ceil(launched / sms);
+            const double resident = minimum(maximum(tile(kFew, t), 1.0), per_sm);
+            const double reached = std::pow(minimum(1.0, resident * (rows * across / 2048.0) / kFullWarps), kFewWarps);
+            const double depth = std::ceil(k / split / 8.0) * 8.0;
+            const double rate = peak_flops * (tile(kShare, t) * reached);
+            const double math_s =
+                per_sm * 2.0 * rows * across * depth * sms / rate + std::ceil(per_sm / resident) * fill_s;
+            const double read = launched * (rows + across) * element_bytes * depth;
+            double again = 0.0;
+            if (reread) {
+                // Bytes of the operands in use at one time, of which L2 holds less than all.
+                const double in_use = sms * resident * (rows + across) * element_bytes * 4096.0;
+                again = beyond_l2 * (1.0 - minimum(l2_bytes / in_use, 1.0));
+            }
+            const double moved = once + maximum(read - once, 0.0) * kReread * again;
+            const double memory_s = maximum(moved / simt_dram * strided, read / l2);
+            const double longer_s = maximum(math_s, memory_s);
+            const double overlapped = std::pow(minimum(math_s, memory_s) / longer_s, kOverlap);
+            const double whole_s = longer_s * std::pow(1.0 + overlapped, 1.0 / kOverlap);
+            const double joined_s = 8.0 * batch * m * n * split / l2 + fill_s;
+            const double parts_s = k >= kLeastSplit * split ? whole_s + joined_s : kInfinity;
+            seconds[size_t(t)] = split == 1.0 ? whole_s : parts_s;
+        }
+        const double best_s =
+            sizes(kBatch, i) > 1.0 ? least(seconds, batched, tile_count) : least(seconds, kTimed, batched);
+        const double held = alone ? std::pow(best_s / (best_s + kThermalS), kThermalPower) : 1.0;
+        const double sustained_s = best_s * (1.0 + held * slower);
+        work(kTilesS, i) = best_s;
+        work(kWorkS, i) = sustained_s;
+        work(kTotalS, i) = launch_s + sustained_s;
+    }
+
+    void fill_figures(const Table<const double>& sizes, const std::vector<double>& seconds, const Table<double>& work,
+                      const Table<double>& figures, int64_t i) const {
+        const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
+        const double total = work(kTotalS, i), best_s = work(kTilesS, i);
+        auto figure = [&](int64_t row) -> double& { return figures(row, i); };
+        figure(kShares) = maximum(best_s / total, kLeastShare);
+        figure(kShares + 1) = maximum(work(kMemoryS, i) / total, kLeastShare);
+        figure(kShares + 2) = maximum(work(kFlopsS, i) / total, kLeastShare);
+        figure(kShares + 3) = maximum(work(kDramS, i) / total, kLeastShare);
+        for (int64_t size = 0; size < kSizes; size++) figure(kFirstSize + size) = maximum(sizes(size, i), kLeastSize);
+        figure(kTotal) = total * 1e6;
+        figure(kMovedOverL2) = work(kMoved, i) / l2_bytes;
+        figure(kMovedOverL2 + 1) = work(kWeights, i) / l2_bytes;
+        figure(kMovedOverL2 + 2) = work(kResult, i) / l2_bytes;
+        figure(kTiles) = batch * std::ceil(m / 128.0) * std::ceil(n / 128.0) / sms;
+        figure(kAreas) = m * n;
+        figure(kAreas + 1) = m * k;
+        figure(kAreas + 2) = n * k;
+        for (int64_t wave = 0; wave < kWaves; wave++) {
+            const double launched =
+                batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
+            figure(kFirstWaves + wave) = launched / sms;
+            figure(kFull + wave) = launched / (std::ceil(launched / sms) * sms);
+        }
+        for (int64_t square = 0; square < 2; square++) {
+            const int64_t wave = kSquares[square];
+            const double area = wave_tiles[0][wave] * wave_tiles[1][wave];
+            const double launched =
+                batch * std::ceil(m / wave_tiles[0][wave]) * std::ceil(n / wave_tiles[1][wave]);
+            figure(kFilled + square) = m * n / (launched / batch * area);
+        }
+        for (int64_t t = 0; t < kTimed; t++)
+            figure(kFirstTime + t) = (seconds[size_t(t)] < kInfinity ? seconds[size_t(t)] : best_s) / total;
+        figure(kAligned) = aligned(m, kMostAlignedRows);
+        figure(kAligned + 1) = aligned(n, kMostAligned);
+        figure(kAligned + 2) = aligned(k, kMostAligned);
+        figure(kRest) = m - std::floor(m / 128.0) * 128.0;
+        figure(kRest + 1) = n - std::floor(n / 128.0) * 128.0;
+        for (int64_t row = 0; row < kFull; row++) figure(row) = std::log2(figure(row));
+    }
+};
+
+}  // namespace
+
+void bind_products(nb::module_& module) {
+    const auto exact = [] { return nb::arg().noconvert(); };
+    nb::class_<Products>(module, "Products")
+        .def("__init__",
+             [](Products* self, const std::vector<double>& figures, Array<const double, 2> wave_tiles) {
+                 new (self) Products(figures, wave_tiles);
+             },
+             nb::arg(), exact())
+        .def("set_tensor_tiles", &Products::set_tensor_tiles, exact(), nb::arg(), nb::arg())
+        .def("set_simt_tiles", &Products::set_simt_tiles, exact(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+             nb::arg(), nb::arg(), nb::arg(), nb::arg())
+        .def("fill", &Products::fill, exact(), exact(), exact());
+    nb::dict rows;
+    rows["work"] = int(kWorkRows), rows["total_s"] = int(kTotalS), rows["work_s"] = int(kWorkS);
+    rows["figures"] = int(kFigures), rows["first_size"] = int(kFirstSize), rows["total"] = int(kTotal);
+    module.attr("PRODUCT_ROWS") = rows;
+    module.attr("TIMED_TILES") = kTimed;
+    module.attr("WAVE_TILES") = kWaves;
+    module.attr("LEAST_SHARE") = kLeastShare;
+    module.attr("LEAST_SIZE") = kLeastSize;
+    module.attr("FULL_WARPS") = kFullWarps;
+}
+
+}  // namespace kernrec::query

@@ -1,0 +1,19 @@
+// The submodule `kernrec._engine.query`: the arithmetic of a query.
+#include "arrays.h"
+
+namespace kernrec {
+
+void bind_query(nanobind::module_& engine) {
+    nanobind::set_leak_warnings(false);  // plans and trees live in caches until the process ends
+    nanobind::module_ module = engine.def_submodule("query");
+    query::bind_forest(module);
+    query::bind_features(module);
+    query::bind_compact_trees(module);
+    query::bind_products(module);
+    query::bind_programs(module);
+    query::bind_dram_traffic(module);
+    query::bind_launches(module);
+    query::bind_power_limits(module);
+}
+
+}  // namespace kernrec

@@ -1,0 +1,46 @@
+"""Loads the compiled engine (`engine/`). Python has no second form of what it computes."""
+
+import importlib.util
+from functools import cache
+from typing import Any
+
+from kernrec.errors import KernrecError
+from kernrec.util.engine_file import PACKAGE, PATTERN, find
+
+_REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
+
+
+@cache
+def module() -> Any:
+    """Return the module `kernrec._engine`.
+
+    Raises:
+        KernrecError: there is no engine, or it was compiled from other sources.
+    """
+    if (path := find()) is None:
+        other = any(PACKAGE.glob(PATTERN))
+        raise KernrecError(f"kernrec's engine is {'of another version' if other else 'not compiled'}: {_REMEDY}")
+    spec = importlib.util.spec_from_file_location("kernrec._engine", path)
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        engine = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(engine)
+    except ImportError as error:
+        raise KernrecError(f"kernrec's engine cannot be loaded ({error!s:.120}): {_REMEDY}") from None
+    return engine
+
+
+def state() -> str:
+    """Return which compiler made the engine, or why there is none, in a line."""
+    try:
+        return f"compiled by {module().COMPILER}"
+    except KernrecError as error:
+        return str(error)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the part of the engine that computes queries, `query`, which is loaded when it is first imported."""
+    if name == "query":
+        return module().query
+    raise AttributeError(name)

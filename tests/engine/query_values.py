@@ -1,0 +1,110 @@
+"""Values of the query's arithmetic on fixed inputs.
+
+    python -m tests.engine.query_values > tests/engine/query_values.json
+
+The file holds what release 0.1.0 computes: run this module with that release's package.
+"""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from kernrec import paths
+from kernrec.gpu import find_gpu
+from kernrec.model.learn.extent import Extent
+from kernrec.model.learn.features import matrix, names
+from kernrec.model.learn.forest import Forest
+from kernrec.model.learn.lower_bound import least_seconds
+from kernrec.model.prior.demand import QUANTITIES, Demand
+from kernrec.model.prior.dram_traffic import TensorAccess, dram_bytes
+from kernrec.model.prior.launch_time import LaunchWork, launch_time
+from kernrec.model.prior.power import PowerModel
+from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing, features
+from kernrec.model.vendor.model_file import load
+from kernrec.op import find_op
+from tests.helpers.simulated_groups import simulated_inputs
+
+GPUS = ("t4", "a100-sxm4-80gb", "rtx4090", "h200-sxm", "b200")
+CARDS = (
+    ("p100", "f32", "nt"), ("a100", "f32", "nn"), ("rtx4090", "f32", "nt"), ("h200", "f16", "tn"),
+    ("b200", "f8e4m3", "nt"), ("a100", "w4a16", "nn"),
+)  # fmt: skip
+OVERLAPPED, SHAPES = 8, ((16, 4096, 4096), (1000, 520, 264), (8192, 1, 77))
+
+
+def launches(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield times of launches, their traffic, and their costs under a power limit."""
+    for name in GPUS:
+        gpu, loops = find_gpu(name), int(draw.integers(0, 3))
+        rates = 10.0 ** draw.uniform(-1, 5, (loops + 1, len(QUANTITIES), 7))
+        rates[:, draw.integers(4, len(QUANTITIES), 2)] = 0.0
+        work = LaunchWork.empty(6, loops)
+        work.variants[:] = draw.integers(0, 7, 6)
+        work.rows[:] = np.ceil(10.0 ** draw.uniform(0, 5, work.rows.shape))
+        work.rows[1:4] = draw.integers((1, 1, 0), (9, 17, 4), (6, 3)).T
+        work.rows[OVERLAPPED] = np.where(draw.random(6) < 0.5, np.nan, draw.random(6))
+        times = launch_time(gpu, Demand(("block", "k", "l")[: loops + 1], tuple(rates)), work)
+        yield f"launch {name}", np.concatenate([times.pipe_clk, times.rows])
+        model = PowerModel.for_gpu(gpu)
+        core_s, dram_s = 10.0 ** draw.uniform(-7, -1, (2, 8))
+        core_j, dram_j = core_s * model.tdp_w * draw.uniform(0, 5, 8), dram_s * model.tdp_w * draw.uniform(0, 0.5, 8)
+        points = [(model.power_min_w, None), (model.tdp_w, 0.7 * model.boost_hz)]
+        nominal = np.stack([core_s, dram_s, np.full(8, 5e-6), core_j, dram_j])
+        yield f"power limit {name}", model.limit_launches(nominal, points).costs
+    for steps in range(4):
+        axes = {name: draw.choice(["m", "n", "k"], draw.integers(0, 4)).tolist() for name in "abc"}
+        access = TensorAccess(draw.choice(["m", "n", "k"], steps).tolist(), axes, "cd", draw.choice(list("abcd"), 1))
+        extents = [draw.integers(1, 200, 6) for _ in range(steps)]
+        blocks, together = np.prod([np.ones(6), *extents], axis=0), draw.integers(1, 5000, 6).astype(np.float64)
+        sizes = [*(10.0 ** draw.uniform(3, 9, 3)), 10.0 ** draw.uniform(3, 9, 6)]
+        yield f"traffic {steps}", dram_bytes(access, extents, sizes, blocks, together, 4e7)
+
+
+def models(draw: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield features, distances, least times, and what trees predict."""
+    inputs = simulated_inputs(5, 3)
+    for name in ("busy_s", "dram_s", "blocks", "pipe_s"):
+        getattr(inputs, name)[..., draw.integers(0, 5)] = 0.0
+        getattr(inputs, name)[..., draw.integers(0, 5)] = np.nan
+    rows = matrix(inputs, names(("tile", "other")))
+    yield "features", rows
+    yield "least seconds", least_seconds(inputs)
+    seen = draw.normal(size=(100, 6))
+    seen[:, 2] = np.nan
+    far = np.where(draw.random((9, 6)) < 0.2, np.nan, 3.0 * draw.normal(size=(9, 6))).astype(np.float32)
+    yield "distance", Extent.of(seen.astype(np.float32), np.array([0, 0, 1, 1, 1, 3])).distance(far)
+    splits = 16 * (2**5 - 1)
+    column = draw.integers(0, 2 * 6, splits).astype(np.uint16)
+    value = np.concatenate([draw.normal(size=splits), draw.exponential(size=splits + 16)]).astype(np.float32)
+    yield "complete trees", Forest(6, 16, 5, column, value, 0.5).predict(far)
+
+
+def backends() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield bounds of matrix products, and predictions of backends."""
+    dims = {name: np.array(sizes) for name, sizes in zip("mnk", zip(*SHAPES, strict=True), strict=True)}
+    dims["batch"] = np.array([1, 3, 1])
+    for name, dtype, layout in CARDS:
+        for timing in (GRAPH, FLUSHED, Timing(30000.0, 1.0, alone=True)):
+            bound, columns = features("matmul", find_gpu(name), dtype, layout, dims, timing)
+            yield f"bound {name} {dtype} {timing.launch_clk:g}", np.stack([bound.total_s, *columns.values()])
+    model, op = load(paths.shipped("db/prebuilt") / "models" / "vendor" / "matmul.json"), find_op("matmul")
+    for name, dtype in (("a100", "f16"), ("h200", "bf16"), ("rtx4090", "f32"), ("rtx3090", "bf16")):
+        for m, n, k in SHAPES:
+            every = model.predict(op.problem(dtype, "nt", m=m, n=n, k=k), find_gpu(name))
+            figures = [(each.latency_s.value, each.power_w.value if each.power_w else 0.0) for each in every]
+            yield f"backends {name} {dtype} {m}", np.array(figures)
+
+
+def values() -> dict[str, list[float]]:
+    """Return at most twelve values of each result, evenly spaced, and their sum."""
+    results: dict[str, list[float]] = {}
+    for name, result in (*launches(np.random.default_rng(1)), *models(np.random.default_rng(2)), *backends()):
+        flat = np.nan_to_num(result.astype(np.float64).ravel(), nan=-1.0, posinf=1e300, neginf=-1e300)
+        some = flat[:: max(1, len(flat) // 11)]
+        results[name] = [*some.tolist(), float(np.abs(flat[np.abs(flat) < 1e200]).sum())]
+    return results
+
+
+if __name__ == "__main__":
+    print(json.dumps(values(), indent=0))
