@@ -109,6 +109,7 @@ Batch::Batch(const Program& program, const Launch& launch) : program(program), l
     for (const BasicBlock& block : program.blocks) has_spins_ |= block.spins;
     if (launch.check_races)
         races_ = std::make_unique<RaceDetector>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block);
+    if (launch.checks) checks_ = std::make_unique<Checks>(*this);
     fill_constants();
 }
 
@@ -327,6 +328,7 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
             if (!joined) resolved_.push_back(one);
         }
     }
+    if (checks_) checks_->record(*this, ins, resolved_, bytes, kind);
     return resolved_;
 }
 
@@ -479,15 +481,22 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
     fail("the access was refused");  // not reached: one of the lanes is wrong
 }
 
-void Batch::count_access(const Instruction&, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
+void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
                          bool rows_of_matrices) {
     if (!launch.count) return;
     const size_t which = size_t(kind);
     const uint32_t active = __builtin_popcount(at.mask);
+    SiteCounts unused, &site = launch.checks ? launch.checks->site(ins.source) : unused;
+    site.requests++;
+    site.lanes += active;
+    site.bytes += uint64_t(active) * bytes;
+    site.atomics += kind == AccessKind::kAtomic ? active : 0;
     switch (at.space) {
         case Space::kGlobal: {
             BufferCounts& buffer = counts.buffers[at.buffer];
-            buffer.sectors[which].add(distinct(at.addresses, at.mask, 5));
+            const uint64_t sectors = distinct(at.addresses, at.mask, 5);
+            site.moved += sectors;
+            buffer.sectors[which].add(sectors);
             buffer.requests[which].add(1);
             buffer.bytes[which].add(uint64_t(active) * bytes);
             break;
@@ -498,6 +507,8 @@ void Batch::count_access(const Instruction&, const Resolved& at, uint32_t bytes,
             const Wavefronts waves = wavefronts(at.addresses, at.mask, bytes, load, in_turn);
             if (merges)
                 counts.atomic_repeats.add(wavefronts(at.addresses, at.mask, bytes, load, true).count - waves.count);
+            site.moved += waves.count;
+            site.ideal += waves.ideal;
             counts.wavefronts[which].add(waves.count);
             counts.ideal[which].add(waves.ideal);
             break;
@@ -556,6 +567,7 @@ void Batch::record(const WarpAccess& access) {
     Instruction ins;
     ins.source = source;
     count_access(ins, at, access.bytes, access.kind, false, access.rows_of_matrices);
+    if (checks_) checks_->record(*this, ins, {at}, access.bytes, access.kind, true);
     if (races_ && access.space == Space::kShared)
         races_->record(source, {at}, access.bytes, access.kind != AccessKind::kRead, false);
 }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "checks.h"
 #include "program.h"
 #include "races.h"
 
@@ -164,6 +165,7 @@ class Batch : public Memory {
     bool has_spins_ = false;
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
+    std::unique_ptr<Checks> checks_;
 };
 
 }  // namespace kernrec

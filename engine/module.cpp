@@ -191,7 +191,7 @@ class Kernel {
         {
             nb::gil_scoped_release release;
             // Results of atomic operations depend on the order of blocks, and so may waits for other blocks.
-            bool in_order = program_.has_atomics || threads <= 1 || batches <= 1;
+            bool in_order = program_.has_atomics || threads <= 1 || batches <= 1 || launch_.checks;
             for (const BasicBlock& block : program_.blocks) in_order |= block.spins;
             std::vector<std::thread> others;
             if (!in_order)
@@ -206,6 +206,34 @@ class Kernel {
                 break;
             }
         return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value);
+    }
+
+    // Check what runs from now on: arrays of shared memory (name, start, size), numbers of buffers that nobody wrote.
+    void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts, const std::vector<uint32_t>& sizes,
+               const std::vector<uint32_t>& uninitialized, bool shared_memory, bool global_races) {
+        launch_.checks = std::make_shared<Watch>();
+        for (size_t i = 0; i < names.size(); i++) launch_.checks->arrays.push_back({names[i], starts[i], sizes[i]});
+        launch_.checks->uninitialized = uninitialized;
+        launch_.checks->shared_memory = shared_memory;
+        launch_.checks->global_races = global_races;
+    }
+
+    nb::list findings() const {
+        nb::list result;
+        if (!launch_.checks) return result;
+        for (const Finding& each : launch_.checks->findings)
+            result.append(nb::make_tuple(each.kind, each.source, each.other, each.block, each.thread, each.other_block,
+                                         each.other_thread, each.memory, each.offset, each.bytes));
+        return result;
+    }
+
+    // By instruction: requests, lanes, bytes, sectors or wavefronts moved, ideal wavefronts, atomic operations.
+    nb::list sites() const {
+        nb::list result;
+        if (!launch_.checks) return result;
+        for (const SiteCounts& each : launch_.checks->sites)
+            result.append(nb::make_tuple(each.requests, each.lanes, each.bytes, each.moved, each.ideal, each.atomics));
+        return result;
     }
 
    private:
@@ -234,6 +262,9 @@ NB_MODULE(_engine, module) {
         .def_prop_ro("refused", &Kernel::refused)
         .def_prop_ro("reason", &Kernel::reason)
         .def("add_buffer", &Kernel::add_buffer)
+        .def("check", &Kernel::check)
+        .def("findings", &Kernel::findings)
+        .def("sites", &Kernel::sites)
         .def("run", &Kernel::run);
 }
 

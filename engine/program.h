@@ -133,6 +133,7 @@ struct Launch {
     std::vector<int64_t> special_values;  // of those that the launch decides
     uint64_t budget = 0;
     bool count = true, check_races = false, same_way = false, watch = false;
+    std::shared_ptr<struct Watch> checks;  // null: nothing is checked beyond what ends a launch
 };
 
 constexpr uint32_t kBufferShift = 40, kWindowShift = 56;

@@ -30,6 +30,7 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     for (std::vector<Copies>& copies : pending) copies.clear();
     std::fill(committed.begin(), committed.end(), 0);
     if (races_) races_->start_batch(block_numbers_);
+    if (checks_) checks_->start_batch(block_numbers_);
     std::fill(waiting_at_.begin(), waiting_at_.end(), -1);
     any_waiting_ = false;
     arrived_.clear();
@@ -58,6 +59,7 @@ void Batch::update_live() {
 void Batch::execute(const BasicBlock& block) {
     for (const Instruction& ins : block.code) {
         source = ins.source;
+        if (checks_) checks_->before(*this, block, source);
         ins.run(*this, ins);
     }
 }
@@ -208,6 +210,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
                 if (!alive) continue;
                 counts.barriers.add(1);
                 if (races_) races_->pass_barrier(b);
+                if (checks_) checks_->pass_barrier(b);
             }
             position++;
             return;
@@ -313,11 +316,13 @@ void Batch::release() {
             expected_.erase(key);
             open(block, number);
             if (races_) races_->pass_barrier(block);
+            if (checks_) checks_->pass_barrier(block);
         }
     }
 }
 
 void Batch::open(uint32_t block, uint32_t number) {
+    if (checks_) checks_->open(*this, block, int32_t(number), waiting_at_, resume_);
     const uint32_t per_block = warps_per_block * kWarp, first = block * per_block;
     const BasicBlock* at = nullptr;
     uint32_t yes = 0, all = 0;
@@ -355,13 +360,12 @@ void Batch::fail_deadlocked() {
                      " waits for what another thread stores, and all threads that run together with it wait, too");
             }
     uint32_t lane = 0;
-    while (lane < lanes && waiting_at_[lane] < 0) lane++;
-    if (lane == lanes) {
-        lane = 0;
-        while (lane + 1 < lanes && !parked_[lane]) lane++;
+    while (lane < lanes && !parked_[lane]) lane++;
+    if (lane < lanes) {
         source = program.blocks[positions_[lane]].first;
         fail("deadlock: " + coordinates(lane) + " waits for lanes of its warp that the mask names and that never arrive");
     }
+    for (lane = 0; lane + 1 < lanes && waiting_at_[lane] < 0;) lane++;
     const uint32_t per_block = warps_per_block * kWarp, first = lane / per_block * per_block;
     uint32_t live = 0, here = 0;
     for (uint32_t other = first; other < first + per_block; other++) {

@@ -1,9 +1,10 @@
-"""`kernrec check`: runs one kernel of a CUDA or PTX file in the emulator, finds its errors and counts what it does."""
+"""`kernrec check`: a sanitizer without a GPU. Runs the launches of a CUDA or PTX file, and reports what is wrong."""
 
 import re
-from math import prod
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,16 +12,25 @@ from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
 from kernrec.cli.output import AsJson, print_json
-from kernrec.errors import UsageError
+from kernrec.errors import KernrecError, UsageError
+
+if TYPE_CHECKING:
+    from kernrec.checking.check_launch import Checked
+    from kernrec.checking.findings import Finding
+
+_BUDGET = 5_000_000
 
 
 class CheckOptions(options.Options):
     """The options of `kernrec check`."""
 
-    source: Annotated[Path, typer.Argument(help="The kernel: a .cu or .ptx file, or one of several: kernel.cu:name.")]
+    source: Annotated[Path, typer.Argument(help="A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="In the order of the parameters: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096."),
+        typer.Argument(
+            help="In the order of the parameters: a=f32[4096], a=zeros:f32[64], a=@a.npy, i32:4096. Without any, the"
+            " launches in the file's host code are checked."
+        ),
     ] = None
     entry: Annotated[str | None, option("The kernel, if the file has several.")] = None
     grid: Annotated[str, option("Thread blocks: 16 or 16,2,1.")] = "1"
@@ -29,54 +39,154 @@ class CheckOptions(options.Options):
     blocks_of_cluster: Annotated[str | None, option("Thread blocks of a cluster: 2 or 2,2.", "--cluster")] = None
     gpu: Annotated[str, option("GPU to compile for (`kernrec list gpus`).", "--gpu", callback=options.card)] = "rtx3090"
     define: Annotated[list[str] | None, option("Macro NAME=VALUE; may be repeated.", "-D")] = None
-    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = 20_000_000
+    include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
+    time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
+    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = _BUDGET
     save: Annotated[list[str] | None, option("Write a buffer afterwards: c=result.npy.")] = None
+    junit: Annotated[Path | None, option("Write a JUnit report.")] = None
     as_json: AsJson = False
 
 
 @options.takes(CheckOptions)
 def check(wanted: CheckOptions) -> None:
-    """Check a kernel without a GPU: run it in the emulator, find its errors and count what it does.
+    """Check kernels without a GPU, as compute-sanitizer does with one: run their launches, and report what is wrong.
 
-    Errors are accesses out of bounds, data races, deadlocks, endless loops and unsupported instructions; the message
-    names the line of the PTX, and the exit status is 1. Counts are of instructions, memory sectors, bank conflicts and
-    barriers.
+    Found are accesses out of bounds, misaligned or past an array of shared memory, reads of unwritten memory, data
+    races, barriers and warp operations that not all threads reach, deadlocks, endless loops, and launches that a GPU
+    refuses. Each finding names its line of the source, thread, buffer, byte and the usual fix. The exit status is then
+    1. For one kernel with arguments the counts of instructions and memory accesses follow.
     """
+    if wanted.budget < 1:
+        raise UsageError(f"a budget of {wanted.budget} instructions: at least 1 is accepted")
+    path, named = with_entry(wanted.source)
+    entry = wanted.entry or named
+    from kernrec.kernel.source_files import read_text
+
+    if path.suffix == ".cu" and not wanted.arguments and "<<<" in read_text(path, str(path)):
+        results, errors = _check_program(wanted, path, entry)
+    else:
+        results, errors = _check_one(wanted, path, entry), {}
+    findings = {name: list(checked.findings) for name, checked in results.items()}
+    if wanted.junit is not None:
+        from kernrec.checking.findings import junit
+        from kernrec.emit.files import write_file
+
+        write_file(wanted.junit, junit(path.name, findings, errors).encode())
+    _print(wanted, results, errors)
+    if any(findings.values()):
+        raise typer.Exit(1)
+    if errors:
+        raise KernrecError(f"{len(errors)} of {len(errors) + len(results)} kernels could not be checked")
+
+
+def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
+    """Check one kernel with described arguments."""
     import numpy as np
 
+    from kernrec.checking.check_launch import Limits, check_launch
+    from kernrec.checking.findings import Describer
     from kernrec.gpu import find_gpu
-    from kernrec.profile.emulate_file import emulate_file
+    from kernrec.kernel.source_files import line_origins
+    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
-    from kernrec.ptx.state.launch_layout import MOST_THREADS
+    from kernrec.ptx.ir.inline import inlined
 
+    gpu = find_gpu(wanted.gpu)
     read = read_arguments(wanted.arguments or [])
-    threads = extents("--block", wanted.block)
-    if prod(threads) > MOST_THREADS:
-        raise UsageError(f"--block {wanted.block!r}: {prod(threads)} threads, where 1 to {MOST_THREADS} are possible")
+    include = [str(folder.absolute()) for folder in wanted.include or ()]
     targets = dict(_target(text, list(read.buffers)) for text in wanted.save or [])
-    path, named = with_entry(wanted.source)
-    counts = emulate_file(
+    made = file_launch(
         path,
         read,
         extents("--grid", wanted.grid),
-        threads,
-        entry=wanted.entry or named,
-        sm=find_gpu(wanted.gpu).sm,
+        extents("--block", wanted.block),
+        entry=entry,
+        sm=gpu.sm,
         defines=dict(_macro(text) for text in wanted.define or []),
+        include=include,
         shared_bytes=wanted.shared,
         cluster=() if wanted.blocks_of_cluster is None else extents("--cluster", wanted.blocks_of_cluster),
-        check_races=True,
-        budget=wanted.budget,
     )
-    for name, file in targets.items():
-        np.save(file, read.buffers[name])
+    function, launch = inlined(made.module, made.launch.entry), made.launch
+    origins = line_origins(path, include) if path.suffix == ".cu" else []
+    describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
+    limits = Limits(_seconds(wanted), wanted.budget, gpu.limits, made.resources.get(launch.entry))
+    checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
+    if not checked.findings:
+        for name, file in targets.items():
+            np.save(file, read.buffers[name])
+    return {entry or launch.entry: checked}
+
+
+def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
+    """Check the kernels of a program as its host code launches them; also return why others could not be checked."""
+    from kernrec.checking.check_launch import check_launch
+    from kernrec.checking.program_launches import entries_of, program_launch
+    from kernrec.cli.steps import Steps
+    from kernrec.gpu import find_gpu
+    from kernrec.interop.spec_text import LaunchWords
+
+    gpu = find_gpu(wanted.gpu)
+    include = [str(folder.absolute()) for folder in wanted.include or ()]
+    results, errors = {}, {}
+    progress = Steps(f"{path.name}: compiling")
+    with progress:
+        for name in [entry] if entry else entries_of(path, include):
+            progress.step(f"{name}: checking")
+            try:
+                words = LaunchWords(name, include=include)
+                made = program_launch(path, words, gpu, _seconds(wanted), wanted.budget)
+                results[name] = check_launch(made.module, made.launch, made.describer, made.limits)
+            except KernrecError as error:
+                errors[name] = str(error)
+    return results, errors
+
+
+def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str]) -> None:
     if wanted.as_json:
-        print_json(dict(sorted(counts.items())))
-        return
-    width = max(map(len, counts), default=0)
-    for metric, count in sorted(counts.items()):
-        print(f"{metric:{width}}  {count}")
-    print_notes(["no errors found in this launch; counted by the emulator, not measured on a GPU"])
+        answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
+        answers |= {name: {"error": error} for name, error in errors.items()}
+        if wanted.arguments:  # one launch: its counts, and what is wrong
+            (answer,) = answers.values()
+            answers = {**answer.pop("counts"), **answer}
+        print_json(answers)
+    else:
+        for name, checked in results.items():
+            _print_findings(checked.findings)
+            if not checked.findings and wanted.arguments:
+                width = max(map(len, checked.counts), default=0)
+                for metric, count in sorted(checked.counts.items()):
+                    print(f"{metric:{width}}  {count}")
+            elif not checked.findings:
+                print(f"{name}: no errors")
+    notes = []
+    for name, checked in results.items():
+        ran = "all" if checked.blocks == checked.of_blocks else f"{checked.blocks} of {checked.of_blocks}"
+        notes += [f"{name}: {note}" for note in checked.notes]
+        if not checked.findings:
+            notes.append(f"{name}: no errors in {ran} blocks; counted by the emulator, not measured on a GPU")
+    print_notes([*notes, *(f"{name}: not checked: {error}" for name, error in errors.items())])
+
+
+def _print_findings(findings: "Sequence[Finding]") -> None:
+    for finding in findings:
+        print(finding.text, file=sys.stdout)
+
+
+def _as_dict(checked: "Checked") -> dict[str, Any]:
+    return {
+        "findings": [finding.as_dict() for finding in checked.findings],
+        "blocks": checked.blocks,
+        "of_blocks": checked.of_blocks,
+        "notes": list(checked.notes),
+        "counts": dict(sorted(checked.counts.items())),
+    }
+
+
+def _seconds(wanted: CheckOptions) -> float:
+    from kernrec.cli.quantity import duration
+
+    return duration("--time", wanted.time)
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:

@@ -104,7 +104,7 @@ def compile_program(job: CompileJob) -> Compiled:
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         source, ptx = Path(folder, Path(job.name).name), Path(folder, "program.ptx")
         source.write_text(job.source, encoding="utf-8")
-        command = [path, "-ptx", "-lineinfo", *options, *job.macros, source, "-o", ptx]
+        command: list[str | Path] = [path, "-ptx", "-lineinfo", *options, *job.macros, source, "-o", ptx]
         status, log = _run(command, Path(folder), (path.resolve().parents[1],))
         log = log.replace(f"{source}", job.name)
         if status:

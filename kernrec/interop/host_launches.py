@@ -254,8 +254,8 @@ class _Launch:
                 return resolved(values.named_children[len(values.named_children) // 2])  # of a loop the middle
             case "qualified_identifier" if "::" in text and not text.startswith("std::"):
                 scope, _, member = text.rpartition("::")
-                value, sizes = self.program.constant(scope, member)
-                return self._resolved(value, {**names, **sizes}, steps + 1)
+                constant, sizes = self.program.constant(scope, member)
+                return self._resolved(constant, {**names, **sizes}, steps + 1)
             case "call_expression":
                 return self._called(node, names, steps)
             case "identifier" | "type_descriptor":

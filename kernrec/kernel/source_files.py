@@ -37,17 +37,40 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
 
 def whole_source(path: Path, include: Sequence[str] = ()) -> str:
     """Return a source, host code included, with each header of its folders in place once."""
+    return "".join(text for text, _, _ in _pieces(path, include))
+
+
+def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """Return the file and line of each line of `whole_source`."""
+    origins: list[tuple[str, int]] = []
+    begins = True
+    for text, file, first in _pieces(path, include):
+        lines = text.count("\n")
+        origins += [(file, first + number) for number in range(0 if begins else 1, lines + 1)]
+        if not text:
+            continue
+        begins = text.endswith("\n")
+        if begins:  # what follows is the first piece of that line
+            origins.pop()
+    return origins
+
+
+def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Return the parts of a source with its headers in place: text, file and first line."""
     roots = [path.parent, path.parent.parent, *(path.parent / folder for folder in include)]
-    return _inlined(path, roots, set())
+    pieces: list[tuple[str, str, int]] = []
+    _inline(path, roots, set(), pieces)
+    return pieces
 
 
-def _inlined(path: Path, roots: Sequence[Path], seen: set[Path]) -> str:
+def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]]) -> None:
+    """Append the parts of a file and of the headers that it includes."""
     seen.add(path.resolve())
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if len(seen) > _MOST_FILES:
         raise UsageError(f"{place}: more than {_MOST_FILES} headers are included")
 
-    def replace(include: re.Match[str]) -> str:
+    def header_of(include: re.Match[str]) -> Path | None:
         quoted = '"' in include[0]
         folders = (path.parent, *roots) if quoted else roots[2:]
         header = next((folder / include[1] for folder in folders if (folder / include[1]).is_file()), None)
@@ -57,14 +80,23 @@ def _inlined(path: Path, roots: Sequence[Path], seen: set[Path]) -> str:
                 " folder with --include"
             )
         if header is None:
-            return include[0]
+            return None
         if not any(header.resolve().is_relative_to(root.resolve()) for root in roots):
             raise UsageError(
                 f"{place}: {include[1]!r} is in a folder that is not read; name the folder of headers with --include"
             )
-        return "" if header.resolve() in seen else _inlined(header, roots, seen)
+        return header
 
-    return _INCLUDE.sub(replace, read_text(path, place))
+    text, start, line = read_text(path, place), 0, 1
+    for include in _INCLUDE.finditer(text):
+        if (header := header_of(include)) is None:
+            continue
+        pieces.append((text[start : include.start()], path.name, line))
+        line += text.count("\n", start, include.end())
+        start = include.end()
+        if header.resolve() not in seen:
+            _inline(header, roots, seen, pieces)
+    pieces.append((text[start:], path.name, line))
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs one kernel of a CUDA or PTX file on the CPU: counts and buffers back."""
+"""A launch of one kernel of a CUDA or PTX file, with described arguments."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -7,25 +7,39 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.compile.compiled import CompileError, CompileJob
+from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.cuda_signature import Parameter, signatures
-from kernrec.kernel.source_files import read_text
+from kernrec.kernel.source_files import read_source, read_text
 from kernrec.profile.launch_arguments import BUFFER_TYPES, SCALAR_TYPES, Arguments
-from kernrec.ptx import Counts, KernelLaunch, Module, emulate, parse
+from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.indexes import indexes_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Variable
 from kernrec.util.human import counted
+from kernrec.util.light_dataclass import dataclass
 
 LARGEST_SOURCE = 16 << 20
 """Bytes of a file of CUDA or PTX."""
 _COMPILE_LIMIT_S = 120.0
+LINE_INFO = "--generate-line-info"
+"""Option of NVRTC and nvcc: the PTX names lines of the source."""
 
 
-def emulate_file(
+@dataclass(frozen=True)
+class FileLaunch:
+    """A launch of a kernel of a file."""
+
+    ptx: str
+    module: Module
+    launch: KernelLaunch
+    resources: Mapping[str, Resources]
+    """By kernel; empty for PTX."""
+
+
+def file_launch(
     path: Path,
     arguments: Arguments,
     grid: Sequence[int],
@@ -34,47 +48,47 @@ def emulate_file(
     entry: str | None = None,
     sm: int = 86,
     defines: Mapping[str, str] | None = None,
+    include: Sequence[str] = (),
     shared_bytes: int = 0,
     cluster: Sequence[int] = (),
-    check_races: bool = False,
-    budget: int = 20_000_000,
-) -> Counts:
-    """Runs one launch of a kernel on the CPU.
+) -> FileLaunch:
+    """Return one launch of a kernel, compiled with line information.
 
     Args:
-        path: a `.cu` or `.ptx` file.
-        arguments: from `read_arguments`; its buffers are changed in place.
-        grid, block: thread blocks, and threads of a block: one to three extents each.
-        entry: name of the kernel; None: the only one of the file.
-        sm: compute capability that CUDA is compiled for.
-        defines: macros that CUDA is compiled with.
-        shared_bytes: dynamic shared memory per block.
-        cluster: thread blocks of a cluster: one to three extents; empty: as the kernel was compiled, else one.
-        check_races: whether a data race in shared memory is an error.
-        budget: PTX instructions that a batch of blocks may execute before the kernel is taken for an endless loop.
-
-    Returns:
-        Totals by metric, as of `kernrec.ptx.emulate`.
+        path: A `.cu` or `.ptx` file.
+        arguments: From `read_arguments`.
+        grid: Thread blocks: one to three extents.
+        block: Threads of a block: one to three extents.
+        entry: Name of the kernel; None: the only one of the file.
+        sm: Compute capability that CUDA is compiled for.
+        defines: Macros that CUDA is compiled with.
+        include: Folders with headers.
+        shared_bytes: Dynamic shared memory per block.
+        cluster: Thread blocks of a cluster: one to three extents; empty: as the kernel was compiled, else one.
 
     Raises:
-        KernrecError: in one line: what the compiler or the emulator refuses, such as an unsupported instruction, an
-            access out of bounds, a deadlock, or a race.
+        KernrecError: In one line: what the compiler refuses, or arguments that do not fit.
     """
-    if budget < 1:
-        raise UsageError(f"a budget of {budget} instructions: at least 1 is accepted")
     if shared_bytes < 0:
         raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
     if path.suffix not in (".cu", ".ptx") and path.is_file():
         raise UsageError(f"{path} is neither CUDA nor PTX: a .cu or .ptx file is expected")
-    text = read_text(path, str(path), LARGEST_SOURCE)
-    module = parse(text if path.suffix == ".ptx" else _compiled(CompileJob(text, sm, defines or {}, path.name)))
+    text, resources = "", {}
+    if path.suffix == ".ptx":
+        ptx = read_text(path, str(path), LARGEST_SOURCE)
+    else:
+        instance = entry if entry is not None and "<" in entry else None
+        text = read_source(path, include, instance)
+        compiled = _compiled(CompileJob(text, sm, defines or {}, path.name, (LINE_INFO,)))
+        ptx, resources = compiled.ptx, compiled.resources
+    module = parse(ptx)
     # A texture that the code declares as a variable is not a parameter.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
     name = select_entry(module, entry, path)
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
     parameters = module.functions[name].parameters
     if len(passed) != len(parameters):
-        expected = _descriptions(name, parameters, text if path.suffix == ".cu" else "")
+        expected = _descriptions(name, parameters, text)
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
         raise UsageError(f"kernel {name!r} {takes}; expected, with your own sizes and values: {expected}")
     if arguments.drawn:
@@ -89,7 +103,7 @@ def emulate_file(
         images=arguments.images,
         cluster=tuple(cluster),
     )
-    return emulate(module, launch, check_races=check_races, budget=budget)
+    return FileLaunch(ptx, module, launch, resources)
 
 
 def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
@@ -140,16 +154,16 @@ def _description(name: str, declared: Parameter | None, parameter: Variable) -> 
     return f"{scalar}:1" if fits else f"{name} ({parameter.size} bytes)"
 
 
-def _compiled(job: CompileJob) -> str:
-    """The PTX, from a process of its own: a few macros that multiply each other keep the compiler busy without end."""
+def _compiled(job: CompileJob) -> Compiled:
+    """Compile in another process: macros that multiply each other keep the compiler busy without end."""
     ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
     if isinstance(result, CompileError):
         raise result
-    return result.ptx
+    return result
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """The kernel named `entry` of the module from file `path`; None: its only kernel.
+    """Return the kernel named `entry`, in C++ or in the PTX; None: the only kernel.
 
     Raises:
         UsageError: there is no such kernel, or None and the module does not have exactly one.
@@ -164,5 +178,9 @@ def select_entry(module: Module, entry: str | None, path: Path) -> str:
             )
         return module.entries[0]
     if entry not in module.entries:
+        name = entry.partition("<")[0].strip()
+        mangled = [each for each in module.entries if each.startswith("_Z") and f"{len(name)}{name}" in each]
+        if len(mangled) == 1:
+            return mangled[0]
         raise unknown(f"kernel in {path.name}", entry, module.entries)
     return entry

@@ -3,7 +3,8 @@
 They are described in the order of the kernel's parameters:
 
     a=f32[4096]        a buffer of random normal values (integers: 0 to 99), here named a
-    a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows what a kernel leaves unwritten
+    a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows what a kernel leaves unwritten; with
+                       `unwritten:` one that nothing wrote: `kernrec check` reports a read of it
     a=@values.npy      a buffer with the content of a NumPy file
     a=texture(linear,wrap,normalized):u8[480x640]   a texture or surface over a buffer of this shape, slowest extent
     a=texture(channels=4):@values.npy               first, with the modes of a `texture` table in a kernel.toml
@@ -35,10 +36,10 @@ BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" 
 SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 _LONGEST = 1 << 16
 """Characters of a description; Linux passes twice as many to a program."""
-_BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
+_BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
 _MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
-_SHAPED = re.compile(r"(?:(zeros|nan):)?([a-z]+[0-9]+)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
+_SHAPED = re.compile(r"(?:(zeros|nan|unwritten):)?([a-z]+[0-9]+)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _MOST_ELEMENTS = 1 << 28
 
@@ -51,7 +52,7 @@ class BufferDescription:
     path: Path | None = None
     """The file; all below is of a buffer without one."""
     fill: str | None = None
-    """`zeros`, `nan`, or None for random values."""
+    """`zeros`, `nan`, `unwritten`, or None for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
@@ -177,6 +178,8 @@ class Arguments:
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
     """Textures and surfaces."""
+    unwritten: set[str] = field(default_factory=set)
+    """Names of buffers that nothing wrote."""
     drawn: set[str] = field(default_factory=set)
     """Names of buffers of random whole numbers."""
 
@@ -201,6 +204,8 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
         content = described if isinstance(described, BufferDescription) else described.content
         array, shape, dtype = _filled(content, draw, text)
         arguments.buffers[content.name] = array
+        if content.fill == "unwritten":
+            arguments.unwritten.add(content.name)
         if content.path is None and content.fill is None and dtype[0] != "f":
             arguments.drawn.add(content.name)
         if isinstance(described, MapDescription):
@@ -242,7 +247,9 @@ def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> 
     kind, count = BUFFER_TYPES[_element_type(buffer.dtype, BUFFER_TYPES)], buffer.elements
     if not 1 <= count <= _MOST_ELEMENTS:
         raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
-    if buffer.fill == "zeros":
+    if buffer.fill == "unwritten":
+        array = np.frombuffer(b"\xff" * (count * np.dtype(kind).itemsize), kind).copy()
+    elif buffer.fill == "zeros":
         array = np.zeros(count, dtype=kind)
     elif buffer.dtype[0] != "f":
         if buffer.fill:

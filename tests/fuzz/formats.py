@@ -77,8 +77,9 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     from kernrec.kernel.expression import parse as parse_expression
     from kernrec.measure.monitor.trace import read_trace
     from kernrec.op.workload import load_workload
-    from kernrec.profile.emulate_file import emulate_file
+    from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
+    from kernrec.ptx import emulate
     from kernrec.ptx import parse as parse_ptx
 
     def files(ending: str, *patterns: str) -> tuple[bytes, ...]:
@@ -88,7 +89,8 @@ def _texts(extra: Path | None) -> Iterator[Format]:
 
     def emulated(path: Path) -> None:
         arguments = read_arguments(["f32:2", "x=f32[500]", "y=f32[500]", "i32:500"])
-        emulate_file(path, arguments, (4,), (128,), check_races=True, budget=100_000)
+        made = file_launch(path, arguments, (4,), (128,))
+        emulate(made.module, made.launch, check_races=True, budget=100_000)
 
     source = ROOT / "docs" / "examples" / "blur.cu"
     ptx = files(".ptx", "docs/examples/*.ptx")

@@ -52,6 +52,18 @@ _MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 where the ker
 
 
 @dataclass(frozen=True)
+class CheckedMemory:
+    """The memory that `kernrec check` watches."""
+
+    uninitialized: frozenset[str] = frozenset()
+    """Buffers that nobody wrote before the launch."""
+    shared: bool = True
+    """Whether shared memory is watched: reads of unwritten bytes, races, accesses past an array."""
+    global_races: bool = True
+    """Whether blocks must not share what one of them writes."""
+
+
+@dataclass(frozen=True)
 class EmulationOptions:
     """How thread blocks are run, and what is watched while they run."""
 
@@ -67,6 +79,9 @@ class EmulationOptions:
 
     check_races: bool = False
     """Whether a data race is an error: in shared memory, or in global memory that blocks hand over."""
+
+    checked: CheckedMemory | None = None
+    """What is checked beyond what ends a launch (`Emulation.findings`); None for nothing."""
 
     touched: TouchedSectors | None = None
     """Is told every access to global memory."""
@@ -172,7 +187,7 @@ class Emulation:
         together = cluster[0] * cluster[1] * cluster[2]
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
         """Thread blocks that run together."""
-        layout = lay_out(module, function, launch)
+        layout = lay_out(module, function, launch, guarded=options.checked is not None and options.checked.shared)
         lanes = Lanes(BatchShape(self.grid, size, self.blocks_per_batch, cluster))
         reserved = layout.reserved_offset
         sizes = {
@@ -192,7 +207,10 @@ class Emulation:
         """Machine instructions by class of each basic block; None without a lowering."""
         self._touched, self._trace = options.touched, options.trace
         self._engine = _engine_launch(function, layout, lanes.shape, sizes, options)
-        self._count = options.count
+        self._count, self._checked = options.count, options.checked is not None
+        if self._engine is not None and options.checked is not None:
+            watch = options.checked
+            self._engine.check(layout.shared_arrays, sorted(watch.uninitialized), watch.shared, watch.global_races)
         if self._engine is not None:
             return
         registers = RegisterFiles(row_map(function), lanes, layout.symbols, sizes)
@@ -256,6 +274,23 @@ class Emulation:
                 counts.bump("lanes", issued * lanes)
         counts.bump("barriers", launch.barriers)
         return counts
+
+    @property
+    def findings(self) -> list[engine.RawFinding] | None:
+        """What the checks found so far; None if the launch cannot be checked."""
+        checked = self._engine is not None and self._checked
+        return self._engine.findings if checked and self._engine is not None else None
+
+    @property
+    def sites(self) -> list[engine.SiteCounts]:
+        """What the accesses of each instruction moved so far; empty if the launch cannot be checked."""
+        return self._engine.sites if self._engine is not None and self._checked else []
+
+    def activity(self) -> list[tuple[BasicBlock, int, int]]:
+        """Return each basic block with the warps that ran it and their active lanes, if the engine runs the launch."""
+        if self._engine is None:
+            return []
+        return list(zip(self.function.blocks, self._engine.warps.tolist(), self._engine.lanes.tolist(), strict=True))
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
         """All blocks of the clusters of these: the blocks themselves where a cluster has one."""

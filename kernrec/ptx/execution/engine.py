@@ -46,6 +46,36 @@ class RefusedError(Exception):
     """The engine cannot run a kernel; the text says why."""
 
 
+class SiteCounts(NamedTuple):
+    """What the accesses of one instruction moved."""
+
+    requests: int
+    lanes: int
+    bytes: int
+    moved: int
+    """Sectors of global memory, or wavefronts of shared memory."""
+    ideal: int
+    """Wavefronts without bank conflicts."""
+    atomics: int
+
+
+class RawFinding(NamedTuple):
+    """What the engine's checks found (engine/checks.h)."""
+
+    kind: str
+    source: int
+    """Instruction of the function."""
+    other: int
+    """Instruction of the other access; -1 if there is none."""
+    block: str
+    thread: str
+    other_block: str
+    other_thread: str
+    memory: str
+    offset: int
+    bytes: int
+
+
 class _Code(NamedTuple):
     """A function as the engine takes it; the same for all launches."""
 
@@ -110,7 +140,7 @@ class EngineLaunch:
         self.counts = Counts()
         """Accesses and operations of tensor cores so far."""
         self._budget = budget
-        self._kernel = module.Kernel(
+        self._kernel: Any = module.Kernel(
             code.names, code.instructions, code.operands, code.blocks, code.widths, code.specials,
             [values.get(name, -1) for name in code.specials], [_signed(layout.symbols[name]) for name in code.symbols],
             list(shape.grid), list(shape.block), shape.blocks,
@@ -120,8 +150,34 @@ class EngineLaunch:
         if self._kernel.refused >= 0:
             ins = function.instructions[self._kernel.refused]
             raise RefusedError(f"{location(function, ins)}: {self._kernel.reason}")
+        self._buffers = list(layout.buffers)
         for name, data in layout.buffers.items():
             self._kernel.add_buffer(name, data, bool(data.flags.writeable))
+
+    def check(
+        self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
+    ) -> None:
+        """Check what blocks do from now on.
+
+        Args:
+            arrays: Variables of shared memory: name, start and bytes.
+            uninitialized: Buffers that nobody wrote before the launch.
+            shared: Whether accesses to shared memory are checked.
+            races: Whether blocks must not share what one of them writes in global memory.
+        """
+        names, starts, sizes = ([array[field] for array in arrays] for field in range(3))
+        numbers = [number for number, name in enumerate(self._buffers) if name in uninitialized]
+        self._kernel.check(names, starts, sizes, numbers, shared, races)
+
+    @property
+    def findings(self) -> list[RawFinding]:
+        """What the checks found so far."""
+        return [RawFinding(*finding) for finding in self._kernel.findings()]
+
+    @property
+    def sites(self) -> list[SiteCounts]:
+        """What the accesses of each instruction moved so far, if blocks are checked."""
+        return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def run(self, block_numbers: Sequence[int]) -> None:
         """Run the thread blocks with these linear numbers.

@@ -100,9 +100,15 @@ class LaunchLayout:
     argument_bytes: int
     """Arguments and results of device functions, per thread."""
 
+    shared_arrays: tuple[tuple[str, int, int], ...] = ()
+    """Variables of shared memory: name, start and bytes."""
 
-def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchLayout:
+
+def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: bool = False) -> LaunchLayout:
     """Places the variables that `function` (the launch's kernel) uses, and packs its arguments.
+
+    Args:
+        guarded: Whether unused bytes part the arrays of shared memory, so that an access past one shows.
 
     Raises:
         UsageError: arguments, buffers or constants that do not fit the kernel.
@@ -129,6 +135,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
     memories = {name: _octets(name, array) for name, array in launch.buffers.items()}
     constants = bytearray()
     shared, local, argument = 0, 0, 0
+    arrays: list[tuple[str, int, int]] = []
     dynamic: list[str] = []
     dynamic_align = _DYNAMIC_ALIGN
     variables = [*module.variables.values(), *function.variables.values()]
@@ -142,7 +149,8 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
             elif variable.name in function.symbols or variable.name in function.variables:
                 shared = _align(shared, variable.placed_align)
                 symbols[variable.name] = shared
-                shared += variable.size
+                arrays.append((variable.name, shared, variable.size))
+                shared += variable.size + (_guard(variable.size) if guarded else 0)
         elif variable.space == "local":
             local = _align(local, variable.align)
             symbols[variable.name] = local
@@ -162,6 +170,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
     if dynamic or launch.shared_bytes:
         shared = _align(shared, dynamic_align)
         symbols.update(dict.fromkeys(dynamic, shared))
+        arrays.append((dynamic[0] if dynamic else "dynamic shared memory", shared, launch.shared_bytes))
         shared += launch.shared_bytes
     # Functions have addresses too, for calls through pointers.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
@@ -183,7 +192,13 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch) -> LaunchL
     if any(ins.opcode == "mov" and "%reserved_smem" in ins.text for ins in function.instructions):
         shared = reserved + RESERVED_BYTES
     images = {handles[name]: image for name, image in launch.images.items()}
-    return LaunchLayout(symbols, memories, images, bytes(constants), parameters, shared, reserved, local, argument)
+    sizes = (shared, reserved, local, argument)
+    return LaunchLayout(symbols, memories, images, bytes(constants), parameters, *sizes, tuple(arrays))
+
+
+def _guard(size: int) -> int:
+    """Return the unused bytes behind an array: an index that is off by a row still ends in them."""
+    return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
 def _align(value: int, to: int) -> int:

@@ -1,0 +1,115 @@
+// What a correct kernel never does, found while it runs: data races, reads of unwritten memory, accesses past an array
+// of shared memory, wrong masks, barriers in divergent code. Findings are collected; the launch goes on.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+
+namespace kernrec {
+
+class Batch;
+struct BasicBlock;
+struct Instruction;
+struct Resolved;
+
+struct Finding {
+    const char* kind;
+    int64_t source, other;  // instruction of the PTX; that of the other access, or -1
+    std::string block, thread, other_block, other_thread;
+    std::string memory;  // buffer or array of shared memory
+    int64_t offset;      // byte in it
+    uint32_t bytes;      // of the access
+};
+
+struct SharedArray {
+    std::string name;
+    uint32_t start, size;
+};
+
+// What the accesses of one instruction moved: sectors of global memory, or wavefronts of shared memory.
+struct SiteCounts {
+    uint64_t requests = 0, lanes = 0, bytes = 0, moved = 0, ideal = 0, atomics = 0;
+};
+
+// What is checked in a launch, and what was found. Batches run one after the other.
+struct Watch {
+    // Touches of a granule of global memory: the block, from 1, and by which instruction.
+    struct Granule {
+        int32_t writer, reader;
+        uint32_t write_source, read_source;
+        uint32_t lane, execution;  // that wrote it
+    };
+    struct Shadow {
+        std::unique_ptr<Granule[], decltype(&std::free)> granules{nullptr, &std::free};
+        std::vector<bool> written;  // by byte; empty for a buffer that was initialized
+    };
+
+    std::vector<SharedArray> arrays;
+    std::vector<uint32_t> uninitialized;  // numbers of buffers
+    bool shared_memory = true, global_races = true;
+    std::vector<Shadow> shadows;
+    std::vector<bool> synchronizes;  // by instruction: volatile, relaxed and the like
+    std::vector<bool> gathers;       // by instruction: lanes of a warp run it together
+    int64_t granule = 4;             // bytes; 1 for a kernel that accesses less than words
+    std::vector<Finding> findings;
+    std::vector<SiteCounts> sites;  // by instruction
+
+    SiteCounts& site(uint32_t source) {
+        if (source >= sites.size()) sites.resize(source + 1);
+        return sites[source];
+    }
+    void add(Finding finding);
+};
+
+// Checks the accesses of one batch.
+class Checks {
+   public:
+    explicit Checks(const Batch& batch);
+
+    void start_batch(const std::vector<int64_t>& block_numbers);
+    void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
+                bool whole_matrix = false);
+    void pass_barrier(uint32_t block) { block_epoch_[block]++; }
+    // An instruction of a basic block runs: lanes of a warp may gather for it.
+    void before(Batch& batch, const BasicBlock& block, uint32_t source) {
+        if (watch_.gathers[source]) pass_warps(batch, block, source);
+    }
+    // A barrier opens: lanes of one warp have to wait at the same place of the code.
+    void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
+              const std::vector<int32_t>& resume);
+
+   private:
+    void pass_warps(Batch& batch, const BasicBlock& block, uint32_t source);
+    // Touches of a byte of shared memory since the last barrier of its block.
+    struct Cell {
+        uint32_t epoch = 0;
+        int32_t writer = -1, reader = -1;  // thread of the block
+        uint32_t write_epoch = 0, read_epoch = 0;  // of the thread's warp
+        uint32_t write_source = 0, read_source = 0;
+        uint32_t execution = 0;  // access that wrote it, and which of its bytes this is
+        uint8_t byte = 0;
+        bool many_warps = false, many_lanes = false;  // that read it
+    };
+
+    void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain,
+                bool whole_matrix);
+    void global(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain);
+    void report(const char* kind, Batch& batch, const Instruction& ins, uint32_t lane, int64_t other, uint32_t other_lane,
+                const std::string& memory, int64_t offset, uint32_t bytes);
+    const SharedArray* array_at(int64_t address) const;
+
+    Watch& watch_;
+    uint32_t stride_, warps_per_block_;
+    std::vector<Cell> cells_;
+    std::vector<bool> written_;  // by byte of shared memory
+    std::vector<uint32_t> block_epoch_, warp_epoch_;
+    std::vector<int64_t> block_numbers_;
+    uint32_t execution_ = 0;
+};
+
+}  // namespace kernrec

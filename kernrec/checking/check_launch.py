@@ -1,0 +1,183 @@
+"""Runs one launch block by block, and checks what its threads do."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from math import prod
+
+import numpy as np
+
+from kernrec.checking.findings import Describer, Finding
+from kernrec.compile.compiled import Resources
+from kernrec.errors import UsageError
+from kernrec.gpu.entry import SmLimits
+from kernrec.ptx import Counts, KernelLaunch, Module, emulate
+from kernrec.ptx.execution.emulator import CheckedMemory, Emulation, EmulationOptions, check_block
+from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import Function, Instruction, Variable
+from kernrec.ptx.state.errors import EmulationError
+from kernrec.util.light_dataclass import dataclass
+
+BUDGET = 5_000_000
+"""PTX instructions of a batch of blocks after which a kernel counts as endless: a few seconds."""
+_CHUNK = 64
+_FIRST = 1024
+"""Blocks from the start of the grid that run before a sample of the others."""
+_LAST = 64
+_MOST_GRID = (2**31 - 1, 65_535, 65_535)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the check of a launch found."""
+
+    findings: tuple[Finding, ...]
+    counts: Counts
+    """Of the blocks that ran."""
+    blocks: int
+    """Thread blocks that ran."""
+    of_blocks: int
+    notes: tuple[str, ...] = field(default=())
+    """What was not checked."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a launch may run, and what the GPU accepts."""
+
+    seconds: float = 10.0
+    budget: int = BUDGET
+    sm: SmLimits | None = None
+    resources: Resources | None = None
+    """Registers and shared memory of the kernel."""
+
+
+def check_launch(
+    module: Module,
+    launch: KernelLaunch,
+    describer: Describer,
+    limits: Limits,
+    uninitialized: frozenset[str] = frozenset(),
+) -> Checked:
+    """Run the blocks of a launch until the time is over, and return what is wrong.
+
+    Args:
+        module: Compiled with line information.
+        launch: The launch; its buffers are changed.
+        describer: Makes findings of what the emulator reports.
+        limits: Time and hardware.
+        uninitialized: Buffers that nothing wrote before the launch.
+
+    Raises:
+        EmulationError: The emulator does not know an instruction.
+        UsageError: The arguments do not fit the kernel.
+    """
+    blocks = prod(launch.grid)
+    if refusal := refused(module, launch, limits):
+        return Checked((Finding("launch", describer.kernel, refusal, describer.place(0).file),), Counts(), 0, blocks)
+    function = inlined(module, launch.entry)
+    watched, notes = _watched(function, uninitialized)
+    start, counts, ran = time.monotonic(), Counts(), 0
+    findings: list[Finding] = []
+    options = EmulationOptions(min(blocks, _CHUNK), budget=limits.budget, checked=watched)
+    emulation = Emulation(module, launch, options)
+    if emulation.findings is None:  # the engine does not know the kernel
+        notes.append("only the accesses, barriers and races of shared memory between warps were checked")
+    try:
+        for numbers in _chunks(blocks):
+            if emulation.findings is None:
+                chunk = emulate(module, launch, blocks=numbers, check_races=True, budget=limits.budget)
+            else:
+                chunk = emulation.run(numbers)
+            for name, value in chunk.items():
+                counts.bump(name, value)
+            ran += len(numbers)
+            if time.monotonic() - start > limits.seconds:
+                break
+    except EmulationError as error:
+        finding = describer.of_error(str(error))
+        if finding is None:
+            raise
+        findings.append(finding)
+    findings = [*map(describer.of, emulation.findings or ()), *findings]
+    return Checked(tuple(findings), counts, ran, blocks, tuple(notes))
+
+
+def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
+    """Return what can be watched without false findings, and notes on the rest."""
+    notes = []
+    shared = not any(map(_moves_shared_memory, function.instructions))
+    if not shared:
+        notes.append("races and unwritten bytes of shared memory were not checked: bulk copies or mbarriers order them")
+    ordered = any(map(_orders_blocks, function.instructions))
+    if ordered:
+        notes.append("races between blocks were not checked: the kernel orders them by fences or volatile accesses")
+    return CheckedMemory(uninitialized, shared, not ordered), notes
+
+
+def _moves_shared_memory(ins: Instruction) -> bool:
+    return (
+        ins.opcode in ("mbarrier", "tcgen05", "wgmma")
+        or "bulk" in ins.modifiers
+        or ("async" in ins.modifiers[:1] and (ins.opcode in ("st", "red")))
+    )
+
+
+def _orders_blocks(ins: Instruction) -> bool:
+    if ins.opcode in ("fence", "membar"):
+        return True
+    waits = {"volatile", "acquire", "release", "relaxed"} & set(ins.modifiers)
+    return (
+        ins.opcode in ("ld", "st", "atom", "red")
+        and bool(waits)
+        and "shared" not in ins.modifiers
+        and (ins.opcode in ("ld", "st") or bool(waits - {"relaxed"}))
+    )
+
+
+def _chunks(blocks: int) -> Iterator[Sequence[int]]:
+    """Yield numbers of blocks: the first ones, the last ones, then a sample of the others."""
+    first = min(blocks, _FIRST)
+    last = range(max(first, blocks - _LAST), blocks)
+    rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)
+    for numbers in (range(first), last, rest):
+        for start in range(0, len(numbers), _CHUNK):
+            yield [int(number) for number in numbers[start : start + _CHUNK]]
+
+
+def refused(module: Module, launch: KernelLaunch, limits: Limits) -> str:
+    """Return why a GPU refuses a launch; empty if it does not."""
+    threads, function = prod(launch.block), module.functions[launch.entry]
+    if any(extent < 1 for extent in (*launch.grid, *launch.block)):
+        return f"the grid {tuple(launch.grid)} of blocks {tuple(launch.block)} is empty"
+    for axis, (extent, most) in enumerate(zip(launch.grid, _MOST_GRID, strict=False)):
+        if extent > most:
+            return f"the grid has {extent} blocks along {'xyz'[axis]}, and at most {most} are possible"
+    if threads > 1024:
+        return f"a block has {threads} threads, and at most 1024 are possible"
+    if len(launch.block) > 2 and launch.block[2] > 64:
+        return f"a block has {launch.block[2]} threads along z, and at most 64 are possible"
+    try:
+        check_block(module, launch)
+    except UsageError as error:
+        return str(error)
+    static = sum(v.size for v in _shared_variables(module, function))
+    if limits.sm is not None and static + launch.shared_bytes > limits.sm.smem_per_block:
+        return (
+            f"a block takes {static + launch.shared_bytes} bytes of shared memory, and at most"
+            f" {limits.sm.smem_per_block} are possible"
+        )
+    if limits.sm is not None and limits.resources is not None:
+        unit = limits.sm.register_allocation_unit
+        per_warp = -(-limits.resources.registers * 32 // unit) * unit
+        if (needed := per_warp * -(-threads // 32)) > limits.sm.registers_per_block:
+            return (
+                f"a block of {threads} threads takes {needed} registers ({limits.resources.registers} a thread), and at"
+                f" most {limits.sm.registers_per_block} are possible; state __launch_bounds__({threads})"
+            )
+    return ""
+
+
+def _shared_variables(module: Module, function: Function) -> list[Variable]:
+    used = [v for v in module.variables.values() if v.name in function.symbols]
+    return [v for v in (*used, *function.variables.values()) if v.space == "shared" and not v.external]

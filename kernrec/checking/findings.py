@@ -1,0 +1,186 @@
+"""What `kernrec check` finds: one message for each kind, with its place in the source and the usual fix."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from kernrec.ptx.execution.engine import RawFinding
+from kernrec.ptx.ir.program import Function
+from kernrec.ptx.ir.source_lines import Place, SourceLines
+from kernrec.util.light_dataclass import dataclass
+
+FIXES = {
+    "race-shared": "put __syncthreads() between the two accesses",
+    "race-warp": "put __syncwarp() between the two accesses: lanes of a warp run independently",
+    "race-global": "blocks run in any order: use atomics, another output buffer, or two kernels",
+    "uninitialized-shared": "write every element before it is read (shared memory is not zero at the start)",
+    "uninitialized-global": "fill the buffer before the launch, for example with cudaMemset",
+    "outside-array": "check the index against the array's size",
+    "out-of-bounds": "guard the access with the size of the buffer, as in `if (i < n)`",
+    "misaligned": "a vector access needs an address that is a multiple of its size: align the offset, or load elements",
+    "null-pointer": "check that the buffer is allocated, and that the pointer is one of the device",
+    "read-only": "remove the write: constant memory and parameters cannot be written by a kernel",
+    "divergent-barrier": "move __syncthreads() out of the branch, so that every thread of the block reaches it",
+    "mask": "name the lanes that run the instruction, as __ballot_sync before the branch returns them",
+    "deadlock": "the threads that could end the wait may never run: end the kernel instead, or launch cooperatively",
+    "endless-loop": "check the loop's condition and step (--budget states how many instructions are too many)",
+    "trap": "the kernel stopped itself, by assert() or __trap()",
+    "launch": "a GPU refuses this launch",
+}
+"""The usual fix of each kind of finding."""
+
+_PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
+_COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
+_OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
+_KINDS = (
+    (_OUTSIDE, "out-of-bounds"),
+    (re.compile(r"which is not a multiple of"), "misaligned"),
+    (re.compile(r"which is in no buffer"), "null-pointer"),
+    (re.compile(r"which is read-only"), "read-only"),
+    (re.compile(r"deadlock: .*wait at barrier"), "divergent-barrier"),
+    (re.compile(r"deadlock: .*that the mask names"), "mask"),
+    (re.compile(r"deadlock"), "deadlock"),
+    (re.compile(r"endless loop"), "endless-loop"),
+    (re.compile(r"trapped"), "trap"),
+    (re.compile(r"race: "), "race-shared"),
+)
+"""Kinds of the errors that end a launch, by their text."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An error of a kernel."""
+
+    kind: str
+    """A key of `FIXES`."""
+    kernel: str
+    message: str
+    """What happened, without its place in the source."""
+    file: str = ""
+    line: int = 0
+    """0 if the compiler did not say it."""
+    block: str = ""
+    thread: str = ""
+    memory: str = ""
+    """The buffer or array."""
+    byte: int | None = None
+    """Offset in it."""
+
+    @property
+    def text(self) -> str:
+        """One line, as compilers print their errors."""
+        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{place}error: {self.message}; {FIXES[self.kind]} [{self.kind}, kernel {self.kernel}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**vars(self), "fix": FIXES[self.kind]}
+
+
+class Describer:
+    """Turns what the engine reports into findings with lines of the source."""
+
+    def __init__(
+        self, kernel: str, function: Function, ptx: str, origins: Sequence[tuple[str, int]], file: str
+    ) -> None:
+        """Prepare the lines.
+
+        Args:
+            kernel: The kernel's name in the source.
+            function: The kernel that ran, with calls inlined.
+            ptx: The text it was parsed from, compiled with line information.
+            origins: File and line of each line of the compiled source; empty if the compiled source is the file.
+            file: The file, for kernels without line information.
+        """
+        self.kernel, self._function, self._file, self._origins = kernel, function, file, origins
+        self._lines = SourceLines(ptx)
+
+    def place(self, ptx_line: int) -> Place:
+        """Return the source line of a line of the PTX; line 0 if there is none."""
+        place = self._lines.of(ptx_line)
+        if place is None:
+            return Place(self._file, ptx_line if self._file.endswith(".ptx") else 0)
+        if self._origins and place.file.endswith(self._file) and place.line <= len(self._origins):
+            return Place(*self._origins[place.line - 1])
+        return Place(self._file if place.file.endswith(self._file) else place.file, place.line)
+
+    def of(self, raw: RawFinding) -> Finding:
+        """Return the finding of a check."""
+        if raw.kind == "barrier":  # the first of the two in the source
+            raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
+        ins = self._function.instructions[raw.source]
+        place = self.place(ins.line)
+        other = f" at line {self.place(self._function.instructions[raw.other].line).line}" if raw.other >= 0 else ""
+        who = f"thread {raw.thread} of block {raw.block}"
+        writes = "writes" if ins.opcode in ("st", "cp", "stmatrix") else "reads"
+        did = "wrote" if writes == "reads" else "also touched"
+        memory = _plain_name(raw.memory)
+        match raw.kind:
+            case "race-shared" | "race-warp":
+                warp = " of its own warp" if raw.kind == "race-warp" else ""
+                whose = f"thread {raw.other_thread}{warp}" if raw.other_thread else "other threads"
+                text = (
+                    f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose}"
+                    f" {did}{other} with no {'__syncwarp()' if warp else 'barrier'} between"
+                )
+            case "race-global":
+                whose = f"block {raw.other_block}" if raw.other_block else "several other blocks"
+                text = f"data race: {who} {writes} byte {raw.offset} of {memory}, which {whose} {did}{other}"
+            case "uninitialized-shared" | "uninitialized-global":
+                text = f"{who} reads byte {raw.offset} of {memory}, which nothing wrote before"
+            case "outside-array":
+                text = f"{who} accesses {raw.bytes} bytes at byte {raw.offset} of {memory}, past its end"
+            case "mask":
+                text = f"{who} runs a warp operation whose mask {raw.offset:#010x} does not name its own lane"
+            case _:
+                text = f"threads of a warp of block {raw.block} wait here, and others of the warp{other}"
+        kind = "divergent-barrier" if raw.kind == "barrier" else raw.kind
+        byte = raw.offset if raw.bytes else None
+        return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
+
+    def of_error(self, error: str) -> Finding | None:
+        """Return the finding that an error of the emulator is; None if the emulator refuses the kernel."""
+        match = _PLACE.match(error)
+        text = match[4] if match else error.partition(": ")[2] or error
+        kind = next((kind for pattern, kind in _KINDS if pattern.search(text)), None)
+        if kind is None:
+            return None
+        near = re.search(r"near PTX line (\d+)", error)
+        line = int(match[2]) if match else int(near[1]) if near else 0
+        place = self.place(line) if line else Place(self._file, 0)
+        coordinates = _COORDINATES.search(text)
+        block, thread = coordinates.groups() if coordinates else ("", "")
+        text = _COORDINATES.sub(lambda pair: f"thread {pair[2]} of block {pair[1]} ", text)
+        text = re.sub(r" near PTX line \d+| \(address 0x[0-9a-f]+\)", "", text)
+        outside = _OUTSIDE.search(text)
+        memory, byte = (outside[3], int(outside[2])) if outside else ("", None)
+        return Finding(kind, self.kernel, text, *place, block, thread, memory, byte)
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a variable as its source has it: `tile` of `_ZZ4sumPfE4tile`."""
+    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(?:_\d+)?", name)
+    return local[2][: int(local[1])] if local else name
+
+
+def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
+    """Return a JUnit report: a test case for each kernel.
+
+    Args:
+        file: The program.
+        kernels: The findings of each kernel that was checked.
+        errors: Why other kernels could not be checked.
+    """
+    failed = sum(bool(findings) for findings in kernels.values())
+    sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}
+    suite = ElementTree.Element("testsuite", {"name": f"kernrec check {file}", **{k: str(v) for k, v in sizes.items()}})
+    for kernel, findings in kernels.items():
+        case = ElementTree.SubElement(suite, "testcase", {"name": kernel, "classname": file})
+        for finding in findings:
+            ElementTree.SubElement(case, "failure", {"type": finding.kind, "message": finding.text})
+    for kernel, error in errors.items():
+        case = ElementTree.SubElement(suite, "testcase", {"name": kernel, "classname": file})
+        ElementTree.SubElement(case, "skipped", {"message": error})
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode") + "\n"

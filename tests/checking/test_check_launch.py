@@ -1,0 +1,32 @@
+"""`kernrec check` finds planted bugs with their lines, and nothing in correct kernels."""
+
+from pathlib import Path
+
+import pytest
+
+from kernrec.cli import app
+from tests.checking.planted import BUGS, CLEAN, Case
+
+pytestmark = pytest.mark.usefixtures("compiled_here", "nvrtc")
+
+
+def run(case: Case, folder: Path, *options: object) -> int:
+    (path := folder / "case.cu").write_text(case.source)
+    words = ["check", path, *case.arguments, "--grid", case.grid, "--block", case.block, "--shared", case.shared]
+    return app.run([str(word) for word in (*words, *options)])
+
+
+@pytest.mark.parametrize("case", BUGS, ids=lambda case: case.name)
+def test_bug_is_found_with_its_line(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(case, tmp_path, "--budget", "200000") == 1
+    printed = capsys.readouterr()
+    assert f"[{case.kind}, kernel " in printed.out, printed.out + printed.err
+    lines = [number for number, text in enumerate(case.source.splitlines(), 1) if "// BUG" in text]
+    (finding,) = [line for line in printed.out.splitlines() if f"[{case.kind}, " in line][:1]
+    assert not lines or finding.startswith(f"case.cu:{lines[0]}: error: "), finding
+    assert not case.memory or f" of {case.memory}" in finding, finding
+
+
+@pytest.mark.parametrize("case", CLEAN, ids=lambda case: case.name)
+def test_correct_kernel_has_no_findings(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(case, tmp_path) == 0, capsys.readouterr().out
