@@ -298,7 +298,7 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
         advice = f": call {first.stack}" if first.advised else advice
         if first.slowdown > NEARLY and not first.beaten:
             advice = ": within the estimates' error"
-        if advice and first.source == "transferred" and not first.advised:
+        if advice and first.source in ("transferred", "predicted") and not first.advised:
             advice += f", and {'the baseline' if first.less_sure else 'the kernel'} is more likely wrong"
         texts.append(f"{percent(first.slowdown)} time{saved} against the first choice{advice}.")
     return texts
@@ -338,4 +338,4 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
     ]
 
 
-_STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior"}
+_STYLES = {"recorded": "measured", "learned": "learned", "transferred": "prior", "predicted": "prior"}
