@@ -299,8 +299,12 @@ def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> 
 
 def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
     """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
+    from kernrec.model.vendor.physics import derived
+
+    by_physics = derived(problem, gpu) if len(stacks) == 1 and context.inputs == RANDOM else None
     if (model := _model(context, problem)) is None:
         there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
+        there += [] if by_physics is None else [by_physics.stack]
         yield from (_no_baseline(stack, no_lines(context, problem)) for stack in stacks if stack not in there)
         return
     problem = as_recorded(problem)
@@ -312,14 +316,16 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
         if is_wanted(stack, stacks):
             yield f"{stack} does not run it: {reason}"
     if stacks:
-        there = {row.stack: row.version for row in recorded_lines(problem, gpu)}
-        there |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
-        old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in there]
+        versions = {row.stack: row.version for row in recorded_lines(problem, gpu)}
+        versions |= {each.stack: each.version or "" for each in model.predict(problem, gpu)}
+        old = [name for name in superseded(context, problem, gpu) if name.partition(AT)[0] in versions]
         for stack in stacks:
-            run = any(is_wanted(name, (stack,), version) for name, version in there.items())
+            run = any(is_wanted(name, (stack,), version) for name, version in versions.items())
+            run = run or (by_physics is not None and by_physics.stack == stack)
             if not run and stack not in (*old, *refusals):
-                names = [f"{name}{AT}{version}" if version else name for name, version in there.items()]
-                others = f"available: {', '.join((*names, *sorted(old)))}" if there else no_lines(context, problem)
+                names = [f"{name}{AT}{version}" if version else name for name, version in versions.items()]
+                names += sorted(old)
+                others = f"available: {', '.join(names)}" if names else no_lines(context, problem)
                 yield _no_baseline(stack, others)
     yield from _padding(model, problem, gpu, stacks)
 

@@ -298,7 +298,8 @@ class Recommendation(AnswerNames):
             return None
         own = self.value_of(self.best.latency_s.value, self.best.energy_j.value)
         for line in self.ranked_lines:
-            sure = 1.0 if line.source == "transferred" or self.objective is Objective.ENERGY else self.best.unsure
+            recorded_here = line.source in ("recorded", "learned")
+            sure = self.best.unsure if recorded_here and self.objective is not Objective.ENERGY else 1.0
             if self.value_of(line.latency_s, line.energy_j) < own * sure:
                 return line
         return None

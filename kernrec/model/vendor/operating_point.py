@@ -23,7 +23,8 @@ from kernrec.model.prior.constants import OVERLAP
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import IdealLaunch, arithmetic, ideal_launch
-from kernrec.model.vendor.power_base import BESIDE_ARITHMETIC, power_base
+from kernrec.model.vendor.power_base import power_base
+from kernrec.model.vendor.sustained import BESIDE_ARITHMETIC
 from kernrec.op import Problem
 from kernrec.util.normal import DEVIATIONS
 

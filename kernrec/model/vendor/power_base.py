@@ -14,13 +14,10 @@ from kernrec.gpu import GPU
 from kernrec.model.prior.power import PowerModel
 from kernrec.model.prior.sustained_roof import arithmetic
 from kernrec.model.vendor.bound import Bound
+from kernrec.model.vendor.sustained import BESIDE_ARITHMETIC
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
-
-BESIDE_ARITHMETIC = {True: 1.59, False: 1.27}
-"""Energy of a product's core events over that of its arithmetic alone, on tensor cores and outside of them: the median
-of the best kernel for 8,192^3 on ten cards."""
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,12 @@ def backend_of(
 
     def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Line]]:
         predict_lines(context, (problem for problem, _ in layers), gpu)
-        return {
+        lines = {
             problem: (lines_of if problem in alone else cold_lines)(context, problem, gpu, query.point, query.stacks)
             for problem, _ in layers
         }
+        # Totals of a backend count what somebody recorded: physics alone cannot tell backends apart.
+        return {problem: [line for line in each if line.source != PREDICTED] for problem, each in lines.items()}
 
     by_problem = lines_of_each(counted)
     chosen = {
@@ -67,9 +69,7 @@ def backend_of(
         chosen |= {problem: lines[0] for problem, lines in by_problem.items() if lines}
         names = dict.fromkeys(program_of(line) for line in chosen.values())
         return MIXTURE_OF_BACKENDS if len(names) > 1 else "".join(names), chosen
-    every = [line for lines in by_problem.values() for line in lines]
-    recorded = [line for line in every if line.source != PREDICTED] or every
-    programs = list(dict.fromkeys(map(program_of, recorded)))
+    programs = list(dict.fromkeys(program_of(line) for lines in by_problem.values() for line in lines))
     if not programs:
         return "", chosen
     backend = programs[0]
@@ -86,8 +86,6 @@ def backend_of(
     for problem, lines in by_problem.items():
         if (line := _line_of(backend, lines)) is not None:
             chosen[problem] = line
-        elif _predicted(lines):
-            chosen[problem] = lines[0]
     return backend, chosen
 
 
@@ -117,11 +115,6 @@ def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
     return next((line for line in lines if program_of(line) == program), None)
 
 
-def _predicted(lines: Sequence[Line]) -> bool:
-    """Whether nobody recorded a layer: the baseline by physics is that of any backend."""
-    return bool(lines) and all(line.source == PREDICTED for line in lines)
-
-
 def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
     """Return the answered layers in each of `BATCHES`; none where their sizes cannot be divided so."""
     if any(layer.alone for layer in workload.layers):
@@ -143,5 +136,5 @@ def _seconds(program: str, layers: Counted, by_problem: Lines) -> tuple[float, f
             line = _line_of(program, lines)
             seconds = count * (line or lines[0]).latency_s
             whole += seconds
-            lacking += seconds if line is None and not _predicted(lines) else 0.0
+            lacking += seconds if line is None else 0.0
     return lacking, whole

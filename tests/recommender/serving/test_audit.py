@@ -45,9 +45,12 @@ def test_a_gain_counts_where_the_whole_interval_is_one() -> None:
     assert worth(compared(1, 1.08)) is Verdict.MEASURE
     assert worth(compared(1, 1.02)) is Verdict.MEASURE  # 0.78 to 1.32
     assert worth(compared(1, 1.02, measured=True)) is Verdict.LEAVE
-    kept = compared(1, 1.0)
-    own, slower = kept.ranked[0][1], Cost(1.5e-4, 1e-4, 2e-4, False)
-    assert worth(replace(kept, own=TILES, ranked=((TILES, own), ({**TILES, "num_warps": 8}, slower)))) is Verdict.LEAVE
+    unchanged = compared(1, 1.0)
+    own, slower = unchanged.ranked[0][1], Cost(1.5e-4, 1e-4, 2e-4, False)
+    assert (
+        worth(replace(unchanged, own=TILES, ranked=((TILES, own), ({**TILES, "num_warps": 8}, slower))))
+        is Verdict.LEAVE
+    )
     assert worth(compared(1, 1.08, measured=True)) is Verdict.WRITE
     assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # its own cannot run at all
 

@@ -17,7 +17,7 @@ from evidence.cases import Cases, joined, report
 from evidence.metrics import agreement, coverage
 from evidence.recordings.files import csv_dicts
 from kernrec.errors import KernrecError, UsageError
-from kernrec.gpu import all_gpus, find_gpu
+from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.vendor.operating_point import roofs_s
 from kernrec.model.vendor.physics import FACTOR, derived
 from kernrec.model.vendor.precision import rate_of
@@ -45,7 +45,7 @@ def run(data: Data = DATA, problems: int = 405) -> int:
     return int(missing + wrong > 0)
 
 
-def _random(count: int) -> Iterator[tuple[Problem, object]]:
+def _random(count: int) -> Iterator[tuple[Problem, GPU]]:
     """Random problems, each on a GPU that has the arithmetic and the memory."""
     draw = random.Random(49)
     while count:

@@ -15,9 +15,13 @@ from kernrec.model.vendor.bound import Bound, Card, bound_of
 Array = np.ndarray
 
 DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype", "causal")
+WIDEST_HEAD = 256
+"""Elements of a head that FlashAttention and the backends' other kernels accept at most."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
-    "encoder": lambda d: not d["causal"] and not d["window"] and d["queries"] == d["keys"] > 1,
+    "encoder": lambda d: (
+        not d["causal"] and not d["window"] and d["queries"] == d["keys"] > 1 and d["head_dim"] <= WIDEST_HEAD
+    ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
 """Whether the dimensions of a problem are of a case."""

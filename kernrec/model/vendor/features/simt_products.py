@@ -44,7 +44,7 @@ _STRIDED_K = 1860.0
 engine/query/products.cpp, and as much again if k is this many elements for a MiB of L2."""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
 """Energy of the core's events for a FLOP of a product, by compute capability, others as 89: that of the FMA by the
-model of power of November 2026, times 1.27 (`power_base.BESIDE_ARITHMETIC`). The T4's is twice that: with it, held back
+model of power of November 2026, times 1.27 (`sustained.BESIDE_ARITHMETIC`). The T4's is twice that: with it, held back
 by its 70 W, it takes the times that were recorded; the A100's is the least, for its products at 250 W show no limit.
 They stay as the trees were trained with them."""
 _CORE_SHARE = 0.8
