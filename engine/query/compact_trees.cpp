@@ -9,9 +9,11 @@ namespace {
 constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees go beyond
 constexpr int64_t kTogether = 32;    // trees that all rows go down at a time: their nodes stay in the cache
 
-// A whole number in the order of values in single precision; -0.0 is 0.0.
+// A whole number in the order of values in single precision; -0.0 is 0.0. NaN is above all values, but below the
+// threshold of leaves.
 int32_t ordered(double value) {
     const float single = float(value) + 0.0f;
+    if (single != single) return 0x7fc00000;
     int32_t bits;
     std::memcpy(&bits, &single, sizeof bits);
     return bits >= 0 ? bits : bits ^ 0x7fffffff;
@@ -77,7 +79,8 @@ class CompactTrees {
                             node = (step.link >> 8) + (features[r * columns + (step.link & 255)] >= step.threshold);
                         }
                 for (int64_t tree = 0; tree < together; tree++)
-                    for (int64_t r = 0; r < rows; r++) sums[first + r] += leaf_[size_t(reached[size_t(tree * rows + r)])];
+                    for (int64_t r = 0; r < rows; r++)
+                        sums[first + r] += leaf_[size_t(reached[size_t(tree * rows + r)])];
             }
         }
     }
@@ -103,7 +106,7 @@ class Reader {
     // the rows `places` of a table of features, and at `own_columns` those that backends differ in, too.
     Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
            Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
-        : kept_(trees), trees_(nb::cast<const CompactTrees*>(trees)), columns_(copied(Row<const int64_t>(columns))),
+        : kept_(trees), trees_(&nb::cast<const CompactTrees&>(trees)), columns_(copied(Row<const int64_t>(columns))),
           places_(copied(Row<const int64_t>(places))), own_columns_(copied(Row<const int64_t>(own_columns))) {
         const Table<const float> table(rows);
         backends_ = table.rows, features_ = table.columns;
@@ -129,8 +132,8 @@ class Reader {
         const Row<const double> least(least_of);
         const Table<double> values(filled);
         const int64_t count = values.columns;
-        require(values.rows == backends_ && table.rows >= table_rows_ && table.columns == count && least.size == count &&
-                    base.columns == count && (base.rows == 1 || base.rows == backends_) &&
+        require(values.rows == backends_ && table.rows >= table_rows_ && table.columns == count &&
+                    least.size == count && base.columns == count && (base.rows == 1 || base.rows == backends_) &&
                     own.shape(0) == own_columns_.size() &&
                     (own_columns_.empty() || (int64_t(own.shape(1)) == backends_ && int64_t(own.shape(2)) == count)),
                 "table: expected the features of as many problems as values");

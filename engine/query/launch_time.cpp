@@ -21,10 +21,10 @@ double round_clk(double own, double wait, double busy) {
 namespace {
 
 // Share of the arithmetic between products of warpgroups (the weights of attention) that no other product hides,
-// however many of them take turns at the tensor cores; of the first tile of a block nothing is hidden. Chosen in view of
-// what was published of FlashAttention-3 (arXiv 2407.08608, figure 5) and recorded of it on an H200, at head sizes of
-// 64, 128 and 256. With the time of one warp in all, as between instructions of warps, narrow heads come out 1.2 to 1.5
-// times too fast.
+// however many of them take turns at the tensor cores. Of the first tile of a block nothing is hidden. Chosen in view
+// of what was published of FlashAttention-3 (arXiv 2407.08608, figure 5) and recorded of it on an H200, at head sizes
+// of 64, 128 and 256. With the time of one warp in all, as between instructions of warps, narrow heads come out 1.2 to
+// 1.5 times too fast.
 constexpr double kGroupsShare = 0.5;
 // Clocks to start a block, compute its addresses and drain its last stores, of kernels that load ahead (fitted to the
 // anchor conv2d_f32_ansor.csv).
@@ -51,9 +51,9 @@ double occupied_clk(double blocks, double block_clk, double by_scheduler, double
 
 // Clocks that a block with an SM for itself waits for DRAM beyond the latency of its loads.
 //
-// It does nothing else while its loads come, so the two add up: `alone` and the longer of `waited`, its latency, and
-// `dram_clk`, in which DRAM moves what it reads and writes at the SM's share of the bandwidth. The smooth maximum of all
-// with DRAM, which comes last, is to be that sum.
+// The block does nothing else while its loads come, so `alone` and the longer of two waits add up: `waited`, the
+// latency of its loads, and `dram_clk`, in which DRAM moves its bytes at the SM's share of the bandwidth. The smooth
+// maximum of all with DRAM, which comes last, is to be that sum.
 double exposed_clk(double alone, double waited, double dram_clk) {
     const double total = alone + maximum(waited, dram_clk);
     const double rest = maximum(1.0 - overlap_power(dram_clk / total), 0.0);
@@ -136,9 +136,9 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             if (demand.grouped) first_clk = first_clk + of_loop[kBetweenGroups] * minimum(average, 1.0);
             longer_clk = longer_clk + (of_loop[kAlone] / warps + of_loop[kBarriers] * barrier_clk) * beyond;
         }
-        // The pipes of an average block, combined by a smooth maximum. Warps in different phases use different pipes, so
-        // two pipes of equal time take 2**(1/8) = 1.09 times the time of one; recorded spaces fit that better than the
-        // 1.19 of core and DRAM.
+        // The pipes of an average block, combined by a smooth maximum. Warps in different phases use different pipes,
+        // so two pipes of equal time take 2**(1/8) = 1.09 times the time of one. Recorded spaces fit that better than
+        // the 1.19 of core and DRAM.
         for (int64_t q = 0; q < kPipes; q++) pipe_clk(q, i) = total[q] * each;
         const double barriers = total[kBarriers] * each;
         const double barriers_clk = barriers * (kBarrierWarpClk * warps);

@@ -61,9 +61,10 @@ class LaunchPlan {
     // geometry: blocks on an SM, warps and prefetch of every config, (3, configs).
     LaunchPlan(nb::object program, Array<const int64_t, 1> registers, int64_t loops, nb::object access,
                nb::object demand, nb::object device, Array<const int64_t, 1> variant)
-        : kept_{program, access, demand, device}, program_(*nb::cast<const Program*>(program)), registers_(copied(Row<const int64_t>(registers))), loops_(loops),
-          access_(*nb::cast<const Access*>(access)), demand_(*nb::cast<const Demand*>(demand)),
-          device_(*nb::cast<const Device*>(device)), variant_(copied(Row<const int64_t>(variant))) {
+        : kept_{program, access, demand, device}, program_(nb::cast<const Program&>(program)),
+          registers_(copied(Row<const int64_t>(registers))), loops_(loops),
+          access_(nb::cast<const Access&>(access)), demand_(nb::cast<const Demand&>(demand)),
+          device_(nb::cast<const Device&>(device)), variant_(copied(Row<const int64_t>(variant))) {
         require(loops >= 0 && loops < demand_.terms &&
                     registers_.size() == 2 * size_t(3 + 2 * loops + access_.steps) + 2 * access_.scratch.size(),
                 "registers: expected two numbers of each figure");
@@ -215,7 +216,9 @@ void bind_launches(nb::module_& module) {
         .def("fill_work",
              [](const LaunchPlan& plan, const Execution& execution, Rows rows, Doubles geometry,
                 Array<const double, 1> sizes, int64_t first, int64_t last, Array<int64_t, 1> variants,
-                Array<double, 2> work) { plan.fill_work(execution, rows, geometry, sizes, first, last, variants, work); },
+                Array<double, 2> work) {
+                 plan.fill_work(execution, rows, geometry, sizes, first, last, variants, work);
+             },
              nb::arg(), exact(), exact(), exact(), nb::arg(), nb::arg(), exact(), exact())
         .def("add_quick",
              [](const LaunchPlan& plan, const Execution& execution, Rows rows, Doubles geometry,

@@ -28,8 +28,8 @@ class PowerLimits {
     // power of the clock tree at nominal voltage (W), square of the core voltage over that at the boost clock;
     // highest_hz: that clock, (P,). first: where the clocks of each point begin in the tables, (P,).
     // table: the rows of `highest` at the clocks below, (4, clocks); table_hz: these clocks, ascending from each of
-    // `first`, (clocks,). search: boost clock over the clock to the power of `kOverlap`, power without events (W), square
-    // of the core voltage over that at the boost clock, (3, clocks).
+    // `first`, (clocks,). search: boost clock over the clock to the power of `kOverlap`, power without events (W),
+    // square of the core voltage over that at the boost clock, (3, clocks).
     PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
                 Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
                 Array<const double, 2> search)

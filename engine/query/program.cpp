@@ -39,6 +39,7 @@ int64_t log2(int64_t a) {
     for (; a > 1; a >>= 1) exponent++;
     return exponent;
 }
+int64_t power_of_two(int64_t a) { return a > 0 && (a & (a - 1)) == 0; }
 bool has_magic(int64_t d) { return d >= 2 && d <= int64_t(1) << 31; }
 int64_t magic_shift(int64_t d) { return has_magic(d) ? log2(d - 1) : 0; }
 int64_t magic_mul(int64_t d) { return has_magic(d) ? ceil_div(int64_t(1) << (log2(d - 1) + 32), d) : 0; }
@@ -50,7 +51,8 @@ int64_t floor_sum(int64_t n, int64_t step, int64_t start, int64_t divisor) {
     if (n >= kLimit || step >= kLimit || divisor >= kLimit || start >= kLimit) return 0;
     for (int64_t total = 0;;) {
         const int64_t pairs = multiply(n, n - 1) / 2;
-        total = add(total, add(multiply(pairs, floor_divide(step, divisor)), multiply(n, floor_divide(start, divisor))));
+        const int64_t whole_steps = multiply(pairs, floor_divide(step, divisor));
+        total = add(total, add(whole_steps, multiply(n, floor_divide(start, divisor))));
         step = modulo(step, divisor), start = modulo(start, divisor);
         const int64_t beyond = add(multiply(step, n), start);
         n = floor_divide(beyond, divisor);
@@ -150,7 +152,8 @@ bool Program::readable(int64_t place, int64_t index, int64_t rows) const {
 }
 
 void Execution::run(int64_t first, int64_t last) {
-    require(0 <= first && first <= last && last <= int64_t(program_.code.size()) / kFields, "run: expected instructions");
+    require(0 <= first && first <= last && last <= int64_t(program_.code.size()) / kFields,
+            "run: expected instructions");
     for (const int64_t* at = program_.code.data() + first * kFields; first < last; first++, at += kFields) {
         int64_t* const values = values_.data();
         int64_t* const out = values + at[1];
@@ -187,7 +190,7 @@ void Execution::run(int64_t first, int64_t last) {
             case kPower: binary(out, count, a, b, power); break;
             case kAbsolute: unary(out, count, a, [](int64_t x) { return x < 0 ? subtract(0, x) : x; }); break;
             case kLog2: unary(out, count, a, log2); break;
-            case kPowerOfTwo: unary(out, count, a, [](int64_t x) { return int64_t(x > 0 && (x & (x - 1)) == 0); }); break;
+            case kPowerOfTwo: unary(out, count, a, power_of_two); break;
             case kMagicMul: unary(out, count, a, magic_mul); break;
             case kMagicShift: unary(out, count, a, magic_shift); break;
             default: {
@@ -220,7 +223,8 @@ void bind_programs(nb::module_& module) {
         .def("item", [](const Execution& execution, int64_t place) { return execution.values().at(size_t(place)); })
         .def("column", [](const Execution& execution, int64_t first, Array<int64_t, 1> filled) {
             const Row<int64_t> values(filled);
-            require(first >= 0 && first <= int64_t(execution.values().size()) - values.size, "column: expected registers");
+            require(first >= 0 && first <= int64_t(execution.values().size()) - values.size,
+                    "column: expected registers");
             for (int64_t i = 0; i < values.size; i++) values[i] = execution.values()[size_t(first + i)];
         }, nb::arg(), exact());
 }

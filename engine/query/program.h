@@ -23,7 +23,7 @@ struct Program {
 class Execution {
    public:
     explicit Execution(nb::object program)
-        : kept_(program), program_(*nb::cast<const Program*>(program)), values_(program_.initial) {}
+        : kept_(program), program_(nb::cast<const Program&>(program)), values_(program_.initial) {}
 
     void set(int64_t place, int64_t value) {
         require(place >= 0 && place < int64_t(values_.size()), "set: expected a register");

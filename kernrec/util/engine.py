@@ -34,7 +34,8 @@ def module() -> Any:
 def state() -> str:
     """Return which compiler made the engine, or why there is none, in a line."""
     try:
-        return f"compiled by {module().COMPILER}"
+        version = module().COMPILER
+        return f"compiled by {'GCC ' * version[0].isdigit()}{version}"
     except KernrecError as error:
         return str(error)
 

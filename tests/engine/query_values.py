@@ -107,4 +107,4 @@ def values() -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(values(), indent=0))
+    print("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(some)}" for name, some in values().items()) + "\n}")

@@ -56,6 +56,8 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a child outside": lambda: query.CompactTrees(
         integers(0), integers(1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
     ),
+    "no program": lambda: query.Execution(None),
+    "no trees": lambda: query.Reader(None, np.zeros((1, 1), np.float32), integers(), integers(), integers()),
     "a tensor that does not exist": lambda: query.Access(
         integers(3), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)
     ),
@@ -73,8 +75,17 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_arguments_that_would_leave_arrays_are_refused(case: str) -> None:
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError, RuntimeError)):
         REFUSED[case]()
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
+def test_no_missing_value_leads_beyond_a_leaf(bits: int) -> None:
+    nan, leaf = np.array([np.nan], np.float32), np.array([2.0], np.float32)
+    trees = query.CompactTrees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
+    sums = np.empty(1)
+    trees.predict(np.array([[bits]], np.uint32).view(np.float32), sums)
+    assert sums[0] == 2.5
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e300, np.inf, np.nan])
