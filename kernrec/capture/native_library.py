@@ -1,7 +1,6 @@
 """Compiles the stand-ins for `libcudart.so.12`, `libcudart.so.13` and `libcuda.so.1`, once for each version of them.
 
-A wheel has them compiled. In a checkout, the compiler of the system makes them when they are first used. They need no
-headers of CUDA.
+The compiler of the system makes them when they are first used, in the cache folder. They need no headers of CUDA.
 """
 
 import hashlib
@@ -31,9 +30,6 @@ def libraries() -> Path:
     """
     if not sys.platform.startswith("linux"):
         raise KernrecError("kernrec capture runs CUDA programs on Linux only")
-    packaged = NATIVE.parent / "libraries"
-    if (packaged / _DRIVER).exists():
-        return packaged
     digest = hashlib.sha256()
     for path in sorted(NATIVE.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())

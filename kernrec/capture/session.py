@@ -30,6 +30,7 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 SLOTS = 80
 """Ranges of addresses for allocations, as in native/core.cpp; the last one holds several."""
 _MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
+_BARRIER_BYTES = 8
 _TOGETHER = 1 << 22
 """Most threads of a cooperative launch: all of them run together."""
 
@@ -193,9 +194,13 @@ class Session:
         facts.check(self._gpu, grid, block, int(shared))
         arguments = [packed[offset : offset + size] for size, offset in facts.parameters]
         buffers, images = self._textures.added_to({**self._buffers, **module.buffers})
+        barrier = 0
+        if int(together):
+            buffers["grid barrier"] = np.array([_BARRIER_BYTES, 0], np.uint32).view(np.uint8)
+            barrier = len(buffers) << BUFFER_SHIFT
         launch = KernelLaunch(
             name, grid, block, arguments, buffers, int(shared), module.constants(), images,
-            cluster if any(cluster) else (), module.addresses,
+            cluster if any(cluster) else (), module.addresses, barrier,
         )  # fmt: skip
         self._recorder.add(module, launch)
         self._emulate(module, launch, int(together) != 0)

@@ -63,7 +63,8 @@ def capture(wanted: CaptureOptions) -> None:
     if recorder.launches:
         recorder.write(folder)
     written = sorted(set(folder.glob("*.toml")) - before)
-    notes = [f"{counted(len(written), 'new call')} in {wanted.output}"]
+    functions = {path.name.rpartition("-")[0] for path in written}
+    notes = [f"{counted(len(written), 'new call')} of {counted(len(functions), 'function')} in {wanted.output}"]
     if recorder.launches:
         launches = f"{counted(recorder.launches, 'launch')} of {counted(recorder.functions, 'CUDA kernel')}"
         notes.insert(0, f"{launches} ran in the emulator, not on a GPU")

@@ -255,6 +255,6 @@ def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_
     assert nothing.returncode == 1
     note, error = nothing.stderr.splitlines()  # and no word of Triton's on what is left of it
     assert note == "note: 0 new calls of 0 functions in none"
-    assert error.startswith("kernrec: no launch of a Triton function was seen")
+    assert error.startswith("kernrec: the program launched no CUDA kernel and no Triton function")
     assert run("capture", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
     assert run("capture", "--", "./none").stderr == "kernrec: ./none cannot be run: there is no such file\n"

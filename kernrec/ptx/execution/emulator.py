@@ -193,6 +193,8 @@ class Emulation:
         sizes = {
             "%dynamic_smem_size": launch.shared_bytes,
             "%total_smem_size": layout.shared_bytes,
+            "%envreg1": launch.grid_barrier & 0xFFFFFFFF,
+            "%envreg2": launch.grid_barrier >> 32,
             "%reserved_smem_offset_begin": reserved,
             "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
             "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,

@@ -69,6 +69,9 @@ class KernelLaunch:
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Addresses of `.global` variables that lie in `buffers`; their contents, pointers included, stay as they are."""
 
+    grid_barrier: int = 0
+    """Address of eight bytes in `buffers` where the blocks of a cooperative launch wait for each other."""
+
 
 @dataclass(frozen=True)
 class LaunchLayout:

@@ -12,12 +12,11 @@ _CLUSTER_COORDINATES = ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster
 _OF_CLUSTER = ("%is_explicit_cluster", "%cluster_ctarank", "%cluster_nctarank")
 _WIDE = ("%clock64", "%globaltimer")
 _OF_LAUNCH = (
-    *("%dynamic_smem_size", "%total_smem_size"),
+    *("%dynamic_smem_size", "%total_smem_size", "%envreg1", "%envreg2"),
     *(f"%reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    **{"%envreg1": 0, "%envreg2": 0},  # of a cooperative launch: where grids synchronize; 0 in any other launch
     # The carry of extended-precision arithmetic, and the next one while it is being computed.
     **{"%carry": 0, "%carry_next": 0},
 }
