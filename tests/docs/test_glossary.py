@@ -36,7 +36,7 @@ PLAIN = {
     "cost", "dtype", "s/s per k", "/million s", "s/s", "s/J", "of a year", "default",
     "configs", "time", "first config", "energy saved", "age", "failed", "last measured", "calls/s", "recorded on",
     "tokens", "file", "layers", "runs", "fits", "ms/", "J/", "best limit", "layers that take most of the time",
-    "kernrec vs", "batch",
+    "kernrec vs", "batch", "block", "best block", "grid", "gpu", "energy",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 
