@@ -139,7 +139,7 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
             gain = [b.latency_s.value / n.latency_s.value - 1 for b, n in zip(best, now, strict=True)]
             columns += [
                 Column("best block", "right", [_config(row, choice) for row, choice in zip(shown, best, strict=True)]),
-                Column("time change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
+                Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
         title = f"{wanted.file.name}, predicted, launched as in the file where its host code says how"
         print_table_as(Form.TABLE, title, columns)

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import NotePrinter, interval_text, measurement_text, print_line, source_text
@@ -27,7 +30,10 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 class ExplainOptions(options.Options):
     """The options of `kernrec explain`."""
 
-    gpu: options.Gpu
+    source: Annotated[
+        Path | None, typer.Argument(help="A .cu file that launches the kernel; one of several: kernel.cu:name.")
+    ] = None
+    gpu: options.Gpu = ""
     op: options.Op = ""
     kernel: options.Kernel = None
     shape: options.Shape = None
@@ -51,6 +57,11 @@ def explain(wanted: ExplainOptions) -> None:
     Without --config it is the config recommended for the objective. --against compares it with another config.
     `kernrec explore` draws the roofline, all candidates and the energy by component.
     """
+    if not wanted.gpu:
+        raise UsageError("--gpu is missing (`kernrec list gpus` lists what is known)")
+    if wanted.source is not None:
+        _explain_source(wanted, wanted.source)
+        return
     from kernrec.recommender.context import Context
     from kernrec.recommender.explain.report import report
 
@@ -67,6 +78,33 @@ def explain(wanted: ExplainOptions) -> None:
         _print_difference(answer.subject, answer.other, answer.difference)
     _print_changes(answer.changes, wanted.objective, answer.what_to_do)
     NotePrinter(wanted.why).print(answer.notes)
+
+
+def _explain_source(wanted: ExplainOptions, source: Path) -> None:
+    """Explain a kernel of a CUDA file, with advice by line."""
+    from kernrec import paths
+    from kernrec.checking.explain_source import explain_source
+    from kernrec.cli.check import with_entry
+    from kernrec.gpu import find_gpu
+    from kernrec.interop.spec_text import LaunchWords
+    from kernrec.recommender.request import objective_named
+
+    if used := [name for name in ("op", "kernel", "shape", "dtype", "layout", "against") if getattr(wanted, name)]:
+        raise UsageError(f"--{used[0]} and {source} were both given; the file says what is launched")
+    path, entry = with_entry(source)
+    database = wanted.db[0] if wanted.db else paths.user_database()
+    words, objective = LaunchWords(entry), objective_named(wanted.objective)
+    answer = explain_source(path, words, find_gpu(wanted.gpu), database, objective)
+    if wanted.as_json:
+        lines = [advice.as_dict() for advice in answer.advice]
+        print_json({**answer.report.as_dict(), "lines": lines, "what_to_do": answer.what_to_do})
+        return
+    _print(answer.report.subject)
+    print()
+    for advice in answer.advice:
+        print_line(advice.sentence)
+    print_line(f"what to do: {answer.what_to_do}")
+    print_notes([*answer.notes, *answer.report.notes])
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:

@@ -85,6 +85,8 @@ class CompileJob:
     """Further options of NVRTC, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
     """The function of a Triton source that is compiled."""
+    host_code: bool = False
+    """Whether the source is a whole program, which nvcc compiles."""
     machine_code: bool = True
     """Whether the machine code is wanted; without it, configs of one source may be compiled together."""
 

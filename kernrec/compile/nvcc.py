@@ -72,14 +72,6 @@ def _version(path: Path) -> str:
     return f"nvcc {printed.partition('release ')[2].partition(',')[0]}"
 
 
-def needs_nvcc(job: CompileJob) -> bool:
-    """Return whether a job is a program with host code, and nvcc is there to compile it."""
-    from kernrec.kernel.cuda_program import has_host_code  # whose package takes NumPy
-
-    plain = job.triton is None and not job.name.endswith(".ptx")
-    return plain and has_host_code(job.source) and find_nvcc() is not None
-
-
 def compile_program(job: CompileJob) -> Compiled:
     """Compile a CUDA program, host code and all, to PTX and machine code.
 

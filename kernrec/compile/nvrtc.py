@@ -24,7 +24,7 @@ from kernrec.compile.compiled import (
     target_name,
 )
 from kernrec.compile.includes import check_includes, quoted_names
-from kernrec.compile.nvcc import compile_program, needs_nvcc, nvcc_version
+from kernrec.compile.nvcc import compile_program, nvcc_version
 from kernrec.compile.nvrtc_library import Library, nvrtc_library
 from kernrec.errors import UsageError
 from kernrec.util.landlock import run_confined
@@ -144,7 +144,7 @@ def cache_key(job: CompileJob) -> str:
         types = (f"{name}={kind}" for name, kind in target.signature.items())
         code = (target.function, *types, *job.macros, target.key or job.source, *(() if fp_fusion() else ("unfused",)))
         return CompileCache.key(triton_compiler(), f"sm_{job.sm}", *code)
-    by = nvcc_version() if needs_nvcc(job) else compiler()
+    by = nvcc_version() if job.host_code else compiler()
     return CompileCache.key(by, f"sm_{job.sm}", *OPTIONS, *job.options, *job.macros, job.name, job.source)
 
 
@@ -158,7 +158,7 @@ def compile_alone(job: CompileJob) -> Compiled:
         from kernrec.compile.triton_compile import compile_triton  # which imports Triton
 
         return compile_triton(job)
-    if needs_nvcc(job):
+    if job.host_code:
         return compile_program(job)
     if job.sm not in supported_sms():
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())

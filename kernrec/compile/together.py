@@ -45,7 +45,7 @@ _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
 
 def can_be_together(job: CompileJob) -> bool:
     """Whether configs of a job's source may be compiled together."""
-    plain = not (job.machine_code or job.triton or job.options or job.name.endswith(".ptx"))
+    plain = not (job.machine_code or job.host_code or job.triton or job.options or job.name.endswith(".ptx"))
     return plain and is_one_kernel(job.source)
 
 

@@ -70,7 +70,7 @@ class _Drafter:
         whole = whole_source(source, words.include)
         self.signature, self.instance = select_kernel(whole, source, words.entry)
         code = device_code(whole, self.instance)
-        self.whole, self.text = whole, code.text
+        self.whole, self.text, self.host_code = whole, code.text, False
         self.launch = self._host_launch(whole)
         self.macros = {macro.name: macro for macro in macros(self.text)}
         self.tunables: dict[str, DraftTunable] = {}
@@ -139,7 +139,7 @@ class _Drafter:
         lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
         if self.words.include:
             lines.add(f"include = {listed(self.words.include)}")
-        if self.text is self.whole and has_host_code(self.whole):
+        if self.host_code:
             lines.add("host_code = true  # nvcc compiles it")
         if self.instance is not None:
             lines.add(f"template = {quoted(self.instance)}")
@@ -207,10 +207,10 @@ class _Drafter:
         """The facts of the compiled kernel; macros that the source lacks become tunables."""
         result = self._compile(sm)
         if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
-            device, self.text = self.text, self.whole
+            device, self.text, self.host_code = self.text, self.whole, True
             by_nvcc = self._compile(sm)
             if isinstance(by_nvcc, CompileError):
-                self.text = device
+                self.text, self.host_code = device, False
             else:
                 self.assumed = [f"compiled by {by_nvcc.compiler}, because NVRTC refuses the device code ({result})"]
                 result = by_nvcc
@@ -230,7 +230,7 @@ class _Drafter:
 
     def _compile(self, sm: int) -> Result:
         defines = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
-        job = CompileJob(self.text, sm, defines, self.source.name)
+        job = CompileJob(self.text, sm, defines, self.source.name, host_code=self.host_code)
         ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
         return result
 

@@ -298,7 +298,7 @@ class Recommendation(AnswerNames):
             return None
         own = self.value_of(self.best.latency_s.value, self.best.energy_j.value)
         for line in self.ranked_lines:
-            recorded_here = line.source in ("recorded", "learned")
+            recorded_here = line.source in ("published", "learned")
             sure = self.best.unsure if recorded_here and self.objective is not Objective.ENERGY else 1.0
             if self.value_of(line.latency_s, line.energy_j) < own * sure:
                 return line

@@ -40,6 +40,7 @@ PLAIN = {
     "kernrec vs", "batch", "architecture", "bound by", "device", "left", "measured configs", "unmeasured", "grid",
     "GPUs", "vs", "energy vs", "time vs", "default / best",
     "total", "launches", "mean", "least", "most",
+    "block", "best block", "gpu", "energy",
 }  # fmt: skip
 """Column heads that are data sheet figures, or words of everyday."""
 

@@ -345,9 +345,9 @@ class Scheduler:
         at_barrier = waiting_at >= 0
         self.spins.refuse_waiting(self.function, lanes, self.positions)
         self.cluster_barrier.refuse_waiting(self.function, lanes)
-        lane = int(np.flatnonzero(at_barrier if at_barrier.any() else self.parked)[0])
+        lane = int(np.flatnonzero(self.parked if self.parked.any() else at_barrier)[0])
         block, thread = lanes.coordinates(lane)
-        if not at_barrier.any():
+        if self.parked.any():
             ins = blocks[int(self.positions[lane])].instructions[0]
             raise EmulationError(
                 f"{location(self.function, ins)}: deadlock: block {block} thread {thread} waits for lanes of its warp "

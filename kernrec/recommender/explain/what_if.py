@@ -163,6 +163,13 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
     return changes
 
 
+def roof_share(subject: Explanation) -> float:
+    """Return the share of the roof that a config reaches, if it moved only the bytes that the problem needs, once."""
+    roof, problem = subject.roofline, subject.choice.problem
+    seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
+    return min(seconds / subject.choice.latency_s.value, 1.0)
+
+
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
     """A sentence on the remedy for a config: the best of its changes, else what its bottleneck leaves to be done."""
     bottleneck = subject.bottleneck
@@ -173,9 +180,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         if best.source == "measured":
             return f"{text}, as measured"
         return f"{text} is expected; measure both, for predictions of single configs are less sure than that"
-    roof = subject.roofline
-    share = roof.achieved_flops / roof.attainable_flops if roof.attainable_flops else 0.0
     reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
-    if share >= NEAR_ROOF:
+    if (share := roof_share(subject)) >= NEAR_ROOF:
         reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"
     return f"{reached}: {_REMEDIES[bottleneck]}"

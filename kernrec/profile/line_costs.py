@@ -1,0 +1,117 @@
+"""What each line of a kernel's source costs: a sample of its blocks runs, and every instruction is counted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from kernrec.ptx import KernelLaunch, Module
+from kernrec.ptx.analysis.issue_cost import classify
+from kernrec.ptx.execution.emulator import CheckedMemory, Emulation, EmulationOptions
+from kernrec.ptx.ir.program import Instruction
+from kernrec.ptx.ir.source_lines import Place
+
+_BLOCKS = 8
+"""Blocks that run: from the middle of the grid."""
+_BUDGET = 2_000_000
+_SPACES = ("global", "shared", "local")
+
+
+@dataclass
+class Access:
+    """The accesses of a line to one memory."""
+
+    space: str
+    """`global`, `shared` or `local`."""
+    what: str
+    """`read`, `write` or `atomic`."""
+    requests: int = 0
+    lanes: int = 0
+    bytes: int = 0
+    moved: int = 0
+    """Sectors, or wavefronts of shared memory."""
+    ideal: int = 0
+    """Wavefronts without bank conflicts."""
+    widest: int = 0
+    """Bytes of the widest access of a thread."""
+    count: int = 0
+    """Instructions."""
+
+
+@dataclass
+class LineCost:
+    """What a line of the source costs in the blocks that ran."""
+
+    place: Place
+    issue: dict[str, float] = field(default_factory=dict)
+    """Machine instructions of warps by class."""
+    active: float = 0.0
+    """Machine instructions, each by its share of active lanes."""
+    accesses: dict[tuple[str, str], Access] = field(default_factory=dict)
+    division: float = 0.0
+    """Machine instructions of divisions and remainders of integers."""
+    f64: float = 0.0
+    """Machine instructions on numbers of 64 bits."""
+
+    @property
+    def issued(self) -> float:
+        """Machine instructions of warps."""
+        return sum(self.issue.values())
+
+
+def line_costs(
+    module: Module, launch: KernelLaunch, place_of: Callable[[int], Place], blocks: int = _BLOCKS
+) -> list[LineCost]:
+    """Return the costs of the lines of a kernel, the most instructions first; empty if the engine cannot run it.
+
+    Args:
+        module: Compiled with line information.
+        launch: The launch; its buffers are changed.
+        place_of: Returns the source line of a line of the PTX; line 0 if there is none.
+        blocks: How many blocks run.
+    """
+    total = prod(launch.grid)
+    numbers = _middle(total, blocks)
+    options = EmulationOptions(len(numbers), budget=_BUDGET, checked=CheckedMemory(shared=False, global_races=False))
+    emulation = Emulation(module, launch, options)
+    emulation.run(numbers)
+    sites = emulation.sites
+    costs: dict[Place, LineCost] = {}
+    number = 0
+    for block, warps, lanes in emulation.activity():
+        for ins in block.instructions:
+            counts = sites[number] if number < len(sites) else None
+            number += 1
+            place = place_of(ins.line)
+            if not place.line or not warps:
+                continue
+            cost = costs.setdefault(place, LineCost(place))
+            for name, amount in classify(ins):
+                cost.issue[name] = cost.issue.get(name, 0.0) + amount * warps
+                cost.active += amount * lanes / 32
+                if ins.opcode in ("div", "rem") and ins.modifiers[-1][0] in "us":
+                    cost.division += amount * warps
+                if name == "f64" or (ins.opcode == "cvt" and "f64" in ins.modifiers):
+                    cost.f64 += amount * warps
+            if counts is not None and counts.requests and (space := _space(ins)):
+                what = "atomic" if counts.atomics else "write" if ins.opcode == "st" else "read"
+                access = cost.accesses.setdefault((space, what), Access(space, what))
+                access.requests += counts.requests
+                access.lanes += counts.lanes
+                access.bytes += counts.bytes
+                access.moved += counts.bytes // 32 if space == "local" else counts.moved  # lanes interleave there
+                access.ideal += counts.ideal
+                access.widest = max(access.widest, counts.bytes // counts.lanes)
+                access.count += 1
+    return sorted(costs.values(), key=lambda cost: -cost.issued)
+
+
+def _space(ins: Instruction) -> str:
+    """Return the memory of an access; empty for parameters and constants."""
+    if {"param", "argument", "const"} & set(ins.modifiers):
+        return ""
+    return next((space for space in _SPACES if space in ins.modifiers), "global")
+
+
+def _middle(total: int, blocks: int) -> Sequence[int]:
+    start = max(0, total // 2 - blocks // 2)
+    return range(start, min(total, start + blocks))

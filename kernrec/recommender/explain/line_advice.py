@@ -1,0 +1,202 @@
+"""Advice on a kernel's source by line, ordered by the gain that the model expects of it.
+
+Each gain is a what-if: the model's times by resource, less what a line wastes, give another time of the launch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kernrec.profile.line_costs import Access, LineCost
+from kernrec.recommender.explain.breakdown import Explanation, LaunchDetail
+from kernrec.util.light_dataclass import dataclass
+
+_SECTOR = 32
+_WORTH = 0.03
+"""Gains below this share of the time are not advised: they are far inside the model's error."""
+_POOR = 0.6
+"""Share of the bytes, lanes or wavefronts in use below which a line is advised on."""
+_CHEAP_DIVISION = 0.1
+"""Machine instructions of a shift or multiplication against those of a division."""
+_CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1", "L2")
+_ON_CHIP = ("LSU", "L1", "L2")
+
+
+@dataclass(frozen=True)
+class LineAdvice:
+    """A change of one line of the source."""
+
+    file: str
+    line: int
+    """0 if it is about the whole launch."""
+    text: str
+    """The line."""
+    problem: str
+    change: str
+    speedup: float
+    """Time of the launch over the time that the model expects after the change."""
+
+    @property
+    def sentence(self) -> str:
+        """One line for a terminal."""
+        place = f"{self.file}:{self.line}: " if self.line else ""
+        code = f"`{self.text}`: " if self.text else ""
+        return f"{place}{code}{self.problem}; {self.change}: {self.speedup:.2g}x expected"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return dict(vars(self))
+
+
+def line_advice(
+    subject: Explanation, lines: Sequence[LineCost], source: Callable[[str, int], str], has_f64: bool
+) -> list[LineAdvice]:
+    """Return what to change, the largest gain first.
+
+    Args:
+        subject: The config, taken apart; of one launch.
+        lines: Its costs by line.
+        source: Returns the text of a line of a file.
+        has_f64: Whether a parameter of the kernel is f64, so that f64 is no accident.
+    """
+    (launch, *_) = subject.launches
+    total = _Totals(lines)
+    advised = [advice for cost in lines for advice in _of_line(launch, cost, total, source, has_f64)]
+    advised += _of_launch(launch, subject)
+    best: dict[tuple[int, str], LineAdvice] = {}
+    for advice in advised:
+        key = (advice.line, advice.problem.partition(":")[0])
+        if advice.speedup > 1 + _WORTH and (key not in best or best[key].speedup < advice.speedup):
+            best[key] = advice
+    return sorted(best.values(), key=lambda advice: -advice.speedup)
+
+
+class _Totals:
+    """Sums over all lines."""
+
+    def __init__(self, lines: Sequence[LineCost]) -> None:
+        self.issued = sum(cost.issued for cost in lines) or 1.0
+        self.classes: dict[str, float] = {}
+        for cost in lines:
+            for name, amount in cost.issue.items():
+                self.classes[name] = self.classes.get(name, 0.0) + amount
+        accesses = [access for cost in lines for access in cost.accesses.values()]
+        self.moved = {
+            space: sum(access.moved for access in accesses if access.space == space) or 1
+            for space in ("global", "shared", "local")
+        }
+        self.requests = sum(access.requests for access in accesses) or 1
+        self.sectors = self.moved["global"] + self.moved["local"]
+
+
+def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
+    """Return how much faster a launch is if resources take these shares of their time.
+
+    What a launch takes beyond its longest resource stays.
+    """
+    parts = launch.time_s
+    longest = max(parts.values())
+    after = max(seconds * factors.get(name, 1.0) for name, seconds in parts.items())
+    return (longest + launch.in_turn_s) / (after + launch.in_turn_s)
+
+
+def _of_line(
+    launch: LaunchDetail, cost: LineCost, total: _Totals, source: Callable[[str, int], str], has_f64: bool
+) -> Iterator[LineAdvice]:
+    file, line = cost.place
+    text = source(file, line).strip()[:60]
+
+    def advice(problem: str, change: str, factors: Mapping[str, float]) -> LineAdvice:
+        return LineAdvice(file, line, text, problem, change, _after(launch, factors))
+
+    for access in cost.accesses.values():
+        yield from _of_access(access, total, advice)
+    if cost.division:
+        rest = 1 - cost.division * (1 - _CHEAP_DIVISION) / total.issued
+        integer = total.classes.get("alu", 0.0) + total.classes.get("imad", 0.0) + total.classes.get("wide64", 0.0)
+        yield advice(
+            f"integer division: {100 * cost.division / total.issued:.0f} % of all instructions divide",
+            "divide by a power of two or a constant, or replace it by a counter",
+            {
+                "issue": rest,
+                "int": max(1 - cost.division / max(integer, cost.division), 0.1),
+                "special": rest,
+                "latency": rest,
+            },
+        )
+    if cost.f64 and not has_f64:
+        yield advice(
+            "f64 by accident: numbers of 64 bits in a kernel of f32",
+            "write 2.0f for 2.0, and sqrtf for sqrt",
+            {"f64": 0.0, "special": 0.1, "issue": 1 - 0.5 * cost.f64 / total.issued, "latency": 0.5},
+        )
+    if cost.issued and cost.active / cost.issued < _POOR:
+        share = cost.active / cost.issued
+        rest = 1 - cost.issued * (1 - share) / total.issued
+        yield advice(
+            f"divergence: {100 * share:.0f} % of the lanes are active",
+            "let the lanes of a warp take the same branch, for example by sorting or by one item per warp",
+            dict.fromkeys(("issue", "fma", "int", "special", "LSU", "latency"), rest),
+        )
+
+
+def _of_access(access: Access, total: _Totals, advice: Callable[..., LineAdvice]) -> Iterator[LineAdvice]:
+    if access.space == "global" and access.what != "atomic":
+        ideal = max(access.bytes / _SECTOR, access.requests)
+        used = min(access.bytes / (access.moved * _SECTOR), 1.0) if access.moved else 1.0
+        if used < _POOR and access.moved > 1.5 * ideal:
+            rest = 1 - (access.moved - ideal) / total.sectors
+            yield advice(
+                f"uncoalesced {access.what}: {100 * used:.0f} % of the bytes used",
+                "let neighboring threads access neighboring elements (swap the indices, or stage in shared memory)",
+                {**dict.fromkeys(_ON_CHIP, rest), "DRAM": max(rest, used), "latency": max(rest, 0.5)},
+            )
+        elif access.widest < 16 and used > 0.9 and access.lanes == 32 * access.requests:
+            rest = 1 - access.requests * (1 - access.widest / 16) / total.requests
+            yield advice(
+                f"narrow {access.what}: {access.widest} bytes per thread where 16 fit",
+                "load float4 (or int4), and let each thread work on 4 elements",
+                {"LSU": rest, "issue": 1 - 0.5 * (1 - rest), "latency": 1 - 0.3 * (1 - rest)},
+            )
+    if access.space == "shared" and access.ideal and access.moved > access.ideal / _POOR:
+        rest = 1 - (access.moved - access.ideal) / total.moved["shared"]
+        yield advice(
+            f"bank conflicts: {access.moved / access.ideal:.3g}x the wavefronts of a {access.what}",
+            "pad the rows of the array by one element, as in [32][33]",
+            {"shared memory": rest, "LSU": rest, "L1": rest},
+        )
+    if access.space == "local":
+        rest = 1 - access.moved / total.sectors
+        issued = 1 - 2 * access.requests / total.issued  # each access computes its address
+        yield advice(
+            f"local array: {100 * access.moved / total.sectors:.0f} % of the sectors are local memory",
+            "index it by constants (unroll the loop), so that it stays in registers",
+            {**dict.fromkeys(_ON_CHIP, rest), "DRAM": rest, "latency": max(rest, 0.3), "issue": issued},
+        )
+    if access.what == "atomic" and access.lanes > 2 * access.moved:
+        rest = 1 - 0.97 * access.requests / total.requests
+        yield advice(
+            f"atomics on one address: {access.lanes / max(access.moved, 1):.0f} lanes share a sector",
+            "add up within the warp or the block first, then let one thread do the atomic",
+            {"L2": min(rest, 0.1), "LSU": rest, "latency": rest, "shared memory": rest},
+        )
+
+
+def _of_launch(launch: LaunchDetail, subject: Explanation) -> Iterator[LineAdvice]:
+    def advice(problem: str, change: str, speedup: float) -> LineAdvice:
+        return LineAdvice("", 0, "", problem, change, speedup)
+
+    gpu = subject.choice.gpu
+    if launch.blocks * launch.threads < gpu.sms * 256:
+        share = launch.blocks * launch.threads / (gpu.sms * 256)
+        yield advice(
+            f"too few warps: {launch.blocks} blocks of {launch.threads} threads for {gpu.sms} SMs",
+            "give each thread less work, so that the grid is larger",
+            _after(launch, dict.fromkeys((*_CORE, "latency", "DRAM"), max(share, 0.1))),
+        )
+    elif launch.waves > 1 and launch.tail < _POOR:
+        whole = launch.waves / -(-launch.waves // 1)
+        yield advice(
+            f"tail: the last of {-(-launch.waves // 1):.0f} rounds of blocks leaves most of the GPU idle",
+            "use smaller blocks, or a grid of a multiple of what fits (grid-stride loop)",
+            _after(launch, dict.fromkeys((*_CORE, "latency"), whole)),
+        )
