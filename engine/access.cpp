@@ -3,24 +3,13 @@
 #include <cmath>
 
 #include "cost.h"
-#include "decoder.h"
-#include "lanes.h"
+#include "dispatch.h"
+#include "handovers.h"
 #include "number_formats.h"
+#include "pending.h"
 
 namespace kernrec {
 namespace {
-
-Space space_of(const Source& ins) {
-    for (const std::string& mark : ins.modifiers) {
-        if (mark == "global") return Space::kGlobal;
-        if (mark == "shared") return Space::kShared;
-        if (mark == "local") return Space::kLocal;
-        if (mark == "const") return Space::kConst;
-        if (mark == "param") return Space::kParam;
-        if (mark == "argument") return Space::kArgument;
-    }
-    return Space::kGeneric;
-}
 
 uint32_t elements_of(const Source& ins) {
     for (const std::string& mark : ins.modifiers)
@@ -61,6 +50,19 @@ void load(Batch& batch, const Instruction& ins) {
             }
         }
         batch.count_access(ins, at, bytes, AccessKind::kRead);
+    }
+    if (Handovers* handovers = batch.handovers()) {
+        if (count == 1 && ins.list[0])
+            for (const Resolved& at : all)
+                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                    const uint32_t lane = uint32_t(__builtin_ctz(rest));
+                    const uint8_t* seen = handovers->overlooked(ins, at, lane, bytes);
+                    M value;
+                    if (!seen) continue;
+                    std::memcpy(&value, seen, sizeof value);
+                    batch.row<R>(ins.list[0])[at.warp * kWarp + lane] = R(value);
+                }
+        handovers->record(ins, all, bytes, false, false);
     }
     if (batch.races()) batch.check_races(ins, all, bytes, false, false);
 }
@@ -122,6 +124,8 @@ template <class T>
 void store(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.mode, count = uint32_t(ins.list.size());
     const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kWrite);
+    if (Handovers* handovers = batch.handovers())
+        for (const Resolved& at : all) handovers->keep(ins, at, bytes);
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {
             const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
@@ -132,6 +136,7 @@ void store(Batch& batch, const Instruction& ins) {
             }
         }
     for (const Resolved& at : all) batch.count_access(ins, at, bytes, AccessKind::kWrite);
+    if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, false);
     if (!batch.races()) return;
     bool agree = true;
     for (const Resolved& at : all)
@@ -166,8 +171,6 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     made.unit = bits / 8;
     made.mode = bits / 8 * elements;
 });
-const Registration kAsyncStore({"st.async", "red.async"},
-                               [](Decoder&, const Source&) { refuse("the engine does not know it yet"); });
 
 // Atomic operations: lanes with the same address take turns in order.
 
@@ -250,6 +253,7 @@ void atomic(Batch& batch, const Instruction& ins) {
         }
     }
     const bool merges = ins.modes[0];
+    if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
     for (const Resolved& at : all) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
 }
 
@@ -321,12 +325,6 @@ void nothing(Batch&, const Instruction&) {}
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
-// fence: orders accesses, which are in order here. Those of proxies matter to race checks of tensor cores only.
-const Registration kFence({"fence"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.has("proxy")) refuse("a fence of proxies");
-    decoder.emit(nothing);
-});
-
 // Asynchronous copies
 
 void commit_copies(Batch& batch, const Instruction& ins) {
@@ -336,24 +334,8 @@ void commit_copies(Batch& batch, const Instruction& ins) {
 }
 
 void wait_for_copies(Batch& batch, const Instruction& ins) {
-    const bool all = ins.mode;
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
-        std::vector<Batch::Copies>& pending = batch.pending[warp];
-        size_t left = 0;
-        for (size_t i = 0; i < pending.size(); i++) {
-            Batch::Copies& copies = pending[i];
-            for (uint32_t rest = copies.mask & mask; rest; rest &= rest - 1) {
-                const uint32_t lane = __builtin_ctz(rest);
-                if (!all && int64_t(copies.group) >= int64_t(batch.committed[first + lane]) - ins.immediate) continue;
-                std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
-                copies.mask &= ~(1u << lane);
-            }
-            if (!copies.mask) continue;
-            if (left != i) pending[left] = copies;
-            left++;
-        }
-        pending.resize(left);
-    });
+    const std::optional<int64_t> allowed = ins.mode ? std::nullopt : std::optional<int64_t>(ins.immediate);
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
 
 // ins: a and immediate are the address in global memory, b and modes[1..2] that in shared memory; c: bytes to read, or e:
@@ -450,8 +432,9 @@ void start_copies(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.has("bulk") || ins.modifiers.empty() || ins.modifiers[0] != "async" || ins.has("mbarrier"))
-        refuse("the engine does not know it yet");
+    if (ins.has("bulk")) return decode_bulk(decoder, ins);
+    if (ins.modifiers.empty() || ins.modifiers[0] != "async") refuse();
+    if (ins.has("mbarrier")) return decode_arrival_after_copies(decoder, ins);
     if (ins.has("commit_group")) {
         decoder.emit(commit_copies);
         return;
@@ -577,4 +560,23 @@ const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source&
 });
 
 }  // namespace
+
+void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed) {
+    std::vector<Batch::Copies>& pending = batch.pending[warp];
+    size_t left = 0;
+    for (size_t i = 0; i < pending.size(); i++) {
+        Batch::Copies& copies = pending[i];
+        for (uint32_t rest = copies.mask & mask; rest; rest &= rest - 1) {
+            const uint32_t lane = uint32_t(__builtin_ctz(rest));
+            if (allowed && int64_t(copies.group) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed) continue;
+            std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
+            copies.mask &= ~(1u << lane);
+        }
+        if (!copies.mask) continue;
+        if (left != i) pending[left] = copies;
+        left++;
+    }
+    pending.resize(left);
+}
+
 }  // namespace kernrec

@@ -140,7 +140,7 @@ void run_wgmma(SharedArray& memory, const Modifiers& modifiers, const Words& a, 
                                options[1] != 0,
                                options[2],
                                options[3] != 0};
-        wgmma_mma(memory, form, operands, 0, quarter, part_d.data());
+        wgmma_mma(memory, form, operands, read_wgmma_tiles(memory, form, operands, 0), quarter, part_d.data());
     }
 }
 
@@ -167,7 +167,7 @@ Described run_instruction_descriptor(uint32_t bits, const Modifiers& modifiers) 
 class TensorMemories {
  public:
     explicit TensorMemories(uint32_t blocks) : blocks_(blocks) {}
-    uint32_t allocate(uint32_t block, uint32_t columns) { return blocks_[block].allocate(columns, "site"); }
+    uint32_t allocate(uint32_t block, uint32_t columns) { return blocks_[block].allocate(columns, 0); }
     void release(uint32_t block, uint32_t address, uint32_t columns) { blocks_[block].release(address, columns); }
     std::vector<uint32_t> load(uint32_t block, const Pairs& cells) {
         std::vector<uint32_t> values(cells.size());
@@ -194,8 +194,14 @@ class TensorMemories {
         return result;
     }
     void end(const TensorOperation& operation) {
-        for (size_t i = 0; i < operation.blocks.size(); ++i)
-            blocks_[operation.blocks[i]].end(operation.read[i], operation.written[i]);
+        for (const auto& [block, cells] : operation.read) blocks_[block].finish(TensorUse::kRead, cells);
+        for (const auto& [block, cells] : operation.written) blocks_[block].finish(TensorUse::kComputed, cells);
+    }
+    IssueOperation begin() {
+        return [this](const TensorOperation& operation) {
+            for (const auto& [block, cells] : operation.read) blocks_[block].begin_read(cells);
+            for (const auto& [block, cells] : operation.written) blocks_[block].begin_write(cells);
+        };
     }
 
  private:
@@ -223,7 +229,8 @@ std::vector<Addresses> run_tcgen05_mma(SharedArray& memory, TensorMemories& tens
                                   adds,
                                   shift};
     const TensorOperation operation =
-        tcgen05_mma(memory, form, instruction_descriptor(says, form), operands, tensor.first(uint32_t(form.ctas)));
+        tcgen05_mma(memory, form, instruction_descriptor(says, form), operands, tensor.first(uint32_t(form.ctas)),
+                    tensor.begin());
     tensor.end(operation);
     return operation.shared_bytes;
 }
@@ -231,7 +238,7 @@ std::vector<Addresses> run_tcgen05_mma(SharedArray& memory, TensorMemories& tens
 void run_tcgen05_cp(SharedArray& memory, TensorMemories& tensor, const Modifiers& modifiers, uint32_t address,
                     uint64_t descriptor) {
     const TensorCopy form = tensor_copy_form(modifiers);
-    tensor.end(tcgen05_cp(memory, form, address, descriptor, tensor.first(uint32_t(form.ctas))));
+    tensor.end(tcgen05_cp(memory, form, address, descriptor, tensor.first(uint32_t(form.ctas)), tensor.begin()));
 }
 
 // --- Tensor maps: offsets in bytes of each element, and whether it is inside ---

@@ -11,6 +11,8 @@
 
 #include "batch.h"
 #include "decoder.h"
+#include "handovers.h"
+#include "texture.h"
 
 namespace nb = nanobind;
 
@@ -37,7 +39,8 @@ Operand read_operand(const Flat<int64_t>& table, size_t& next) {
     operand.id = uint32_t(row[1]);
     operand.value = row[2];
     const bool compound = operand.kind == OperandKind::kAddress || operand.kind == OperandKind::kVector ||
-                          operand.kind == OperandKind::kPair || operand.kind == OperandKind::kNegated;
+                          operand.kind == OperandKind::kPair || operand.kind == OperandKind::kNegated ||
+                          operand.kind == OperandKind::kTexel;
     if (compound)
         for (uint32_t i = 0; i < uint32_t(row[1]); i++) operand.items.push_back(read_operand(table, next));
     return operand;
@@ -82,9 +85,11 @@ class Kernel {
            const std::vector<int64_t>& special_values, const std::vector<int64_t>& symbols,
            const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
            const std::vector<uint32_t>& sizes, nb::bytes constants, nb::bytes parameters, uint64_t budget, bool count,
-           bool check_races) {
+           bool check_races, const std::vector<uint32_t>& cluster, uint32_t registers) {
         std::copy_n(grid.begin(), 3, launch_.grid);
         std::copy_n(block.begin(), 3, launch_.block);
+        std::copy_n(cluster.begin(), 3, launch_.cluster);
+        launch_.registers = registers;
         launch_.blocks_per_batch = blocks_per_batch;
         launch_.shared_bytes = sizes[0];
         launch_.local_bytes = sizes[1];
@@ -125,6 +130,7 @@ class Kernel {
             made.spins = row[4];
             made.goes_on = row[5];
         }
+        program_.hands_over = Handovers::hands_over(program_);
         Decoder decoder(program_, launch_, widths);
         try {
             decoder.decode();
@@ -148,6 +154,26 @@ class Kernel {
         region.size = bytes.size();
         region.writable = writable;
         kept_.push_back(bytes);
+    }
+
+    // Add a texture or surface over a buffer; modes are numbers as in texture.h.
+    void add_image(uint64_t handle, uint32_t buffer, const std::vector<int64_t>& extents, const std::string& element,
+                   const std::vector<int64_t>& channels_layers_levels, const std::vector<uint32_t>& sampler) {
+        auto image = std::make_shared<Image>();
+        const Region& region = launch_.buffers.at(buffer);
+        image->data = region.bytes;
+        image->address = uint64_t(buffer + 1) << kBufferShift;
+        image->axes = uint32_t(extents.size());
+        image->extents = {1, 1, 1};
+        std::copy(extents.begin(), extents.end(), image->extents.begin());
+        image->element = number_type(element);
+        image->channels = uint32_t(channels_layers_levels[0]);
+        image->layers = channels_layers_levels[1];
+        image->levels = channels_layers_levels[2];
+        image->sampler = {sampler[0] != 0, AddressMode(sampler[1]), sampler[2] != 0, sampler[3] != 0};
+        image->writable = region.writable;
+        image->name = region.name;
+        launch_.images[handle] = std::move(image);
     }
 
     // Run blocks batch by batch; returns (fault or None, counters, warps by block, lanes by block, barriers).
@@ -176,9 +202,12 @@ class Kernel {
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
                 } catch (const Fault& fault) {
                     faults[i] = std::make_unique<Fault>(fault);
+                } catch (const std::exception& error) {  // what no instruction named must not end the process
+                    faults[i] = std::make_unique<Fault>(FaultKind::kEmulation, int64_t(batch->source), error.what());
+                }
+                if (faults[i])
                     for (size_t before = stop; i < before && !stop.compare_exchange_weak(before, i);) {
                     }
-                }
             }
             std::lock_guard<std::mutex> lock(merging);
             total.merge(batch->counts);
@@ -193,6 +222,7 @@ class Kernel {
             // Results of atomic operations depend on the order of blocks, and so may waits for other blocks.
             bool in_order = program_.has_atomics || threads <= 1 || batches <= 1;
             for (const BasicBlock& block : program_.blocks) in_order |= block.spins;
+            in_order |= launch_.check_races && program_.hands_over;
             std::vector<std::thread> others;
             if (!in_order)
                 for (size_t i = 1; i < std::min<size_t>(threads, batches); i++) others.emplace_back(work);
@@ -223,15 +253,22 @@ void bind_formats(nb::module_& module);
 
 NB_MODULE(_engine, module) {
     module.attr("COMPILER") = __VERSION__;
+    module.def("opcodes", [] {
+        std::vector<std::string> names;
+        for (const auto& [name, builder] : builders()) names.push_back(name);
+        return names;
+    });
     bind_formats(module);
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
                       const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
-                      const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool>())
+                      const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,
+                      const std::vector<uint32_t>&, uint32_t>())
         .def_prop_ro("refused", &Kernel::refused)
         .def_prop_ro("reason", &Kernel::reason)
         .def("add_buffer", &Kernel::add_buffer)
+        .def("add_image", &Kernel::add_image)
         .def("run", &Kernel::run);
 }
 

@@ -218,11 +218,11 @@ class Emulation:
         total = self.grid[0] * self.grid[1] * self.grid[2]
         if any(not 0 <= b < total for b in block_numbers):
             raise UsageError(f"block numbers must be from 0 to {total - 1} for grid {self.grid}")
+        block_numbers = _in_clusters(self._lanes.shape, block_numbers)
         if self._engine is not None:
             self._engine.run(block_numbers)
             before, self._counted = self._counted, self._engine_totals(self._engine)
             return Counts({name: value - before[name] for name, value in self._counted.items()})
-        block_numbers = _in_clusters(self._lanes.shape, block_numbers)
         warps = self._lanes.shape.lanes_per_block // WARP
         with np.errstate(all="ignore"):
             for start in range(0, len(block_numbers), self.blocks_per_batch):
@@ -309,9 +309,7 @@ def _engine_launch(
 ) -> engine.EngineLaunch | None:
     """The launch in the engine, or None if it needs an option or an instruction that only `Scheduler` has."""
     watched = options.touched is not None or options.trace is not None
-    if watched or options.extrapolate or options.same_way or shape.cluster_blocks > 1:
-        return None
-    if options.check_races and hands_over(function):
+    if watched or options.extrapolate or options.same_way:
         return None
     if (module := engine.load()) is None:
         return None

@@ -6,6 +6,7 @@ runs there: one with an instruction that the engine refuses, or with an option t
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,20 +15,20 @@ import numpy as np
 
 from kernrec.ptx.analysis import issue_cost
 from kernrec.ptx.execution.waits import spins
-from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Vector
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
 from kernrec.ptx.ir.program import (
     BasicBlock,
     Function,
     ends_block,
     is_warp_synchronous,
-    is_warpgroup_synchronous,
-    waits_for_phase,
 )
 from kernrec.ptx.state.access_cost import Counts
 from kernrec.ptx.state.batch import BatchShape
 from kernrec.ptx.state.errors import BudgetError, EmulationError, location
 from kernrec.ptx.state.launch_layout import LaunchLayout
+from kernrec.ptx.state.register_pool import registers_at_launch
 from kernrec.ptx.state.special_registers import FIXED, is_special, special_width
+from kernrec.ptx.state.textures import ADDRESSES
 from kernrec.ptx.state.types import register_width
 from kernrec.util.engine_file import find
 
@@ -35,11 +36,12 @@ SWITCH = "KERNREC_ENGINE"
 """Set to `python`, this variable of the environment keeps every launch out of the engine."""
 
 # Kinds of operands, in the order of `OperandKind` in engine/program.h.
-_NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED, _LABEL = range(
-    13
-)
+_NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED = range(12)
+_LABEL, _TEXEL = 12, 13
 _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
-_BUDGET = 2  # kind of a fault
+_UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults
+_NAMED = re.compile("\x01([0-9]+)\x01")
+"""An instruction that a message names by its position in the function."""
 
 
 class RefusedError(Exception):
@@ -119,12 +121,21 @@ class EngineLaunch:
             list(shape.grid), list(shape.block), shape.blocks,
             [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
             layout.constants, layout.parameters, budget, count, check_races,
+            list(shape.cluster), registers_at_launch(function.directives) or 0,
         )  # fmt: skip
         if self._kernel.refused >= 0:
             ins = function.instructions[self._kernel.refused]
             raise RefusedError(f"{location(function, ins)}: {self._kernel.reason}")
         for name, data in layout.buffers.items():
             self._kernel.add_buffer(name, data, bool(data.flags.writeable))
+        numbers = {name: i for i, name in enumerate(layout.buffers)}
+        for handle, image in layout.images.items():
+            sampler = image.sampler
+            self._kernel.add_image(
+                handle, numbers[image.buffer], list(image.extents), image.element.replace("i", "s"),
+                [image.channels, image.layers, image.levels],
+                [sampler.filter == "linear", ADDRESSES.index(sampler.address), sampler.normalized, sampler.unit_range],
+            )  # fmt: skip
 
     def run(self, block_numbers: Sequence[int]) -> None:
         """Run the thread blocks with these linear numbers.
@@ -146,12 +157,19 @@ class EngineLaunch:
         if source < 0:
             return EmulationError(f"{self.function.name}: {text}")
         ins = self.function.instructions[source]
+        text = _NAMED.sub(self._named, text)
+        if kind == _UNSUPPORTED:
+            text = f"the emulator does not support {ins.name}: {text}"
         if kind == _BUDGET:
             return BudgetError(
                 f"{self.function.name}: more than {self._budget} instructions executed; this looks like an endless "
                 f"loop near PTX line {ins.line}"
             )
         return EmulationError(f"{location(self.function, ins)}: {text}")
+
+    def _named(self, found: re.Match[str]) -> str:
+        ins = self.function.instructions[int(found[1])]
+        return f"{ins.name} in PTX line {ins.line}"
 
 
 def _threads() -> int:
@@ -204,8 +222,6 @@ class _Encoder:
         blocks, first = [], 0
         for block in function.blocks:
             head, last = block.instructions[0], block.instructions[-1]
-            if is_warpgroup_synchronous(head) or waits_for_phase(head):
-                raise RefusedError(f"{location(function, head)}: the engine does not know it yet")
             count = len(block.instructions)
             flags = (ends_block(last), is_warp_synchronous(head), spins(block), False)
             blocks.append((first, count, *map(int, flags)))
@@ -252,6 +268,8 @@ class _Encoder:
             self._parts(_PAIR, (operand.first, operand.second))
         elif isinstance(operand, Negated):
             self._parts(_NEGATED, (operand.register,))
+        elif isinstance(operand, Texel):
+            self._parts(_TEXEL, (operand.image, *operand.coordinates))
         else:
             raise RefusedError(f"operand {operand}")
 
