@@ -51,6 +51,7 @@ void load(Batch& batch, const Instruction& ins) {
         }
         batch.count_access(ins, at, bytes, AccessKind::kRead);
     }
+    batch.watch(all, bytes, ins.unit, AccessKind::kRead);
     if (Handovers* handovers = batch.handovers()) {
         if (count == 1 && ins.list[0])
             for (const Resolved& at : all)
@@ -136,6 +137,7 @@ void store(Batch& batch, const Instruction& ins) {
             }
         }
     for (const Resolved& at : all) batch.count_access(ins, at, bytes, AccessKind::kWrite);
+    batch.watch(all, bytes, ins.unit, AccessKind::kWrite);
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, false);
     if (!batch.races()) return;
     bool agree = true;
@@ -255,6 +257,7 @@ void atomic(Batch& batch, const Instruction& ins) {
     const bool merges = ins.modes[0];
     if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
     for (const Resolved& at : all) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
+    batch.watch(all, ins.modes[1], ins.unit, AccessKind::kAtomic);
 }
 
 Run atomic_run(const std::string& type) {
@@ -361,6 +364,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         std::memset(copies.data, 0, sizeof copies.data);
         started.push_back(pending.size() - 1);
     }
+    std::vector<Resolved> watched;  // sources that were read, of all warps
     auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
         const bool whole = (amount & (amount - 1)) == 0;
         const std::vector<Resolved> sources =
@@ -370,6 +374,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             last.immediate += amount - 1;
             batch.access_of(last, 1, AccessKind::kRead, only_warp, lanes);
         }
+        watched.insert(watched.end(), sources.begin(), sources.end());
         for (const Resolved& at : sources) {
             batch.count_access(from, at, amount, AccessKind::kRead);
             for (size_t i = 0; i < targets.size(); i++) {
@@ -384,6 +389,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     };
     if (!ins.c && !ins.e) {
         const std::vector<Resolved> sources = batch.access(from, bytes, AccessKind::kRead);
+        batch.watch(sources, bytes, bytes, AccessKind::kRead);
         size_t next = 0;
         for (const Resolved& at : sources) {
             batch.count_access(from, at, bytes, AccessKind::kRead);
@@ -396,7 +402,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         }
     } else {
         // Lanes that read the same amount make one request.
-        for (uint32_t amount = 1; amount <= bytes; amount++)
+        for (uint32_t amount = 1; amount <= bytes; amount++) {
             for (const Resolved& at : targets) {
                 uint32_t lanes = 0;
                 const uint32_t first = at.warp * kWarp;
@@ -409,6 +415,9 @@ void start_copies(Batch& batch, const Instruction& ins) {
                 }
                 if (lanes) fetch(amount, at.warp, lanes);
             }
+            batch.watch(watched, amount, amount, AccessKind::kRead);
+            watched.clear();
+        }
     }
     // Lanes of a warp may have committed different numbers of groups: one entry for each.
     for (size_t i = 0; i < targets.size(); i++) {
@@ -494,6 +503,7 @@ void load_matrices(Batch& batch, const Instruction& ins) {
             std::memcpy(batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp, ins.mode ? turned : words, sizeof words);
         }
     }
+    batch.watch(all, 16, 16, AccessKind::kRead);
     if (batch.races()) batch.check_races(ins, all, 16, false, false);
 }
 
@@ -503,6 +513,7 @@ void store_matrices(Batch& batch, const Instruction& ins) {
     batch.require_whole_warps(ins);
     const std::vector<Resolved>& all = batch.access(ins, 16, AccessKind::kWrite, lanes);
     for (const Resolved& at : all) batch.count_access(ins, at, 16, AccessKind::kWrite, false, true);
+    batch.watch(all, 16, 16, AccessKind::kWrite);
     if (batch.races()) batch.check_races(ins, all, 16, true, false);
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {

@@ -38,8 +38,10 @@ void Counts::merge(const Counts& other) {
             add(to.sectors[kind], from.sectors[kind]);
             add(to.requests[kind], from.requests[kind]);
             add(to.bytes[kind], from.bytes[kind]);
+            add(to.passes[kind], from.passes[kind]);
         }
         add(to.atomics, from.atomics);
+        add(to.turns, from.turns);
     };
     buffers.resize(other.buffers.size());
     for (size_t i = 0; i < buffers.size(); i++) add_buffer(buffers[i], other.buffers[i]);
@@ -676,9 +678,11 @@ void Batch::put_value(const Row& row, uint32_t lane, uint64_t value) {
     }
 }
 
-void Batch::count_bulk(std::vector<Moved> moved, uint32_t, AccessKind kind) {
-    if (!launch.count || moved.empty()) return;
+void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind) {
+    if (moved.empty()) return;
     std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) { return a.address < b.address; });
+    if (launch.watch) watch_bulk(moved, lane, kind);
+    if (!launch.count) return;
     uint64_t sectors = 0, bytes = 0, next = 0;  // the first sector that was not counted
     for (const Moved& part : moved) {
         const uint64_t first = std::max(part.address >> 5, next), end = ((part.address + part.bytes - 1) >> 5) + 1;

@@ -7,6 +7,7 @@
 #include "phase_races.h"
 #include "program.h"
 #include "races.h"
+#include "watch.h"
 
 namespace kernrec {
 
@@ -20,8 +21,8 @@ struct Counter {
 };
 
 struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3];  // by AccessKind
-    Counter atomics;
+    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes of L1 if the launch is watched
+    Counter atomics, turns;
 };
 
 struct Counts {
@@ -151,6 +152,18 @@ class Batch : public Memory {
     void count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind);
     void count_bulk_shared(uint64_t bytes, AccessKind kind);
 
+    // Keep what watched blocks access: `bytes` of each lane, in elements of `unit` bytes.
+    void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
+    // The watch of a warp's thread block, or null.
+    BlockWatch* watch_of(uint32_t warp);
+    void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
+    void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
+    // Append a request of a warp: addresses of atomic operations, or sectors.
+    void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
+    // Append sectors, which are sorted here.
+    void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
+    std::map<int64_t, BlockWatch>* watched = nullptr;  // by number of the block; each belongs to one batch at a time
+
     // cp.async: copies of each warp that were started and not yet waited for, in order. The bytes reach shared memory
     // only when the thread waits: a kernel that forgets to wait reads what was there before.
     struct Copies {
@@ -232,6 +245,9 @@ class Batch : public Memory {
     bool has_spins_ = false;
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
+    std::vector<BlockWatch*> watches_;  // of the blocks of the present batch
+    int64_t step_ = 0, turn_ = 0;       // runs of basic blocks; the one in which the present piece of code began
+    int64_t room_ = 0;                  // sectors that the batch may still keep
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
     std::unique_ptr<Pending> work_;

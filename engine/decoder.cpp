@@ -401,6 +401,15 @@ void Decoder::end(BasicBlock& block) {
     }
 }
 
+void Decoder::refuse_when_run(const std::string& text) {
+    program_.unsupported[source] = text;
+    Instruction& made = block_->code.emplace_back();
+    made.source = source;
+    made.run = [](Batch& batch, const Instruction& ins) {
+        throw Fault(FaultKind::kUnsupported, ins.source, batch.program.unsupported.at(ins.source));
+    };
+}
+
 void Decoder::decode() {
     watched_.resize(widths_.size());
     bool watches = false;
@@ -421,11 +430,18 @@ void Decoder::decode() {
             if (watches && (source == block.first || program_.sources[source - 1].opcode == "wgmma"))
                 watch_warpgroup_registers(source, stop);
             const bool last = source + 1 == stop && block.end != End::kNone;
-            if (last) {
-                used_scratch_.clear();
-                end(block);
-            } else {
-                instruction(block);
+            const size_t before = block.code.size();
+            try {
+                if (last) {
+                    used_scratch_.clear();
+                    end(block);
+                } else {
+                    instruction(block);
+                }
+            } catch (const Unsupported& error) {
+                block.code.resize(before);
+                refuse_when_run(error.what());
+                if (last) block.end = End::kNone;
             }
         }
         source = block.first;
@@ -434,7 +450,11 @@ void Decoder::decode() {
             const Operand& mask = first.operands.back();
             if (mask.kind == OperandKind::kRegister || mask.kind == OperandKind::kSpecial) {
                 block.mask = plain(mask);
-                if (block.mask.width != 32) refuse("a mask that is not of 32 bits");
+                if (block.mask.width != 32) {
+                    block.mask = {};
+                    block.code.clear();
+                    refuse_when_run("a mask that is not of 32 bits");
+                }
             } else if (mask.kind == OperandKind::kInteger && uint32_t(mask.value) != ~0u) {
                 block.mask = constant(32, uint32_t(mask.value));
             }

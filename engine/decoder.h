@@ -17,7 +17,7 @@ class Decoder {
    public:
     Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths);
 
-    // Decode all basic blocks; throws Unsupported, with the instruction in `source`.
+    // Decode all basic blocks. An instruction that the engine does not know fails when it is run.
     void decode();
     uint32_t source = 0;
 
@@ -59,6 +59,7 @@ class Decoder {
     Row new_row(uint32_t width);
     void instruction(BasicBlock& block);
     void end(BasicBlock& block);
+    void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     void guard(Instruction& ins);
     std::vector<bool> watched_;  // by register: wgmma.mma_async computes with it

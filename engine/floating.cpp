@@ -422,6 +422,8 @@ Run plain_run(const std::string& opcode, const std::string& type, bool ftz, bool
     if (opcode == "neg") return of_type<Neg, 1>(type, ftz);
     if (opcode == "abs") return of_type<Abs, 1>(type, ftz);
     if (opcode == "sqrt") return of_wide_type<Sqrt, 1>(type, ftz);
+    if (type == "f64" && ftz && opcode == "rcp") return lanewise<Ftz<Rcp<double>>, double, 1>();
+    if (type == "f64" && ftz && opcode == "rsqrt") return lanewise<Ftz<Rsqrt<double>>, double, 1>();
     if (opcode == "rcp") return of_wide_type<Rcp, 1>(type, ftz);
     if (opcode == "rsqrt") return of_wide_type<Rsqrt, 1>(type, ftz);
     if (opcode == "sin") return of_wide_type<Sin, 1>(type, ftz);

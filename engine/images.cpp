@@ -64,6 +64,24 @@ struct Stored {
     std::vector<int64_t> bytes;
 };
 
+// Clocks of a warp's request: the four texture units of an SM filter one sample of four texels a clock each (NVIDIA A100
+// Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture says the same).
+constexpr uint32_t kTextureClocks = 8;
+
+void watch_image(Batch& batch, const Image& image, uint32_t number, const std::vector<Stored>& all, AccessKind kind,
+                 uint32_t size) {
+    std::map<uint32_t, std::vector<int64_t>> requests;  // by warp: sectors, or addresses of atomic operations
+    const bool is_atomic = kind == AccessKind::kAtomic;
+    for (const Stored& one : all)
+        for (const int64_t byte : one.bytes) {
+            if (byte < 0) continue;
+            const int64_t address = int64_t(image.address) + byte;
+            requests[one.lane / kWarp].push_back(is_atomic ? address : address / kSectorBytes);
+            if (BlockWatch* watch = batch.watch_of(one.lane / kWarp)) batch.touch(*watch, number, kind, address, size);
+        }
+    for (auto& [warp, places] : requests) batch.watch_request(warp, places, kind);
+}
+
 void count_image(Batch& batch, const Image& image, const std::vector<Stored>& all, AccessKind kind, uint32_t size) {
     std::set<std::pair<uint32_t, uint64_t>> sectors;
     std::set<uint32_t> warps;
@@ -76,8 +94,15 @@ void count_image(Batch& batch, const Image& image, const std::vector<Stored>& al
             sectors.insert({one.lane / kWarp, (image.address + uint64_t(byte)) >> 5});
         }
     }
+    const uint32_t number = uint32_t((image.address >> kBufferShift) - 1);
+    if (batch.launch.watch) watch_image(batch, image, number, all, kind, size);
     if (!batch.launch.count) return;
-    BufferCounts& buffer = batch.counts.buffers[(image.address >> kBufferShift) - 1];
+    BufferCounts& buffer = batch.counts.buffers[number];
+    if (batch.launch.watch) {
+        size_t corners = 0;
+        for (const Stored& one : all) corners = std::max(corners, one.bytes.size());
+        buffer.passes[size_t(kind)].add(warps.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
+    }
     buffer.sectors[size_t(kind)].add(sectors.size());
     buffer.requests[size_t(kind)].add(warps.size());
     buffer.bytes[size_t(kind)].add(texels * size);

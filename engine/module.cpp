@@ -1,6 +1,7 @@
 // The Python module `kernrec._engine`: decodes a kernel that Python hands over as flat arrays, and runs its blocks.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -59,11 +60,13 @@ nb::dict counts_dict(const Counts& counts, const Launch& launch) {
             put(prefix + "_sectors", buffer.sectors[kind]);
             put(prefix + "_requests", buffer.requests[kind]);
             put(prefix + "_bytes", buffer.bytes[kind]);
+            put(prefix + "_passes", buffer.passes[kind]);
         }
     };
     for (size_t i = 0; i < counts.buffers.size(); i++) {
         put_buffer("global." + launch.buffers[i].name, counts.buffers[i]);
         put("atomic." + launch.buffers[i].name, counts.buffers[i].atomics);
+        put("global." + launch.buffers[i].name + ".atomic_turns", counts.buffers[i].turns);
     }
     put_buffer("local", counts.local);
     for (int kind = 0; kind < 3; kind++) {
@@ -77,6 +80,13 @@ nb::dict counts_dict(const Counts& counts, const Launch& launch) {
     return result;
 }
 
+template <class T>
+nb::object array_of(std::vector<T> values) {
+    auto* held = new std::vector<T>(std::move(values));
+    const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner));
+}
+
 // A kernel and a launch of it.
 class Kernel {
    public:
@@ -85,7 +95,8 @@ class Kernel {
            const std::vector<int64_t>& special_values, const std::vector<int64_t>& symbols,
            const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
            const std::vector<uint32_t>& sizes, nb::bytes constants, nb::bytes parameters, uint64_t budget, bool count,
-           bool check_races, const std::vector<uint32_t>& cluster, uint32_t registers) {
+           bool check_races, const std::vector<uint32_t>& cluster, uint32_t registers,
+           const std::vector<int64_t>& watched) {
         std::copy_n(grid.begin(), 3, launch_.grid);
         std::copy_n(block.begin(), 3, launch_.block);
         std::copy_n(cluster.begin(), 3, launch_.cluster);
@@ -100,6 +111,8 @@ class Kernel {
         launch_.budget = budget;
         launch_.count = count;
         launch_.check_races = check_races;
+        launch_.watch = !watched.empty();
+        for (const int64_t block : watched) watches_[block];
         auto copy = [](nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
             to.assign(from.c_str(), from.c_str() + from.size());
             size = to.size();
@@ -131,21 +144,16 @@ class Kernel {
             made.goes_on = row[5];
         }
         program_.hands_over = Handovers::hands_over(program_);
-        Decoder decoder(program_, launch_, widths);
-        try {
-            decoder.decode();
-        } catch (const Unsupported& error) {
-            refused_ = int64_t(decoder.source);
-            reason_ = error.what();
-        }
+        Decoder(program_, launch_, widths).decode();
     }
 
     Kernel(const Kernel&) = delete;
     Kernel& operator=(const Kernel&) = delete;
 
-    // The first instruction that the engine does not know, or -1; and what of it.
-    int64_t refused() const { return refused_; }
-    const std::string& reason() const { return reason_; }
+    // Instructions that the engine does not know, in the order of the text; and what of each.
+    std::vector<std::pair<uint32_t, std::string>> unsupported() const {
+        return {program_.unsupported.begin(), program_.unsupported.end()};
+    }
 
     void add_buffer(const std::string& name, nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> bytes, bool writable) {
         Region& region = launch_.buffers.emplace_back();
@@ -196,6 +204,7 @@ class Kernel {
                 }
             }
             if (!batch) batch = std::make_unique<Batch>(program_, launch_);
+            if (launch_.watch) batch->watched = &watches_;
             for (size_t i; (i = next++) < stop;) {
                 const size_t first = i * size;
                 try {
@@ -238,38 +247,52 @@ class Kernel {
         return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value);
     }
 
+    // Of each watched block: steps, warps, sectors and whether they were read; addresses of atomic operations; and of
+    // each buffer that was read or written its number, whether written, and the 4-byte words.
+    nb::dict watches() const {
+        nb::dict result;
+        for (const auto& [block, watch] : watches_) {
+            nb::list touched;
+            for (const auto& [key, units] : watch.touched) {
+                const bool is_fine = launch_.buffers[key.first].size <= kFineBytes;
+                const int64_t words = is_fine ? 1 : kSectorBytes / kWordBytes;
+                touched.append(nb::make_tuple(key.first, key.second, array_of(units.numbers(words))));
+            }
+            result[nb::int_(block)] =
+                nb::make_tuple(array_of(watch.steps), array_of(watch.warps), array_of(watch.sectors),
+                               array_of(watch.reads), array_of(watch.atomics), touched);
+        }
+        return result;
+    }
+
    private:
     Program program_;
     Launch launch_;
-    int64_t refused_ = -1;
-    std::string reason_;
+    std::map<int64_t, BlockWatch> watches_;
     std::vector<nb::ndarray<nb::numpy, nb::ro, nb::device::cpu>> kept_;
     std::vector<std::unique_ptr<Batch>> spare_;
 };
 
 }  // namespace
 
-void bind_formats(nb::module_& module);
-
 NB_MODULE(_engine, module) {
     module.attr("COMPILER") = __VERSION__;
     module.def("opcodes", [] {
         std::vector<std::string> names;
-        for (const auto& [name, builder] : builders()) names.push_back(name);
+        for (const auto& builder : builders()) names.push_back(builder.first);
         return names;
     });
-    bind_formats(module);
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
                       const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
                       const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,
-                      const std::vector<uint32_t>&, uint32_t>())
-        .def_prop_ro("refused", &Kernel::refused)
-        .def_prop_ro("reason", &Kernel::reason)
+                      const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&>())
+        .def_prop_ro("unsupported", &Kernel::unsupported)
         .def("add_buffer", &Kernel::add_buffer)
         .def("add_image", &Kernel::add_image)
-        .def("run", &Kernel::run);
+        .def("run", &Kernel::run)
+        .def("watches", &Kernel::watches);
 }
 
 }  // namespace kernrec

@@ -51,7 +51,8 @@ struct Instruction {
 
 enum class OperandKind : uint8_t {
     kNone, kRegister, kInteger, kF32Bits, kF64Bits, kDecimal, kSymbol, kSpecial, kAddress, kVector, kPair, kNegated, kLabel,
-    kTexel  // an image or tensor map, then coordinates
+    kTexel,  // an image or tensor map, then coordinates
+    kOther
 };
 
 // An operand as Python hands it over.
@@ -118,6 +119,7 @@ struct Program {
     std::vector<Special> specials;
     std::map<uint32_t, uint32_t> rows;   // by width: how many
     bool has_atomics = false;            // results may depend on the order of blocks
+    std::map<uint32_t, std::string> unsupported;  // by instruction that the engine does not know: what of it
     Row lane_address;                    // room for an address of one lane that an operation computes
     bool hands_over = false;             // blocks order accesses to global memory by release and acquire
     bool has_async_barriers = false;     // mbarriers or bulk copies

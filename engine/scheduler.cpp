@@ -55,6 +55,14 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
         positions_[lane] = live_[lane / kWarp] >> lane % kWarp & 1 ? 0 : kExited;
     std::fill(parked_.begin(), parked_.end(), 0);
     std::fill(tried_.begin(), tried_.end(), 0);
+    step_ = turn_ = room_ = 0;
+    watches_.clear();
+    if (!watched) return;
+    for (uint32_t block = 0; block < count; block++) {
+        const auto place = watched->find(block_numbers_[block]);
+        watches_.push_back(place == watched->end() ? nullptr : &place->second);
+        if (watches_.back()) room_ = kMostKept;
+    }
 }
 
 void Batch::update_live() {
@@ -189,6 +197,8 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
             counts.lanes[index] += there;
         }
         const BasicBlock& block = program.blocks[index];
+        step_++;
+        if (!block.goes_on) turn_ = step_;
         execute(block);
         finish(block, index, uniform, position);
         executed += block.count;

@@ -160,6 +160,7 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
             }
             batch.count_access(moved, at, bytes, kind);
         }
+        batch.watch(all, bytes, unit, kind);
         if (batch.races()) batch.check_races(moved, all, bytes, form.store, false);
     }
 }

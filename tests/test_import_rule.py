@@ -51,7 +51,6 @@ SUB_ROOMS = {
     "ptx": """
         ...
         execution
-        instructions
         state
         analysis
         ir
