@@ -3,24 +3,13 @@
 #include <cmath>
 
 #include "cost.h"
-#include "decoder.h"
-#include "lanes.h"
+#include "dispatch.h"
+#include "handovers.h"
 #include "number_formats.h"
+#include "pending.h"
 
 namespace kernrec {
 namespace {
-
-Space space_of(const Source& ins) {
-    for (const std::string& mark : ins.modifiers) {
-        if (mark == "global") return Space::kGlobal;
-        if (mark == "shared") return Space::kShared;
-        if (mark == "local") return Space::kLocal;
-        if (mark == "const") return Space::kConst;
-        if (mark == "param") return Space::kParam;
-        if (mark == "argument") return Space::kArgument;
-    }
-    return Space::kGeneric;
-}
 
 uint32_t elements_of(const Source& ins) {
     for (const std::string& mark : ins.modifiers)
@@ -61,6 +50,20 @@ void load(Batch& batch, const Instruction& ins) {
             }
         }
         batch.count_access(ins, at, bytes, AccessKind::kRead);
+    }
+    batch.watch(all, bytes, ins.unit, AccessKind::kRead);
+    if (Handovers* handovers = batch.handovers()) {
+        if (count == 1 && ins.list[0])
+            for (const Resolved& at : all)
+                for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+                    const uint32_t lane = uint32_t(__builtin_ctz(rest));
+                    const uint8_t* seen = handovers->overlooked(ins, at, lane, bytes);
+                    M value;
+                    if (!seen) continue;
+                    std::memcpy(&value, seen, sizeof value);
+                    batch.row<R>(ins.list[0])[at.warp * kWarp + lane] = R(value);
+                }
+        handovers->record(ins, all, bytes, false, false);
     }
     if (batch.races()) batch.check_races(ins, all, bytes, false, false);
 }
@@ -122,6 +125,8 @@ template <class T>
 void store(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.mode, count = uint32_t(ins.list.size());
     const std::vector<Resolved>& all = batch.access(ins, bytes, AccessKind::kWrite);
+    if (Handovers* handovers = batch.handovers())
+        for (const Resolved& at : all) handovers->keep(ins, at, bytes);
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {
             const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
@@ -132,6 +137,8 @@ void store(Batch& batch, const Instruction& ins) {
             }
         }
     for (const Resolved& at : all) batch.count_access(ins, at, bytes, AccessKind::kWrite);
+    batch.watch(all, bytes, ins.unit, AccessKind::kWrite);
+    if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, false);
     if (!batch.races()) return;
     bool agree = true;
     for (const Resolved& at : all)
@@ -166,8 +173,6 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     made.unit = bits / 8;
     made.mode = bits / 8 * elements;
 });
-const Registration kAsyncStore({"st.async", "red.async"},
-                               [](Decoder&, const Source&) { refuse("the engine does not know it yet"); });
 
 // Atomic operations: lanes with the same address take turns in order.
 
@@ -250,7 +255,9 @@ void atomic(Batch& batch, const Instruction& ins) {
         }
     }
     const bool merges = ins.modes[0];
+    if (Handovers* handovers = batch.handovers()) handovers->record(ins, all, bytes, true, true);
     for (const Resolved& at : all) batch.count_access(ins, at, ins.modes[1], AccessKind::kAtomic, merges);
+    batch.watch(all, ins.modes[1], ins.unit, AccessKind::kAtomic);
 }
 
 Run atomic_run(const std::string& type) {
@@ -321,12 +328,6 @@ void nothing(Batch&, const Instruction&) {}
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
-// fence: orders accesses, which are in order here. Those of proxies matter to race checks of tensor cores only.
-const Registration kFence({"fence"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.has("proxy")) refuse("a fence of proxies");
-    decoder.emit(nothing);
-});
-
 // Asynchronous copies
 
 void commit_copies(Batch& batch, const Instruction& ins) {
@@ -336,24 +337,8 @@ void commit_copies(Batch& batch, const Instruction& ins) {
 }
 
 void wait_for_copies(Batch& batch, const Instruction& ins) {
-    const bool all = ins.mode;
-    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
-        std::vector<Batch::Copies>& pending = batch.pending[warp];
-        size_t left = 0;
-        for (size_t i = 0; i < pending.size(); i++) {
-            Batch::Copies& copies = pending[i];
-            for (uint32_t rest = copies.mask & mask; rest; rest &= rest - 1) {
-                const uint32_t lane = __builtin_ctz(rest);
-                if (!all && int64_t(copies.group) >= int64_t(batch.committed[first + lane]) - ins.immediate) continue;
-                std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
-                copies.mask &= ~(1u << lane);
-            }
-            if (!copies.mask) continue;
-            if (left != i) pending[left] = copies;
-            left++;
-        }
-        pending.resize(left);
-    });
+    const std::optional<int64_t> allowed = ins.mode ? std::nullopt : std::optional<int64_t>(ins.immediate);
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
 
 // ins: a and immediate are the address in global memory, b and modes[1..2] that in shared memory; c: bytes to read, or e:
@@ -379,6 +364,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         std::memset(copies.data, 0, sizeof copies.data);
         started.push_back(pending.size() - 1);
     }
+    std::vector<Resolved> watched;  // sources that were read, of all warps
     auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
         const bool whole = (amount & (amount - 1)) == 0;
         const std::vector<Resolved> sources =
@@ -388,6 +374,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             last.immediate += amount - 1;
             batch.access_of(last, 1, AccessKind::kRead, only_warp, lanes);
         }
+        watched.insert(watched.end(), sources.begin(), sources.end());
         for (const Resolved& at : sources) {
             batch.count_access(from, at, amount, AccessKind::kRead);
             for (size_t i = 0; i < targets.size(); i++) {
@@ -402,6 +389,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     };
     if (!ins.c && !ins.e) {
         const std::vector<Resolved> sources = batch.access(from, bytes, AccessKind::kRead);
+        batch.watch(sources, bytes, bytes, AccessKind::kRead);
         size_t next = 0;
         for (const Resolved& at : sources) {
             batch.count_access(from, at, bytes, AccessKind::kRead);
@@ -414,7 +402,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         }
     } else {
         // Lanes that read the same amount make one request.
-        for (uint32_t amount = 1; amount <= bytes; amount++)
+        for (uint32_t amount = 1; amount <= bytes; amount++) {
             for (const Resolved& at : targets) {
                 uint32_t lanes = 0;
                 const uint32_t first = at.warp * kWarp;
@@ -427,6 +415,9 @@ void start_copies(Batch& batch, const Instruction& ins) {
                 }
                 if (lanes) fetch(amount, at.warp, lanes);
             }
+            batch.watch(watched, amount, amount, AccessKind::kRead);
+            watched.clear();
+        }
     }
     // Lanes of a warp may have committed different numbers of groups: one entry for each.
     for (size_t i = 0; i < targets.size(); i++) {
@@ -450,8 +441,9 @@ void start_copies(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kCopy({"cp"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.has("bulk") || ins.modifiers.empty() || ins.modifiers[0] != "async" || ins.has("mbarrier"))
-        refuse("the engine does not know it yet");
+    if (ins.has("bulk")) return decode_bulk(decoder, ins);
+    if (ins.modifiers.empty() || ins.modifiers[0] != "async") refuse();
+    if (ins.has("mbarrier")) return decode_arrival_after_copies(decoder, ins);
     if (ins.has("commit_group")) {
         decoder.emit(commit_copies);
         return;
@@ -511,6 +503,7 @@ void load_matrices(Batch& batch, const Instruction& ins) {
             std::memcpy(batch.row<uint32_t>(ins.list[i]) + at.warp * kWarp, ins.mode ? turned : words, sizeof words);
         }
     }
+    batch.watch(all, 16, 16, AccessKind::kRead);
     if (batch.races()) batch.check_races(ins, all, 16, false, false);
 }
 
@@ -520,6 +513,7 @@ void store_matrices(Batch& batch, const Instruction& ins) {
     batch.require_whole_warps(ins);
     const std::vector<Resolved>& all = batch.access(ins, 16, AccessKind::kWrite, lanes);
     for (const Resolved& at : all) batch.count_access(ins, at, 16, AccessKind::kWrite, false, true);
+    batch.watch(all, 16, 16, AccessKind::kWrite);
     if (batch.races()) batch.check_races(ins, all, 16, true, false);
     for (const Resolved& at : all)
         for (uint32_t i = 0; i < count; i++) {
@@ -577,4 +571,23 @@ const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source&
 });
 
 }  // namespace
+
+void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed) {
+    std::vector<Batch::Copies>& pending = batch.pending[warp];
+    size_t left = 0;
+    for (size_t i = 0; i < pending.size(); i++) {
+        Batch::Copies& copies = pending[i];
+        for (uint32_t rest = copies.mask & mask; rest; rest &= rest - 1) {
+            const uint32_t lane = uint32_t(__builtin_ctz(rest));
+            if (allowed && int64_t(copies.group) >= int64_t(batch.committed[warp * kWarp + lane]) - *allowed) continue;
+            std::memcpy(copies.places[lane], copies.data[lane], copies.bytes);
+            copies.mask &= ~(1u << lane);
+        }
+        if (!copies.mask) continue;
+        if (left != i) pending[left] = copies;
+        left++;
+    }
+    pending.resize(left);
+}
+
 }  // namespace kernrec

@@ -117,6 +117,12 @@ void Mbarriers::settle(SharedPlace place, BarrierPhase state) {
 
 // --- Tensor maps ---
 
+const char* tensor_element_name(TensorElement type) {
+    static constexpr const char* kNames[] = {"u8",  "u16", "u32", "s32", "u64",  "s64", "f16",
+                                             "f32", "f32", "f64", "bf16", "tf32", "tf32"};
+    return kNames[size_t(type)];
+}
+
 uint32_t TensorMap::element_bytes() const {
     static constexpr uint8_t kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4};
     return kBytes[size_t(type)];
@@ -394,7 +400,6 @@ void BulkCopy::fetch() {
 void BulkCopy::store() {
     fetch();
     for (const CopySide& target : targets) target.write(data, reduction, type);
-    if (on_store) on_store();
 }
 
 void BulkGroups::commit(uint32_t thread) {
@@ -419,15 +424,18 @@ void BulkGroups::finish_all() {
     clear();
 }
 
-int64_t BulkGroups::thread_that_reads() const {
-    const auto reads = [](const std::vector<BulkCopy>& group) {
-        return std::any_of(group.begin(), group.end(), [](const BulkCopy& copy) { return !copy.fetched; });
+const BulkCopy* BulkGroups::unfinished() const {
+    const auto reading = [](const std::vector<BulkCopy>& group) -> const BulkCopy* {
+        for (const BulkCopy& copy : group)
+            if (!copy.fetched && !copy.reading.empty()) return &copy;
+        return nullptr;
     };
     for (const auto& [thread, group] : open_)
-        if (reads(group)) return thread;
+        if (const BulkCopy* copy = reading(group)) return copy;
     for (const auto& [thread, groups] : committed_)
-        if (std::any_of(groups.begin(), groups.end(), reads)) return thread;
-    return -1;
+        for (const auto& group : groups)
+            if (const BulkCopy* copy = reading(group)) return copy;
+    return nullptr;
 }
 
 void AsyncEngine::start(std::function<void()> finish, std::vector<SharedPlace> barriers) {

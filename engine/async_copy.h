@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -78,7 +79,8 @@ class Mbarriers {
     bool passed(SharedPlace place, uint32_t parity) const;
     BarrierPhase phase(SharedPlace place) const { return barrier_phase(load(place)); }
     uint64_t completed_phases() const { return completed_; }
-    void clear() { initialized_.clear(), completed_ = 0; }
+    // Forget the barriers of the last batch; phases are counted on.
+    void start_batch() { initialized_.clear(); }
 
  private:
     uint64_t load(SharedPlace place) const;
@@ -111,6 +113,8 @@ enum class TensorElement : uint8_t {
     kTf32,
     kTf32Ftz
 };
+
+const char* tensor_element_name(TensorElement type);  // without `.ftz`
 
 // A tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous.
 struct TensorMap {
@@ -194,7 +198,11 @@ struct BulkCopy {
     std::vector<uint8_t> data = {};
     bool fetched = false;
     std::function<void()> on_fetch = {};  // called when the source was read
-    std::function<void()> on_store = {};  // called when the targets were written
+    uint32_t lane = 0, site = 0;          // thread of the batch and instruction that started it
+    // Bytes of the batch's shared memory that it reads and writes: the first, and the one after the last.
+    std::optional<std::pair<size_t, size_t>> source_span = {};
+    std::vector<std::pair<size_t, size_t>> target_spans = {};
+    std::vector<uint32_t> reading = {};  // pieces of the source that races are checked for
 
     void fetch();
     void store();
@@ -208,8 +216,8 @@ class BulkGroups {
     // Finish all groups of a thread except its `allowed` newest; with `only_read`, only read their sources.
     void wait(uint32_t thread, size_t allowed, bool only_read);
     void finish_all();
-    // A thread with a copy that still reads; -1 if there is none.
-    int64_t thread_that_reads() const;
+    // A copy whose read races are checked for and that still reads, or null.
+    const BulkCopy* unfinished() const;
     void clear() { open_.clear(), committed_.clear(); }
 
  private:

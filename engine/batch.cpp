@@ -8,13 +8,15 @@
 #include <tuple>
 
 #include "cost.h"
+#include "handovers.h"
 #include "lanes.h"
+#include "pending.h"
+#include "text.h"
 
 namespace kernrec {
 
 namespace {
 
-constexpr uint32_t kRankShift = 24;  // an address of shared memory from here on names another block of a cluster
 constexpr size_t kAlignment = 64;
 
 uint32_t padded(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -22,12 +24,6 @@ uint32_t padded(uint32_t bytes) { return (bytes + 15) / 16 * 16; }
 const char* name_of(Space space) {
     constexpr const char* names[] = {"generic", "global", "shared", "local", "const", "param", "argument"};
     return names[size_t(space)];
-}
-
-std::string hex(uint64_t value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-    return text;
 }
 
 }  // namespace
@@ -42,8 +38,10 @@ void Counts::merge(const Counts& other) {
             add(to.sectors[kind], from.sectors[kind]);
             add(to.requests[kind], from.requests[kind]);
             add(to.bytes[kind], from.bytes[kind]);
+            add(to.passes[kind], from.passes[kind]);
         }
         add(to.atomics, from.atomics);
+        add(to.turns, from.turns);
     };
     buffers.resize(other.buffers.size());
     for (size_t i = 0; i < buffers.size(); i++) add_buffer(buffers[i], other.buffers[i]);
@@ -107,8 +105,21 @@ Batch::Batch(const Program& program, const Launch& launch) : program(program), l
     counts.warps.resize(program.blocks.size());
     counts.lanes.resize(program.blocks.size());
     for (const BasicBlock& block : program.blocks) has_spins_ |= block.spins;
-    if (launch.check_races)
-        races_ = std::make_unique<RaceDetector>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block);
+    phase_waits_.resize(lanes);
+    cluster_arrivals_.resize(lanes);
+    cluster_waits_.resize(lanes);
+    cluster_waiting_.resize(lanes);
+    const bool by_phases = program.has_async_barriers || cluster_blocks() > 1 || program.hands_over;
+    if (launch.check_races && by_phases) {
+        auto phases = std::make_unique<PhaseRaces>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block,
+                                                   cluster_blocks());
+        phase_races_ = phases.get();
+        races_ = std::move(phases);
+        if (program.hands_over) handovers_ = std::make_unique<Handovers>(*this, phase_races_->clocks);
+    } else if (launch.check_races) {
+        races_ = std::make_unique<BarrierRaces>(launch.shared_bytes, launch.blocks_per_batch, warps_per_block);
+    }
+    work_ = std::make_unique<Pending>(*this);
     if (launch.checks) checks_ = std::make_unique<Checks>(*this);
     fill_constants();
 }
@@ -141,6 +152,20 @@ void Batch::fill_constants() {
 int64_t Batch::special(const std::string& name, uint32_t lane) const {
     const uint32_t thread = lane % (warps_per_block * kWarp);
     const int64_t block = block_numbers_[lane / (warps_per_block * kWarp)];
+    uint32_t clusters[3];
+    for (int axis = 0; axis < 3; axis++) clusters[axis] = launch.grid[axis] / launch.cluster[axis];
+    int64_t cluster = 0, rank = 0;
+    {
+        int64_t scale = 1, width = 1, rest = block;
+        for (int axis = 0; axis < 3; axis++) {
+            const int64_t position = rest % launch.grid[axis];
+            rest /= launch.grid[axis];
+            cluster += position / launch.cluster[axis] * scale;
+            rank += position % launch.cluster[axis] * width;
+            scale *= clusters[axis];
+            width *= launch.cluster[axis];
+        }
+    }
     const size_t dot = name.find('.');
     if (dot != std::string::npos) {
         const std::string base = name.substr(0, dot);
@@ -150,10 +175,12 @@ int64_t Batch::special(const std::string& name, uint32_t lane) const {
             return axis == 2 ? linear : linear % extents[axis];
         };
         if (base == "%tid") return along(thread, launch.block);
-        if (base == "%ctaid" || base == "%clusterid") return along(block, launch.grid);
+        if (base == "%ctaid") return along(block, launch.grid);
         if (base == "%ntid") return launch.block[axis];
-        if (base == "%nctaid" || base == "%nclusterid") return launch.grid[axis];
-        return base == "%cluster_nctaid";  // one block in a cluster: its coordinates are 0
+        if (base == "%nctaid") return launch.grid[axis];
+        if (base == "%nclusterid") return clusters[axis];
+        if (base == "%cluster_nctaid") return launch.cluster[axis];
+        return base == "%clusterid" ? along(cluster, clusters) : along(rank, launch.cluster);
     }
     const uint32_t bit = 1u << thread % kWarp;
     if (name == "%laneid") return thread % kWarp;
@@ -164,7 +191,8 @@ int64_t Batch::special(const std::string& name, uint32_t lane) const {
     if (name == "%lanemask_le") return (bit - 1) | bit;
     if (name == "%lanemask_ge") return uint32_t(~(bit - 1));
     if (name == "%lanemask_gt") return uint32_t(~((bit - 1) | bit));
-    return name == "%cluster_nctarank";
+    if (name == "%cluster_ctarank") return rank;
+    return name == "%cluster_nctarank" ? cluster_blocks() : cluster_blocks() > 1;
 }
 
 void Batch::fill_specials() {
@@ -271,10 +299,24 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
             for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = region.bytes + (raw[lane] - start);
             return true;
         }
-        case Space::kShared:
+        case Space::kShared: {
+            const uint32_t own = block_of(at.warp);
+            if (high >> kRankShift) {  // of another block of the cluster
+                for (uint32_t lane = 0; lane < kWarp; lane++) {
+                    const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
+                    if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes) return false;
+                    const uint32_t block = rank < 0 ? own : own - own % cluster_blocks() + uint32_t(rank);
+                    at.addresses[lane] = int64_t(flat({block, uint32_t(byte)}));
+                    at.places[lane] = shared_.data() + at.addresses[lane];
+                }
+                at.base = 0;
+                return true;
+            }
             if (!within(0, launch.shared_bytes)) return false;
-            base = shared(block_of(at.warp));
+            base = shared(own);
+            at.base = flat({own, 0});
             break;
+        }
         case Space::kLocal:
         case Space::kArgument: {
             const bool local = space == Space::kLocal;
@@ -318,7 +360,9 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
             if (!resolve_warp(ins, bytes, write, narrow, one)) fail_access(ins, bytes, write, lanes_of_warp);
             bool joined = false;
             for (Resolved& other : resolved_) {
-                if (other.warp != one.warp || other.space != one.space || other.buffer != one.buffer) continue;
+                if (other.warp != one.warp || other.space != one.space || other.buffer != one.buffer ||
+                    other.base != one.base)
+                    continue;
                 const uint32_t lane = __builtin_ctz(one.mask);
                 other.mask |= one.mask;
                 other.addresses[lane] = one.addresses[lane];
@@ -472,6 +516,15 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                 default: refuse(part, space, nullptr, 0, 0);
             }
             const int64_t end = int64_t(start + size);
+            if (space == Space::kShared && high >> kRankShift) {
+                for (const Lane& lane : part) {
+                    const int64_t rank = (lane.signed_address >> kRankShift) - 1;
+                    const int64_t byte = lane.signed_address & ((1 << kRankShift) - 1);
+                    if (rank < -1 || rank >= int64_t(batch.cluster_blocks()) || byte + bytes > size)
+                        refuse(part, space, region.c_str(), start, size);
+                }
+                return;
+            }
             if (low < int64_t(start) || high > end - int64_t(bytes)) refuse(part, space, region.c_str(), start, size);
             if (write && !writable)
                 batch.fail(batch.coordinates(part[0].number) + " writes to " + region + ", which is read-only");
@@ -529,8 +582,8 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
 }
 
 void Batch::check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
-                        bool) {
-    if (races_) races_->record(ins.source, all, bytes, write, agree);
+                        bool is_copy) {
+    if (races_) races_->record(ins.source, all, bytes, write, agree, is_copy);
 }
 
 void Batch::resolve(const WarpAccess& access, uint8_t* (&places)[kWarp]) {
@@ -567,9 +620,96 @@ void Batch::record(const WarpAccess& access) {
     Instruction ins;
     ins.source = source;
     count_access(ins, at, access.bytes, access.kind, false, access.rows_of_matrices);
+    at.base = flat({block_of(access.warp), 0});
     if (checks_) checks_->record(*this, ins, {at}, access.bytes, access.kind, true);
     if (races_ && access.space == Space::kShared)
-        races_->record(source, {at}, access.bytes, access.kind != AccessKind::kRead, false);
+        races_->record(source, {at}, access.bytes, access.kind != AccessKind::kRead, false, access.is_async_copy);
+}
+
+SharedPlace Batch::shared_place(const Resolved& at, uint32_t lane) const {
+    const size_t place = at.base + size_t(at.addresses[lane % kWarp]);
+    return {uint32_t(place / shared_stride_), uint32_t(place % shared_stride_)};
+}
+
+std::vector<LanePlace> Batch::shared_places(const Instruction& ins, uint32_t bytes, bool write) {
+    const std::vector<Resolved>& all = access(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead);
+    std::vector<LanePlace> places;
+    const Resolved* wrong = nullptr;
+    for (const Resolved& at : all) {
+        if (at.space != Space::kShared) {
+            if (!wrong || std::tie(at.space, at.buffer) < std::tie(wrong->space, wrong->buffer)) wrong = &at;
+            continue;
+        }
+        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+            const uint32_t lane = at.warp * kWarp + uint32_t(__builtin_ctz(rest));
+            places.push_back({lane, shared_place(at, lane)});
+        }
+    }
+    if (wrong) {
+        const std::string region = wrong->space == Space::kGlobal  ? launch.buffers[wrong->buffer].name
+                                   : wrong->space == Space::kLocal ? "local memory"
+                                   : wrong->space == Space::kConst ? "constant memory"
+                                                                   : "parameters";
+        fail(wrong->warp, uint32_t(__builtin_ctz(wrong->mask)), "gives an address in " + region + ", not in shared memory");
+    }
+    std::sort(places.begin(), places.end(), [](const LanePlace& a, const LanePlace& b) { return a.lane < b.lane; });
+    return places;
+}
+
+Resolved Batch::resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write) {
+    Instruction ins;
+    ins.space = space;
+    ins.a = program.lane_address;
+    ins.source = source;
+    row<uint64_t>(ins.a)[lane] = address;
+    return access_of(ins, bytes, write ? AccessKind::kWrite : AccessKind::kRead, lane / kWarp, 1u << lane % kWarp).at(0);
+}
+
+std::string Batch::place_name(SharedPlace place) const {
+    const uint32_t blocks = cluster_blocks();
+    return "byte " + std::to_string(place.byte) + " of shared memory" +
+           (blocks > 1 ? " of the cluster's block " + std::to_string(place.block % blocks) : "");
+}
+
+uint64_t Batch::value(const Row& row, uint32_t lane) {
+    switch (row.width) {
+        case 64: return this->row<uint64_t>(row)[lane];
+        case 32: return this->row<uint32_t>(row)[lane];
+        case 16: return this->row<uint16_t>(row)[lane];
+        case 8: return this->row<uint8_t>(row)[lane];
+        default: return flags(row)[lane / kWarp] >> lane % kWarp & 1;
+    }
+}
+
+void Batch::put_value(const Row& row, uint32_t lane, uint64_t value) {
+    switch (row.width) {
+        case 64: this->row<uint64_t>(row)[lane] = value; break;
+        case 32: this->row<uint32_t>(row)[lane] = uint32_t(value); break;
+        case 16: this->row<uint16_t>(row)[lane] = uint16_t(value); break;
+        default: this->row<uint8_t>(row)[lane] = uint8_t(value); break;
+    }
+}
+
+void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind) {
+    if (moved.empty()) return;
+    std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) { return a.address < b.address; });
+    if (launch.watch) watch_bulk(moved, lane, kind);
+    if (!launch.count) return;
+    uint64_t sectors = 0, bytes = 0, next = 0;  // the first sector that was not counted
+    for (const Moved& part : moved) {
+        const uint64_t first = std::max(part.address >> 5, next), end = ((part.address + part.bytes - 1) >> 5) + 1;
+        if (end > first) sectors += end - first, next = end;
+        bytes += part.bytes;
+    }
+    BufferCounts& buffer = counts.buffers[(moved[0].address >> kBufferShift) - 1];
+    buffer.sectors[size_t(kind)].add(sectors);
+    buffer.requests[size_t(kind)].add(1);
+    buffer.bytes[size_t(kind)].add(bytes);
+}
+
+void Batch::count_bulk_shared(uint64_t bytes, AccessKind kind) {
+    constexpr const char* names[] = {"bulk.shared_read_bytes", "bulk.shared_write_bytes", "bulk.shared_atomic_bytes"};
+    if (launch.count) counts.named[names[size_t(kind)]] += bytes;
 }
 
 uint8_t* Batch::global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) {
@@ -579,7 +719,7 @@ uint8_t* Batch::global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t 
                              ", which is in no buffer");
     const Region& region = launch.buffers[number - 1];
     const uint64_t within = address - (number << kBufferShift);
-    if (within + bytes > region.size)
+    if (bytes > region.size || within > region.size - bytes)
         fail(warp, lane, "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(within) + " of " +
                              region.name + ", which has " + std::to_string(region.size) + " bytes (address " +
                              hex(address) + ")");

@@ -3,9 +3,12 @@
 
 #include <cstring>
 
+#include "async_copy.h"
 #include "checks.h"
+#include "phase_races.h"
 #include "program.h"
 #include "races.h"
+#include "watch.h"
 
 namespace kernrec {
 
@@ -19,8 +22,8 @@ struct Counter {
 };
 
 struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3];  // by AccessKind
-    Counter atomics;
+    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes of L1 if the launch is watched
+    Counter atomics, turns;
 };
 
 struct Counts {
@@ -40,7 +43,30 @@ struct Resolved {
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
     int64_t addresses[kWarp];  // within the space
+    size_t base = 0;           // of shared memory: from an address to its byte of the batch's shared memory
     uint8_t* places[kWarp];
+};
+
+// Call a function with (warp, byte of the batch's shared memory) for each lane that accesses shared memory.
+template <class Each>
+void each_shared_lane(const std::vector<Resolved>& all, Each each) {
+    for (const Resolved& at : all) {
+        if (at.space != Space::kShared) continue;
+        for (uint32_t rest = at.mask; rest; rest &= rest - 1)
+            each(at.warp, at.base + size_t(at.addresses[__builtin_ctz(rest)]));
+    }
+}
+
+struct Pending;
+struct PhaseTest;
+class Handovers;
+
+// Which lane means which byte of shared memory, its own block's or another one's of the cluster.
+struct LanePlace {
+    uint32_t lane;  // of the batch
+    SharedPlace place;
+
+    uint32_t warp() const { return lane / kWarp; }
 };
 
 constexpr uint8_t kPoisonByte = 0xFF;  // unwritten shared and local memory: NaN as a float, -1 as an integer
@@ -95,6 +121,49 @@ class Batch : public Memory {
     void check_races(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                      bool is_copy = false);
     bool races() const { return races_ != nullptr; }
+    RaceDetector* race_detector() { return races_.get(); }
+    // The detector of kernels whose warps are ordered by barriers in shared memory, or null.
+    PhaseRaces* phase_races() { return phase_races_; }
+    // Races in global memory between blocks that release and acquire, or null.
+    Handovers* handovers() { return handovers_.get(); }
+    // Work beside the threads: copies, products of warpgroups and of tensor memory.
+    Pending& work() { return *work_; }
+
+    // Where the lanes that run an instruction access shared memory; throws Fault if one means another memory.
+    std::vector<LanePlace> shared_places(const Instruction& ins, uint32_t bytes, bool write = false);
+    // Resolve one access of one lane at an address that an operation computed.
+    Resolved resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write);
+    SharedPlace shared_place(const Resolved& at, uint32_t lane) const;
+    size_t flat(SharedPlace place) const { return size_t(place.block) * shared_stride_ + place.byte; }
+    uint32_t shared_stride() const { return shared_stride_; }
+    uint8_t* bytes_at(SharedPlace place) { return shared_.data() + flat(place); }
+    std::string place_name(SharedPlace place) const;
+    uint32_t cluster_blocks() const { return launch.cluster_blocks(); }
+    uint32_t lane_block(uint32_t lane) const { return lane / (warps_per_block * kWarp); }
+    int64_t block_number(uint32_t block) const { return block_numbers_[block]; }
+    // The value of a lane of a row of any width, without its sign.
+    uint64_t value(const Row& row, uint32_t lane);
+    void put_value(const Row& row, uint32_t lane, uint64_t value);
+    // Fail with a lane's block and thread in front.
+    [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) { fail(lane / kWarp, lane % kWarp, text); }
+    // Count what a bulk copy of a lane moves: bytes in global memory from each address on, or bytes in shared memory.
+    struct Moved {
+        uint64_t address, bytes;
+    };
+    void count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind);
+    void count_bulk_shared(uint64_t bytes, AccessKind kind);
+
+    // Keep what watched blocks access: `bytes` of each lane, in elements of `unit` bytes.
+    void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
+    // The watch of a warp's thread block, or null.
+    BlockWatch* watch_of(uint32_t warp);
+    void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
+    void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
+    // Append a request of a warp: addresses of atomic operations, or sectors.
+    void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
+    // Append sectors, which are sorted here.
+    void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
+    std::map<int64_t, BlockWatch>* watched = nullptr;  // by number of the block; each belongs to one batch at a time
 
     // cp.async: copies of each warp that were started and not yet waited for, in order. The bytes reach shared memory
     // only when the thread waits: a kernel that forgets to wait reads what was there before.
@@ -143,6 +212,18 @@ class Batch : public Memory {
     void update_live();
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
+    bool incomplete_warpgroup(uint32_t warp, int32_t position) const;
+    // Of lanes before a test of a phase, those that may run it; the others pause.
+    uint32_t ready(const PhaseTest& test, uint32_t warp, uint32_t mask);
+    bool all_ready(const PhaseTest& test, int32_t position);
+    void wake();
+    bool advance_work();
+    void break_stall();
+    [[noreturn]] void fail_stalled();
+    void reach_cluster_barrier(const BasicBlock& block, uint32_t warp, uint32_t mask, uint32_t after);
+    void release_blocks();
+    void release_clusters();
+    void end_blocks(const BasicBlock& block);
 
     uint8_t* arena_ = nullptr;
     std::map<uint32_t, size_t> bases_;
@@ -166,6 +247,28 @@ class Batch : public Memory {
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
+    std::vector<BlockWatch*> watches_;  // of the blocks of the present batch
+    int64_t step_ = 0, turn_ = 0;       // runs of basic blocks; the one in which the present piece of code began
+    int64_t room_ = 0;                  // sectors that the batch may still keep
+    PhaseRaces* phase_races_ = nullptr;
+    std::unique_ptr<Handovers> handovers_;
+    std::unique_ptr<Pending> work_;
+    // Lanes that wait for phases of barriers in shared memory.
+    struct PhaseWait {
+        bool paused = false;   // its phase did not complete when it was last looked at
+        bool expired = false;  // its next test may fail
+        int64_t tried = -1;    // where races are checked: the barrier whose test failed at once
+        const PhaseTest* test = nullptr;
+        SharedPlace awaited{};
+    };
+    std::vector<PhaseWait> phase_waits_;
+    uint32_t paused_ = 0;      // how many
+    uint64_t completed_ = 0;   // phases that were complete when lanes were last woken
+    uint32_t expiries_ = 0;    // time limits since then
+    // Barriers of clusters.
+    std::vector<int64_t> cluster_arrivals_, cluster_waits_;
+    std::vector<uint8_t> cluster_waiting_;
+    uint32_t cluster_waiters_ = 0;
 };
 
 }  // namespace kernrec

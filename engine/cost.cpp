@@ -1,6 +1,7 @@
 #include "cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kernrec {
 
@@ -107,6 +108,20 @@ Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, b
         result.ideal++;
     }
     return result;
+}
+
+uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes) {
+    int64_t values[32];
+    const uint32_t count = sorted(addresses, mask, values);
+    uint32_t turns = 0, most = 0, same = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const bool new_sector = i > 0 && values[i] >> 5 != values[i - 1] >> 5;
+        const bool new_element = i > 0 && values[i] / bytes != values[i - 1] / bytes;
+        if (new_sector) turns += std::exchange(most, 0);
+        same = new_element ? 1 : same + 1;
+        most = std::max(most, same);
+    }
+    return turns + most;
 }
 
 uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes) {

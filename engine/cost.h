@@ -20,6 +20,10 @@ struct Wavefronts {
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic);
 
+// Turns that atomic operations on elements of some bytes take: lanes at one element take turns, elements of a sector are
+// operated on together.
+uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes);
+
 // Sectors of local memory: a word of it is stored lane after lane.
 uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 

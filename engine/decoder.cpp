@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
 
 #include "lanes.h"
 
@@ -237,16 +239,37 @@ Instruction& Decoder::emit(Run run) {
     Instruction& ins = block_->code.emplace_back();
     ins.run = run;
     ins.source = source;
-    const Source& from = program_.sources[source];
-    if (from.guard >= 0) {
-        Operand guard;
-        guard.kind = OperandKind::kRegister;
-        guard.id = uint32_t(from.guard);
-        ins.guard = plain(guard);
-        if (ins.guard.width != 1) refuse("a guard that is not a predicate");
-        ins.guard_inverted = from.guard_inverted;
-    }
+    guard(ins);
     return ins;
+}
+
+void Decoder::guard(Instruction& ins) {
+    const Source& from = program_.sources[source];
+    if (from.guard < 0) return;
+    Operand guard;
+    guard.kind = OperandKind::kRegister;
+    guard.id = uint32_t(from.guard);
+    ins.guard = plain(guard);
+    if (ins.guard.width != 1) refuse("a guard that is not a predicate");
+    ins.guard_inverted = from.guard_inverted;
+}
+
+Row Decoder::value(const Operand& operand, std::string_view type) {
+    const uint32_t width = width_of(type);
+    if (operand.kind != OperandKind::kRegister && operand.kind != OperandKind::kSpecial) return read(operand, type);
+    const Row row = plain(operand);
+    if (row.width < width || (width == 1) != (row.width == 1))
+        refuse("a ." + std::string(type) + " operand does not fit a " + std::to_string(row.width) + "-bit register");
+    return row;
+}
+
+Instruction Decoder::access(const Operand& address, Space space) {
+    Instruction made;
+    made.source = source;
+    std::tie(made.a, made.immediate) = this->address(address);
+    made.space = space;
+    guard(made);
+    return made;
 }
 
 namespace {
@@ -294,6 +317,28 @@ void Decoder::instruction(BasicBlock& block) {
     (void)block;
 }
 
+// Registers that wgmma.mma_async computes with must not be accessed while it may be in flight. All accesses of a basic
+// block from one wgmma instruction to the next are known before it runs: one operation in front of them checks them.
+void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
+    std::vector<Row> rows;
+    std::vector<uint32_t> sources;
+    std::set<uint32_t> ids;
+    const std::function<void(const Operand&, uint32_t)> visit = [&](const Operand& operand, uint32_t number) {
+        if (operand.kind == OperandKind::kRegister && watched_[operand.id] && ids.insert(operand.id).second) {
+            rows.push_back(plain(operand));
+            sources.push_back(number);
+        }
+        for (const Operand& item : operand.items) visit(item, number);
+    };
+    for (uint32_t number = first; number < stop && program_.sources[number].opcode != "wgmma"; number++)
+        for (const Operand& operand : program_.sources[number].operands) visit(operand, number);
+    if (rows.empty()) return;
+    Instruction& made = emit(touch_warpgroup_registers);
+    made.guard = {};
+    made.list = std::move(rows);
+    made.modes = std::move(sources);
+}
+
 void Decoder::end(BasicBlock& block) {
     const Source& from = ins();
     block.end_source = source;
@@ -319,6 +364,12 @@ void Decoder::end(BasicBlock& block) {
         block.end = End::kExit;
     } else if (from.opcode == "trap") {
         block.end = End::kTrap;
+    } else if (from.opcode == "barrier" && !from.modifiers.empty() && from.modifiers[0] == "cluster") {
+        if (!from.has("arrive") && !from.has("wait")) refuse();
+        block.end = End::kBarrier;
+        block.cluster_barrier = from.has("arrive") ? 1 : 2;
+    } else if (from.opcode == "call") {
+        refuse("of a pointer, a function that calls itself, or one without a body");
     } else if (from.opcode == "bar" || from.opcode == "barrier") {
         std::vector<std::string> marks;
         for (const std::string& mark : from.modifiers)
@@ -350,17 +401,47 @@ void Decoder::end(BasicBlock& block) {
     }
 }
 
+void Decoder::refuse_when_run(const std::string& text) {
+    program_.unsupported[source] = text;
+    Instruction& made = block_->code.emplace_back();
+    made.source = source;
+    made.run = [](Batch& batch, const Instruction& ins) {
+        throw Fault(FaultKind::kUnsupported, ins.source, batch.program.unsupported.at(ins.source));
+    };
+}
+
 void Decoder::decode() {
+    watched_.resize(widths_.size());
+    bool watches = false;
+    for (const Source& from : program_.sources) {
+        program_.has_async_barriers |= from.opcode == "mbarrier" || from.has("bulk");
+        program_.has_tensor_fences |= from.opcode == "tcgen05" && !from.modifiers.empty() && from.modifiers[0] == "fence";
+        if (from.opcode != "wgmma" || !from.has("mma_async")) continue;
+        for (size_t i = 0; i < std::min<size_t>(2, from.operands.size()); i++)
+            if (from.operands[i].kind == OperandKind::kVector)
+                for (const Operand& item : from.operands[i].items)
+                    if (item.kind == OperandKind::kRegister) watches = watched_[item.id] = true;
+    }
     for (BasicBlock& block : program_.blocks) {
         block_ = &block;
+        block.warpgroup_synchronous = program_.sources[block.first].opcode == "wgmma";
         const uint32_t stop = block.first + block.count;
         for (source = block.first; source < stop; source++) {
+            if (watches && (source == block.first || program_.sources[source - 1].opcode == "wgmma"))
+                watch_warpgroup_registers(source, stop);
             const bool last = source + 1 == stop && block.end != End::kNone;
-            if (last) {
-                used_scratch_.clear();
-                end(block);
-            } else {
-                instruction(block);
+            const size_t before = block.code.size();
+            try {
+                if (last) {
+                    used_scratch_.clear();
+                    end(block);
+                } else {
+                    instruction(block);
+                }
+            } catch (const Unsupported& error) {
+                block.code.resize(before);
+                refuse_when_run(error.what());
+                if (last) block.end = End::kNone;
             }
         }
         source = block.first;
@@ -369,7 +450,11 @@ void Decoder::decode() {
             const Operand& mask = first.operands.back();
             if (mask.kind == OperandKind::kRegister || mask.kind == OperandKind::kSpecial) {
                 block.mask = plain(mask);
-                if (block.mask.width != 32) refuse("a mask that is not of 32 bits");
+                if (block.mask.width != 32) {
+                    block.mask = {};
+                    block.code.clear();
+                    refuse_when_run("a mask that is not of 32 bits");
+                }
             } else if (mask.kind == OperandKind::kInteger && uint32_t(mask.value) != ~0u) {
                 block.mask = constant(32, uint32_t(mask.value));
             }

@@ -17,7 +17,7 @@ class Decoder {
    public:
     Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths);
 
-    // Decode all basic blocks; throws Unsupported, with the instruction in `source`.
+    // Decode all basic blocks. An instruction that the engine does not know fails when it is run.
     void decode();
     uint32_t source = 0;
 
@@ -36,6 +36,17 @@ class Decoder {
     Row constant(uint32_t width, uint64_t bits);
     Row scratch(uint32_t width);
     Row carry(uint32_t which);
+    // The row of a value that an operation reads lane by lane: a register of at least the width of a type, or a constant.
+    Row value(const Operand& operand, std::string_view type);
+    // An access through an address, with the guard of the instruction, for operations that make several.
+    Instruction access(const Operand& address, Space space);
+    // Room for an address of one lane that an operation computes.
+    void need_lane_address() {
+        if (!program_.lane_address) program_.lane_address = new_row(64);
+    }
+    BasicBlock& block() { return *block_; }
+    const Launch& launch() const { return launch_; }
+    const Program& program() const { return program_; }
 
     // Append an operation of the instruction that is being decoded, with its guard.
     Instruction& emit(Run run);
@@ -48,6 +59,10 @@ class Decoder {
     Row new_row(uint32_t width);
     void instruction(BasicBlock& block);
     void end(BasicBlock& block);
+    void refuse_when_run(const std::string& text);
+    void watch_warpgroup_registers(uint32_t first, uint32_t stop);
+    void guard(Instruction& ins);
+    std::vector<bool> watched_;  // by register: wgmma.mma_async computes with it
 
     Program& program_;
     const Launch& launch_;
@@ -72,6 +87,9 @@ struct Registration {
         for (const char* opcode : opcodes) builders()[opcode] = builder;
     }
 };
+
+// The operation that checks accesses to registers of wgmma.mma_async: `list` has their rows, `modes` the instructions.
+void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);
 [[noreturn]] void refuse(const std::string& text = "");

@@ -25,6 +25,7 @@ inline Space space_of(const Source& ins) {
            : ins.has("local")  ? Space::kLocal
            : ins.has("const")  ? Space::kConst
            : ins.has("param")  ? Space::kParam
+           : ins.has("argument") ? Space::kArgument
                                : Space::kGeneric;
 }
 
@@ -36,6 +37,46 @@ auto form_from(Parse parse, const Source& ins) {
     } catch (const UnsupportedForm& form) {
         refuse(form.what());
     }
+}
+
+// Rows of the registers of a fragment; all have the width of a register of the type.
+std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType type, int registers, bool write);
+
+constexpr size_t kMostRegisters = 128;
+
+// Pointers to the registers of one warp, from a list of rows.
+template <class Word>
+struct Fragments {
+    Word* registers[kMostRegisters];
+    Fragments(Batch& batch, const std::vector<Row>& rows, uint32_t first_lane) {
+        for (size_t i = 0; i < rows.size(); ++i) registers[i] = batch.row<Word>(rows[i]) + first_lane;
+    }
+    Word* const* from(size_t i) const { return registers + i; }
+};
+
+// Builders in other files: `cp.async.bulk` and the like, and `cp.async.mbarrier.arrive`.
+void decode_bulk(Decoder& decoder, const Source& ins);
+void decode_arrival_after_copies(Decoder& decoder, const Source& ins);
+
+// Call a function with the number in the batch of each lane that runs an instruction.
+template <class Each>
+void each_lane(Batch& batch, const Instruction& ins, Each each) {
+    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) each(first + uint32_t(__builtin_ctz(rest)));
+    });
+}
+
+// An operation whose parameters are a struct, which `form_of` returns.
+template <class Form>
+Instruction& emit_form(Decoder& decoder, Run run, Form form) {
+    Instruction& made = decoder.emit(run);
+    made.form = std::make_shared<const Form>(std::move(form));
+    return made;
+}
+
+// The value of a lane at an address operand, offset included.
+inline uint64_t address_at(Batch& batch, const Instruction& access, uint32_t lane) {
+    return batch.value(access.a, lane) + uint64_t(access.immediate);
 }
 
 template <class Form>

@@ -152,10 +152,22 @@ struct Neg {
     }
 };
 template <class T>
+struct Same {
+    static T apply(T a) { return a; }
+};
+template <class T>
 struct Abs {
     static T apply(T a) {
         if constexpr (std::is_floating_point_v<T>) return std::fabs(a);
         else return {uint16_t(a.bits & 0x7FFF)};
+    }
+};
+// The value with its sign changed where another one is negative; NaN stays.
+template <class T>
+struct FlipSign {
+    static T apply(T value, T by) {
+        if (std::isnan(Format<T>::value(value)) || !std::signbit(Format<T>::value(by))) return value;
+        return Neg<T>::apply(value);
     }
 };
 template <class T>
@@ -332,8 +344,10 @@ Run of_type(const std::string& type, bool ftz) {
     if (type == "f16x2")
         return ftz ? lanewise<Pairs<Ftz<Op<Half>>, Half, uint32_t>, uint32_t, sources>()
                    : lanewise<Pairs<Op<Half>, Half, uint32_t>, uint32_t, sources>();
-    if (type == "bf16" && !ftz) return lanewise<Op<Bfloat>, Bfloat, sources>();
-    if (type == "bf16x2" && !ftz) return lanewise<Pairs<Op<Bfloat>, Bfloat, uint32_t>, uint32_t, sources>();
+    if (type == "bf16") return ftz ? lanewise<Ftz<Op<Bfloat>>, Bfloat, sources>() : lanewise<Op<Bfloat>, Bfloat, sources>();
+    if (type == "bf16x2")
+        return ftz ? lanewise<Pairs<Ftz<Op<Bfloat>>, Bfloat, uint32_t>, uint32_t, sources>()
+                   : lanewise<Pairs<Op<Bfloat>, Bfloat, uint32_t>, uint32_t, sources>();
     if (type == "f32x2" && !ftz) return lanewise<Pairs<Op<float>, float, uint64_t>, uint64_t, sources>();
     return of_wide_type<Op, sources>(type, ftz);
 }
@@ -408,6 +422,8 @@ Run plain_run(const std::string& opcode, const std::string& type, bool ftz, bool
     if (opcode == "neg") return of_type<Neg, 1>(type, ftz);
     if (opcode == "abs") return of_type<Abs, 1>(type, ftz);
     if (opcode == "sqrt") return of_wide_type<Sqrt, 1>(type, ftz);
+    if (type == "f64" && ftz && opcode == "rcp") return lanewise<Ftz<Rcp<double>>, double, 1>();
+    if (type == "f64" && ftz && opcode == "rsqrt") return lanewise<Ftz<Rsqrt<double>>, double, 1>();
     if (opcode == "rcp") return of_wide_type<Rcp, 1>(type, ftz);
     if (opcode == "rsqrt") return of_wide_type<Rsqrt, 1>(type, ftz);
     if (opcode == "sin") return of_wide_type<Sin, 1>(type, ftz);
@@ -437,13 +453,16 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
     if (!is_float_type(type)) refuse("the type ." + type);
     if (ins.operands.size() != sources + 1) refuse(std::to_string(ins.operands.size() - 1) + " sources");
     std::string mode = "rn";
-    bool ftz = false, sat = false, nan = false, relu = false;
+    bool ftz = false, sat = false, nan = false, relu = false, magnitudes = false, signs = false;
+    const bool extreme = opcode == "min" || opcode == "max";
     for (const std::string& mark : marks) {
         if (mark == "rz" || mark == "rm" || mark == "rp") mode = mark;
         else if (mark == "ftz") ftz = true;
         else if (mark == "sat") sat = true;
         else if (mark == "NaN") nan = true;
         else if (mark == "relu") relu = true;
+        else if (mark == "abs" && extreme) magnitudes = true;
+        else if (mark == "xorsign" && extreme) signs = true;
         else if (mark != "rn" && mark != "approx" && mark != "full") refuse("." + mark);
     }
     Run run;
@@ -466,12 +485,28 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
     }
     const Row d = decoder.write(ins.operands[0], type);
     // A destination may be a source too: what follows is computed aside.
-    const Row first = sat || relu ? decoder.scratch(width_of(type)) : d;
-    Instruction& made = decoder.emit(run);
-    made.d = first;
-    made.a = rows[0];
-    made.b = rows[1];
-    made.c = rows[2];
+    const bool several = extreme && (sources == 3 || magnitudes);
+    const Row first = sat || relu || several ? decoder.scratch(width_of(type)) : d;
+    const auto emit = [&](Run of, Row to, Row a, Row b = {}, Row c = {}) {
+        Instruction& made = decoder.emit(of);
+        made.d = to;
+        made.a = a;
+        made.b = b;
+        made.c = c;
+    };
+    if (!several) {
+        emit(run, first, rows[0], rows[1], rows[2]);
+    } else {
+        Row values[3];
+        for (size_t i = 0; i < sources; i++) {
+            values[i] = magnitudes ? decoder.scratch(width_of(type)) : rows[i];
+            if (magnitudes) emit(of_type<Abs, 1>(type, false), values[i], rows[i]);
+        }
+        emit(run, first, values[0], values[1]);
+        if (sources == 3) emit(run, first, first, values[2]);
+        for (size_t i = 0; i < sources && signs; i++) emit(of_type<FlipSign, 2>(type, false), first, first, rows[i]);
+        if (!sat && !relu) emit(of_type<Same, 1>(type, false), d, first);
+    }
     if (sat) {
         Instruction& after = decoder.emit(of_type<Sat, 1>(type, false));
         after.a = first;
@@ -490,7 +525,8 @@ const Registration kArithmetic({"add", "sub", "min", "max", "neg", "abs", "mul",
     if (ins.has("cc") && (opcode == "add" || opcode == "sub" || opcode == "mad")) return carrying(decoder, ins);
     if (is_integer_type(type) && opcode != "fma") return integer_arithmetic(decoder, ins);
     if (opcode == "mad" || opcode == "fma") return floating(decoder, ins, "fma", 3);
-    floating(decoder, ins, opcode, opcode == "neg" || opcode == "abs" ? 1 : 2);
+    const bool three = (opcode == "min" || opcode == "max") && type == "f32" && ins.operands.size() == 4;
+    floating(decoder, ins, opcode, opcode == "neg" || opcode == "abs" ? 1 : three ? 3 : 2);
 });
 
 const Registration kFunctions({"sqrt", "rcp", "rsqrt", "sin", "cos", "ex2", "lg2", "tanh"},

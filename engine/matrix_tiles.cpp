@@ -149,33 +149,40 @@ WgmmaMultiply wgmma_form(const Modifiers& modifiers) {
     return {n, k, d, a, b, saturates};
 }
 
-void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block, int quarter,
-               const Register* d, std::vector<uint32_t>* bytes_read) {
+WgmmaTiles read_wgmma_tiles(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block) {
+    WgmmaTiles tiles;
     const auto tile_of = [&](NumberType type, uint32_t extent, bool mn_major, uint64_t descriptor) {
         const uint32_t bytes = std::max(1, number_bits(type) / 8);
         std::vector<uint32_t> addresses;
-        auto tile = read_tile(memory, block, false, descriptor, {extent, kTileRowBytes / bytes, bytes, mn_major},
-                              bytes_read ? &addresses : nullptr);
-        if (bytes_read) bytes_read->insert(bytes_read->end(), addresses.begin(), addresses.end());
+        auto tile = read_tile(memory, block, false, descriptor, {extent, kTileRowBytes / bytes, bytes, mn_major}, &addresses);
+        tiles.addresses.insert(tiles.addresses.end(), addresses.begin(), addresses.end());
         return tile;
     };
-    const std::vector<uint8_t> b_tile = tile_of(form.b, uint32_t(form.n), operands.b_mn_major, operands.b_descriptor);
-    alignas(64) double a[16 * 256], row[256], b[8 * 256], sums[128];
+    const std::vector<uint8_t> b = tile_of(form.b, uint32_t(form.n), operands.b_mn_major, operands.b_descriptor);
+    if (!operands.a_registers) tiles.a = tile_of(form.a, 64, operands.a_mn_major, operands.a_descriptor);
+    tiles.b.resize(size_t(form.n) * size_t(form.k));
+    double row[256];
+    for (int column = 0; column < form.n; ++column) {
+        decode_bytes(form.b, &b[size_t(column) * kTileRowBytes], form.k, row);
+        double* numbers = &tiles.b[size_t(column / 8) * 8 * size_t(form.k) + size_t(column % 8)];
+        for (int k = 0; k < form.k; ++k) numbers[8 * k] = row[k];
+    }
+    return tiles;
+}
+
+void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, const WgmmaTiles& tiles,
+               int quarter, const Register* d) {
+    alignas(64) double a[16 * 256], sums[128];
     int width = form.k;
     if (operands.a_registers) {
         decode_a(form.a, 4, operands.a_registers, a);
         width = 4 * 32 / number_bits(form.a);
     } else {
-        const std::vector<uint8_t> a_tile = tile_of(form.a, 64, operands.a_mn_major, operands.a_descriptor);
-        decode_bytes(form.a, &a_tile[size_t(16) * quarter * kTileRowBytes], 16 * form.k, a);
+        decode_bytes(form.a, &tiles.a[size_t(16) * quarter * kTileRowBytes], 16 * form.k, a);
     }
     const int per_tile = form.d == NumberType::kF16 ? 2 : 4;
     for (int tile = 0; tile < form.n / 8; ++tile) {
-        for (int column = 0; column < 8; ++column) {
-            decode_bytes(form.b, &b_tile[size_t(8 * tile + column) * kTileRowBytes], form.k, row);
-            for (int k = 0; k < form.k; ++k) b[8 * k + column] = row[k];
-        }
-        multiply_tile({a, 16, form.k, width}, b, sums);
+        multiply_tile({a, 16, form.k, width}, &tiles.b[size_t(tile) * 8 * size_t(form.k)], sums);
         if (operands.sign < 0)
             for (double& sum : sums) sum = -sum;
         const Register* part = d + tile * per_tile;

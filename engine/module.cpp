@@ -1,6 +1,7 @@
 // The Python module `kernrec._engine`: decodes a kernel that Python hands over as flat arrays, and runs its blocks.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,6 +12,8 @@
 
 #include "batch.h"
 #include "decoder.h"
+#include "handovers.h"
+#include "texture.h"
 
 namespace nb = nanobind;
 
@@ -37,7 +40,8 @@ Operand read_operand(const Flat<int64_t>& table, size_t& next) {
     operand.id = uint32_t(row[1]);
     operand.value = row[2];
     const bool compound = operand.kind == OperandKind::kAddress || operand.kind == OperandKind::kVector ||
-                          operand.kind == OperandKind::kPair || operand.kind == OperandKind::kNegated;
+                          operand.kind == OperandKind::kPair || operand.kind == OperandKind::kNegated ||
+                          operand.kind == OperandKind::kTexel;
     if (compound)
         for (uint32_t i = 0; i < uint32_t(row[1]); i++) operand.items.push_back(read_operand(table, next));
     return operand;
@@ -56,11 +60,13 @@ nb::dict counts_dict(const Counts& counts, const Launch& launch) {
             put(prefix + "_sectors", buffer.sectors[kind]);
             put(prefix + "_requests", buffer.requests[kind]);
             put(prefix + "_bytes", buffer.bytes[kind]);
+            put(prefix + "_passes", buffer.passes[kind]);
         }
     };
     for (size_t i = 0; i < counts.buffers.size(); i++) {
         put_buffer("global." + launch.buffers[i].name, counts.buffers[i]);
         put("atomic." + launch.buffers[i].name, counts.buffers[i].atomics);
+        put("global." + launch.buffers[i].name + ".atomic_turns", counts.buffers[i].turns);
     }
     put_buffer("local", counts.local);
     for (int kind = 0; kind < 3; kind++) {
@@ -74,6 +80,13 @@ nb::dict counts_dict(const Counts& counts, const Launch& launch) {
     return result;
 }
 
+template <class T>
+nb::object array_of(std::vector<T> values) {
+    auto* held = new std::vector<T>(std::move(values));
+    const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner));
+}
+
 // A kernel and a launch of it.
 class Kernel {
    public:
@@ -82,9 +95,12 @@ class Kernel {
            const std::vector<int64_t>& special_values, const std::vector<int64_t>& symbols,
            const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block, uint32_t blocks_per_batch,
            const std::vector<uint32_t>& sizes, nb::bytes constants, nb::bytes parameters, uint64_t budget, bool count,
-           bool check_races) {
+           bool check_races, const std::vector<uint32_t>& cluster, uint32_t registers,
+           const std::vector<int64_t>& watched) {
         std::copy_n(grid.begin(), 3, launch_.grid);
         std::copy_n(block.begin(), 3, launch_.block);
+        std::copy_n(cluster.begin(), 3, launch_.cluster);
+        launch_.registers = registers;
         launch_.blocks_per_batch = blocks_per_batch;
         launch_.shared_bytes = sizes[0];
         launch_.local_bytes = sizes[1];
@@ -95,6 +111,8 @@ class Kernel {
         launch_.budget = budget;
         launch_.count = count;
         launch_.check_races = check_races;
+        launch_.watch = !watched.empty();
+        for (const int64_t block : watched) watches_[block];
         auto copy = [](nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
             to.assign(from.c_str(), from.c_str() + from.size());
             size = to.size();
@@ -125,21 +143,17 @@ class Kernel {
             made.spins = row[4];
             made.goes_on = row[5];
         }
-        Decoder decoder(program_, launch_, widths);
-        try {
-            decoder.decode();
-        } catch (const Unsupported& error) {
-            refused_ = int64_t(decoder.source);
-            reason_ = error.what();
-        }
+        program_.hands_over = Handovers::hands_over(program_);
+        Decoder(program_, launch_, widths).decode();
     }
 
     Kernel(const Kernel&) = delete;
     Kernel& operator=(const Kernel&) = delete;
 
-    // The first instruction that the engine does not know, or -1; and what of it.
-    int64_t refused() const { return refused_; }
-    const std::string& reason() const { return reason_; }
+    // Instructions that the engine does not know, in the order of the text; and what of each.
+    std::vector<std::pair<uint32_t, std::string>> unsupported() const {
+        return {program_.unsupported.begin(), program_.unsupported.end()};
+    }
 
     void add_buffer(const std::string& name, nb::ndarray<nb::numpy, nb::ro, nb::device::cpu> bytes, bool writable) {
         Region& region = launch_.buffers.emplace_back();
@@ -148,6 +162,26 @@ class Kernel {
         region.size = bytes.size();
         region.writable = writable;
         kept_.push_back(bytes);
+    }
+
+    // Add a texture or surface over a buffer; modes are numbers as in texture.h.
+    void add_image(uint64_t handle, uint32_t buffer, const std::vector<int64_t>& extents, const std::string& element,
+                   const std::vector<int64_t>& channels_layers_levels, const std::vector<uint32_t>& sampler) {
+        auto image = std::make_shared<Image>();
+        const Region& region = launch_.buffers.at(buffer);
+        image->data = region.bytes;
+        image->address = uint64_t(buffer + 1) << kBufferShift;
+        image->axes = uint32_t(extents.size());
+        image->extents = {1, 1, 1};
+        std::copy(extents.begin(), extents.end(), image->extents.begin());
+        image->element = number_type(element);
+        image->channels = uint32_t(channels_layers_levels[0]);
+        image->layers = channels_layers_levels[1];
+        image->levels = channels_layers_levels[2];
+        image->sampler = {sampler[0] != 0, AddressMode(sampler[1]), sampler[2] != 0, sampler[3] != 0};
+        image->writable = region.writable;
+        image->name = region.name;
+        launch_.images[handle] = std::move(image);
     }
 
     // Run blocks batch by batch; returns (fault or None, counters, warps by block, lanes by block, barriers).
@@ -170,15 +204,19 @@ class Kernel {
                 }
             }
             if (!batch) batch = std::make_unique<Batch>(program_, launch_);
+            if (launch_.watch) batch->watched = &watches_;
             for (size_t i; (i = next++) < stop;) {
                 const size_t first = i * size;
                 try {
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
                 } catch (const Fault& fault) {
                     faults[i] = std::make_unique<Fault>(fault);
+                } catch (const std::exception& error) {  // what no instruction named must not end the process
+                    faults[i] = std::make_unique<Fault>(FaultKind::kEmulation, int64_t(batch->source), error.what());
+                }
+                if (faults[i])
                     for (size_t before = stop; i < before && !stop.compare_exchange_weak(before, i);) {
                     }
-                }
             }
             std::lock_guard<std::mutex> lock(merging);
             total.merge(batch->counts);
@@ -193,6 +231,7 @@ class Kernel {
             // Results of atomic operations depend on the order of blocks, and so may waits for other blocks.
             bool in_order = program_.has_atomics || threads <= 1 || batches <= 1 || launch_.checks;
             for (const BasicBlock& block : program_.blocks) in_order |= block.spins;
+            in_order |= launch_.check_races && program_.hands_over;
             std::vector<std::thread> others;
             if (!in_order)
                 for (size_t i = 1; i < std::min<size_t>(threads, batches); i++) others.emplace_back(work);
@@ -236,36 +275,58 @@ class Kernel {
         return result;
     }
 
+    // Of each watched block: steps, warps, sectors and whether they were read; addresses of atomic operations; and of
+    // each buffer that was read or written its number, whether written, and the 4-byte words.
+    nb::dict watches() const {
+        nb::dict result;
+        for (const auto& [block, watch] : watches_) {
+            nb::list touched;
+            for (const auto& [key, units] : watch.touched) {
+                const bool is_fine = launch_.buffers[key.first].size <= kFineBytes;
+                const int64_t words = is_fine ? 1 : kSectorBytes / kWordBytes;
+                touched.append(nb::make_tuple(key.first, key.second, array_of(units.numbers(words))));
+            }
+            result[nb::int_(block)] =
+                nb::make_tuple(array_of(watch.steps), array_of(watch.warps), array_of(watch.sectors),
+                               array_of(watch.reads), array_of(watch.atomics), touched);
+        }
+        return result;
+    }
+
    private:
     Program program_;
     Launch launch_;
-    int64_t refused_ = -1;
-    std::string reason_;
+    std::map<int64_t, BlockWatch> watches_;
     std::vector<nb::ndarray<nb::numpy, nb::ro, nb::device::cpu>> kept_;
     std::vector<std::unique_ptr<Batch>> spare_;
 };
 
 }  // namespace
 
-void bind_formats(nb::module_& module);
 void bind_query(nb::module_& module);
 
 NB_MODULE(_engine, module) {
     module.attr("COMPILER") = __VERSION__;
-    bind_formats(module);
     bind_query(module);
+    module.def("opcodes", [] {
+        std::vector<std::string> names;
+        for (const auto& builder : builders()) names.push_back(builder.first);
+        return names;
+    });
     nb::class_<Kernel>(module, "Kernel")
         .def(nb::init<const std::vector<std::string>&, Flat<int64_t>, Flat<int64_t>, Flat<int64_t>,
                       const std::vector<uint32_t>&, const std::vector<std::string>&, const std::vector<int64_t>&,
                       const std::vector<int64_t>&, const std::vector<uint32_t>&, const std::vector<uint32_t>&, uint32_t,
-                      const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool>())
-        .def_prop_ro("refused", &Kernel::refused)
-        .def_prop_ro("reason", &Kernel::reason)
+                      const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,
+                      const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&>())
+        .def_prop_ro("unsupported", &Kernel::unsupported)
         .def("add_buffer", &Kernel::add_buffer)
         .def("check", &Kernel::check)
         .def("findings", &Kernel::findings)
         .def("sites", &Kernel::sites)
-        .def("run", &Kernel::run);
+        .def("add_image", &Kernel::add_image)
+        .def("run", &Kernel::run)
+        .def("watches", &Kernel::watches);
 }
 
 }  // namespace kernrec

@@ -16,6 +16,8 @@ namespace kernrec {
 
 class Batch;
 struct Instruction;
+struct PhaseTest;
+struct Image;
 
 using Run = void (*)(Batch&, const Instruction&);
 
@@ -49,6 +51,7 @@ struct Instruction {
 
 enum class OperandKind : uint8_t {
     kNone, kRegister, kInteger, kF32Bits, kF64Bits, kDecimal, kSymbol, kSpecial, kAddress, kVector, kPair, kNegated, kLabel,
+    kTexel,  // an image or tensor map, then coordinates
     kOther
 };
 
@@ -82,6 +85,10 @@ struct BasicBlock {
     bool warp_synchronous = false;       // lanes of a warp wait for those that the mask names
     bool spins = false;                  // a loop in which threads wait for others
     bool goes_on = false;                // one piece of machine code with the block before
+    bool warpgroup_synchronous = false;  // the four warps of a warpgroup wait for each other
+    std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a phase of a barrier in shared memory
+    // Of a barrier of the cluster: 0 none, 1 arrive, 2 wait.
+    uint32_t cluster_barrier = 0;
     Row mask;                            // of a warp-synchronous block; none: all lanes
     Row guard;                           // of the last instruction
     bool guard_inverted = false;
@@ -112,6 +119,11 @@ struct Program {
     std::vector<Special> specials;
     std::map<uint32_t, uint32_t> rows;   // by width: how many
     bool has_atomics = false;            // results may depend on the order of blocks
+    std::map<uint32_t, std::string> unsupported;  // by instruction that the engine does not know: what of it
+    Row lane_address;                    // room for an address of one lane that an operation computes
+    bool hands_over = false;             // blocks order accesses to global memory by release and acquire
+    bool has_async_barriers = false;     // mbarriers or bulk copies
+    bool has_tensor_fences = false;      // tcgen05.fence
 };
 
 struct Region {
@@ -122,7 +134,7 @@ struct Region {
 };
 
 struct Launch {
-    uint32_t grid[3], block[3];
+    uint32_t grid[3], block[3], cluster[3] = {1, 1, 1};
     uint32_t blocks_per_batch = 1;
     std::vector<Region> buffers;
     std::vector<uint8_t> constants, parameters;
@@ -131,7 +143,11 @@ struct Launch {
     std::vector<int64_t> symbols;
     std::vector<std::string> special_names;
     std::vector<int64_t> special_values;  // of those that the launch decides
+    std::map<uint64_t, std::shared_ptr<const Image>> images;  // by handle
+    uint32_t registers = 0;  // of a thread when the kernel begins; 0: not known
     uint64_t budget = 0;
+
+    uint32_t cluster_blocks() const { return cluster[0] * cluster[1] * cluster[2]; }
     bool count = true, check_races = false, same_way = false, watch = false;
     std::shared_ptr<struct Watch> checks;  // null: nothing is checked beyond what ends a launch
 };

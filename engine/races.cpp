@@ -15,103 +15,113 @@ bool others(int16_t last, int16_t warp) { return last != kNobody && last != warp
 }  // namespace
 
 RaceDetector::RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block)
-    : stride_((shared_bytes + 15) / 16 * 16),
-      warps_per_block_(warps_per_block),
-      writer_(size_t(stride_) * blocks, kNobody),
-      reader_(size_t(stride_) * blocks, kNobody) {}
+    : tensor_reads((shared_bytes + 15) / 16, blocks),
+      stride_((shared_bytes + 15) / 16 * 16),
+      warps_per_block_(warps_per_block) {}
 
 void RaceDetector::start_batch(const std::vector<int64_t>& block_numbers) {
     block_numbers_ = block_numbers;
+    tensor_reads.start_batch();
+}
+
+void RaceDetector::pass_cluster_barrier(uint32_t first, uint32_t count) {
+    for (uint32_t block = first; block < first + count; block++) pass_barrier(block);
+}
+
+BarrierRaces::BarrierRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block)
+    : RaceDetector(shared_bytes, blocks, warps_per_block),
+      writer_(size_t(stride_) * blocks, kNobody),
+      reader_(size_t(stride_) * blocks, kNobody) {}
+
+void BarrierRaces::start_batch(const std::vector<int64_t>& block_numbers) {
+    RaceDetector::start_batch(block_numbers);
     std::fill(writer_.begin(), writer_.end(), kNobody);
     std::fill(reader_.begin(), reader_.end(), kNobody);
 }
 
-void RaceDetector::pass_barrier(uint32_t block) {
+void BarrierRaces::pass_barrier(uint32_t block) {
     std::fill_n(writer_.begin() + size_t(block) * stride_, stride_, kNobody);
     std::fill_n(reader_.begin() + size_t(block) * stride_, stride_, kNobody);
+    tensor_reads.pass_barrier(block);
 }
 
-void RaceDetector::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree) {
+void BarrierRaces::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
+                          bool is_copy) {
     // Check against what was before this access, then enter it: lanes of one access do not race with themselves.
+    if (write)
+        each_shared_lane(all, [&](uint32_t warp, size_t place) { tensor_reads.write(source, place, warp, is_copy); });
     bool several_before = false;
-    for (const Resolved& at : all) {
-        if (at.space != Space::kShared) continue;
-        const size_t base = size_t(at.warp / warps_per_block_) * stride_;
-        const int16_t warp = int16_t(at.warp);
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const size_t place = base + at.addresses[__builtin_ctz(rest)];
-            for (uint32_t k = 0; k < bytes; k++) {
-                if (write && writer_[place + k] == kSeveral) {
-                    several_before = true;
-                    continue;
-                }
-                if (others(writer_[place + k], warp) || (write && others(reader_[place + k], warp)))
-                    fail(source, all, bytes, write);
-            }
+    each_shared_lane(all, [&](uint32_t number, size_t place) {
+        const int16_t warp = int16_t(number);
+        for (uint32_t k = 0; k < bytes; k++) {
+            if (write && writer_[place + k] == kSeveral) several_before = true;
+            else if (others(writer_[place + k], warp) || (write && others(reader_[place + k], warp)))
+                fail(source, all, bytes, write);
         }
-    }
+    });
     if (!write) {
-        for (const Resolved& at : all) {
-            if (at.space != Space::kShared) continue;
-            const size_t base = size_t(at.warp / warps_per_block_) * stride_;
-            for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-                const size_t place = base + at.addresses[__builtin_ctz(rest)];
-                for (uint32_t k = 0; k < bytes; k++) {
-                    int16_t& reader = reader_[place + k];
-                    reader = others(reader, int16_t(at.warp)) ? kSeveral : int16_t(at.warp);
-                }
+        each_shared_lane(all, [&](uint32_t warp, size_t place) {
+            for (uint32_t k = 0; k < bytes; k++) {
+                int16_t& reader = reader_[place + k];
+                reader = others(reader, int16_t(warp)) ? kSeveral : int16_t(warp);
             }
-        }
+        });
         return;
     }
     if (several_before) {  // a place that several warps wrote alike takes no single writer
         std::map<size_t, int16_t> here;
-        for (const Resolved& at : all) {
-            if (at.space != Space::kShared) continue;
-            const size_t base = size_t(at.warp / warps_per_block_) * stride_;
-            for (uint32_t rest = at.mask; rest; rest &= rest - 1)
-                for (uint32_t k = 0; k < bytes; k++) {
-                    const size_t place = base + at.addresses[__builtin_ctz(rest)] + k;
-                    if (writer_[place] != kSeveral) continue;
-                    auto [entry, is_new] = here.emplace(place, int16_t(at.warp));
-                    if (!is_new && entry->second != int16_t(at.warp)) entry->second = kSeveral;
-                }
-        }
+        each_shared_lane(all, [&](uint32_t warp, size_t first) {
+            for (size_t place = first; place < first + bytes; place++) {
+                if (writer_[place] != kSeveral) continue;
+                auto [entry, is_new] = here.emplace(place, int16_t(warp));
+                if (!is_new && entry->second != int16_t(warp)) entry->second = kSeveral;
+            }
+        });
         for (const auto& [place, warp] : here)
             if (warp != kSeveral || !agree) fail(source, all, bytes, write);
     }
-    for (const Resolved& at : all) {
-        if (at.space != Space::kShared) continue;
-        const size_t base = size_t(at.warp / warps_per_block_) * stride_;
-        const int16_t warp = int16_t(at.warp);
-        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
-            const size_t place = base + at.addresses[__builtin_ctz(rest)];
-            for (uint32_t k = 0; k < bytes; k++) {
-                int16_t& writer = writer_[place + k];
-                if (!others(writer, warp)) {
-                    writer = warp;
-                } else {
-                    if (!agree) fail(source, all, bytes, write, true);
-                    writer = kSeveral;
-                }
+    each_shared_lane(all, [&](uint32_t warp, size_t place) {
+        for (uint32_t k = 0; k < bytes; k++) {
+            int16_t& writer = writer_[place + k];
+            if (others(writer, int16_t(warp))) {
+                if (!agree) fail(source, all, bytes, write, true);
+                writer = kSeveral;
+            } else {
+                writer = int16_t(warp);
             }
         }
-    }
+    });
 }
 
-void RaceDetector::fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool among_itself) {
+TileRead BarrierRaces::begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) {
+    int16_t last = kNobody;
+    bool wrote = false;
+    for (const size_t place : places) {
+        wrote |= writer_[place] != kNobody;
+        last = std::max(last, writer_[place]);
+    }
+    if (wrote) {
+        const std::string who = last < 0 ? "several warps" : "warp " + std::to_string(last % int(warps_per_block_));
+        const int64_t block = last < 0 ? 0 : block_numbers_[uint32_t(last) / warps_per_block_];
+        throw Fault(FaultKind::kEmulation, source,
+                    "race: reads shared memory that " + who + " of block number " + std::to_string(block) +
+                        " wrote with no barrier between");
+    }
+    for (const size_t place : places) reader_[place] = kSeveral;
+    TileRead tile{tensor_reads.pieces_of(places), std::move(warps)};
+    tensor_reads.begin(source, tile.pieces);
+    return tile;
+}
+
+void BarrierRaces::fail(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool among_itself) {
     struct Touch {
         size_t place;
         int16_t warp;
     };
     std::vector<Touch> touches;
-    for (const Resolved& at : all)
-        if (at.space == Space::kShared)
-            for (uint32_t lane = 0; lane < kWarp; lane++)
-                if (at.mask >> lane & 1)
-                    for (uint32_t k = 0; k < bytes; k++)
-                        touches.push_back({size_t(at.warp / warps_per_block_) * stride_ + at.addresses[lane] + k,
-                                           int16_t(at.warp)});
+    each_shared_lane(all, [&](uint32_t warp, size_t place) {
+        for (uint32_t k = 0; k < bytes; k++) touches.push_back({place + k, int16_t(warp)});
+    });
     auto clashes = [&](const Touch& touch) {
         return others(writer_[touch.place], touch.warp) || (write && others(reader_[touch.place], touch.warp));
     };

@@ -10,6 +10,8 @@
 #include <algorithm>
 
 #include "batch.h"
+#include "handovers.h"
+#include "pending.h"
 
 namespace kernrec {
 
@@ -31,6 +33,14 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     std::fill(committed.begin(), committed.end(), 0);
     if (races_) races_->start_batch(block_numbers_);
     if (checks_) checks_->start_batch(block_numbers_);
+    if (handovers_) handovers_->start_batch(block_numbers_);
+    work_->start_batch();
+    std::fill(phase_waits_.begin(), phase_waits_.end(), PhaseWait());
+    paused_ = expiries_ = 0;
+    std::fill(cluster_arrivals_.begin(), cluster_arrivals_.end(), 0);
+    std::fill(cluster_waits_.begin(), cluster_waits_.end(), 0);
+    std::fill(cluster_waiting_.begin(), cluster_waiting_.end(), 0);
+    cluster_waiters_ = 0;
     std::fill(waiting_at_.begin(), waiting_at_.end(), -1);
     any_waiting_ = false;
     arrived_.clear();
@@ -46,6 +56,14 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
         positions_[lane] = live_[lane / kWarp] >> lane % kWarp & 1 ? 0 : kExited;
     std::fill(parked_.begin(), parked_.end(), 0);
     std::fill(tried_.begin(), tried_.end(), 0);
+    step_ = turn_ = room_ = 0;
+    watches_.clear();
+    if (!watched) return;
+    for (uint32_t block = 0; block < count; block++) {
+        const auto place = watched->find(block_numbers_[block]);
+        watches_.push_back(place == watched->end() ? nullptr : &place->second);
+        if (watches_.back()) room_ = kMostKept;
+    }
 }
 
 void Batch::update_live() {
@@ -80,21 +98,27 @@ bool Batch::spinning(uint32_t lane) const {
 }
 
 int32_t Batch::lowest() {
-    int32_t lowest = kWaits;
-    if (!has_spins_) {
-        for (uint32_t lane = 0; lane < lanes; lane++)
-            lowest = std::min(lowest, parked_[lane] ? kWaits : positions_[lane]);
+    while (true) {
+        wake();
+        int32_t lowest = kWaits;
+        if (!paused_ && !has_spins_) {
+            for (uint32_t lane = 0; lane < lanes; lane++)
+                lowest = std::min(lowest, parked_[lane] ? kWaits : positions_[lane]);
+        } else {
+            for (uint32_t lane = 0; lane < lanes; lane++)
+                if (!parked_[lane] && !phase_waits_[lane].paused && !(has_spins_ && spinning(lane)))
+                    lowest = std::min(lowest, positions_[lane]);
+        }
         if (lowest < kWaits) return lowest;
-    } else {
-        for (uint32_t lane = 0; lane < lanes; lane++)
-            if (!parked_[lane] && !spinning(lane)) lowest = std::min(lowest, positions_[lane]);
-        if (lowest < kWaits) return lowest;
-        for (uint32_t lane = 0; lane < lanes; lane++)
-            if (!parked_[lane] && spinning(lane) && tried_[lane] < kLooksInVain)
-                lowest = std::min(lowest, positions_[lane]);
-        if (lowest < kWaits) return lowest;
+        if (has_spins_ && !(paused_ && advance_work())) {
+            for (uint32_t lane = 0; lane < lanes; lane++)
+                if (!parked_[lane] && spinning(lane) && tried_[lane] < kLooksInVain)
+                    lowest = std::min(lowest, positions_[lane]);
+            if (lowest < kWaits) return lowest;
+        }
+        if (!paused_) fail_deadlocked();
+        break_stall();
     }
-    fail_deadlocked();
 }
 
 // The lanes at a basic block that may run it; false if none may.
@@ -110,7 +134,15 @@ bool Batch::select(int32_t position) {
         if (!mask) continue;
         for (uint32_t lane = 0; lane < kWarp; lane++)
             if (mask >> lane & 1) parked_[warp * kWarp + lane] = 0;
-        if (block.warp_synchronous) {
+        if (block.phase_test) {
+            if (!(mask = ready(*block.phase_test, warp, mask))) continue;
+        } else if (block.warpgroup_synchronous) {
+            if (incomplete_warpgroup(warp, position)) {
+                for (uint32_t lane = 0; lane < kWarp; lane++)
+                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = 1;
+                continue;
+            }
+        } else if (block.warp_synchronous) {
             uint32_t named = ~0u;
             if (block.mask) {
                 named = 0;
@@ -140,6 +172,10 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
         if (uniform) {
             index = position;
             if (index >= program.blocks.size()) throw Fault(FaultKind::kUnsupported, -1, "the end of the text");
+            if (program.blocks[index].phase_test && !all_ready(*program.blocks[index].phase_test, position)) {
+                position = kDisagree;
+                continue;
+            }
             if (program.blocks[index].spins) {
                 for (uint32_t lane = 0; lane < lanes; lane++)
                     if (live_[lane / kWarp] >> lane % kWarp & 1) positions_[lane] = position;
@@ -155,7 +191,7 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
             if (!select(index)) continue;
             uint32_t there = 0;
             for (uint32_t i = 0; i < running; i++) there += __builtin_popcount(running_masks_[i]);
-            if (there == live_count_ && !program.blocks[index].spins) {
+            if (there == live_count_ && !program.blocks[index].spins && !program.blocks[index].phase_test) {
                 position = index;
                 continue;
             }
@@ -163,11 +199,14 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
             counts.lanes[index] += there;
         }
         const BasicBlock& block = program.blocks[index];
+        step_++;
+        if (!block.goes_on) turn_ = step_;
         execute(block);
         finish(block, index, uniform, position);
         executed += block.count;
         if (executed > launch.budget) throw Fault(FaultKind::kBudget, block.first, "");
     }
+    work_->end_batch();
 }
 
 void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_t& position) {
@@ -247,6 +286,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
                 move(i, gone, kExited);
                 live_[running_warps_[i]] &= ~gone;
             }
+            end_blocks(block);
             update_live();
             std::fill(parked_.begin(), parked_.end(), 0);  // lanes that waited for those that exited go on
             release();
@@ -259,6 +299,12 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
         case End::kBarrier:
             for (uint32_t i = 0; i < running; i++) {
                 const uint32_t mask = on(i), first = running_warps_[i] * kWarp;
+                if (block.cluster_barrier) {
+                    reach_cluster_barrier(block, running_warps_[i], mask, index + 1);
+                    continue;
+                }
+                if (block.arrives && mask && races_)
+                    races_->reach(block_of(running_warps_[i]), row<uint32_t>(block.number)[first], running_warps_[i]);
                 const uint32_t* number = row<uint32_t>(block.number) + first;
                 const uint32_t* threads = block.threads ? row<uint32_t>(block.threads) + first : nullptr;
                 for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -294,6 +340,11 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
 
 // Let the lanes at every complete barrier go on.
 void Batch::release() {
+    release_blocks();
+    release_clusters();
+}
+
+void Batch::release_blocks() {
     if (!any_waiting_) return;
     const uint32_t per_block = warps_per_block * kWarp;
     any_waiting_ = false;
@@ -314,8 +365,13 @@ void Batch::release() {
             }
             arrived_.erase(key);
             expected_.erase(key);
+            std::vector<uint32_t> warps;
+            for (uint32_t lane = block * per_block; lane < (block + 1) * per_block; lane++)
+                if (waiting_at_[lane] == number && (warps.empty() || warps.back() != lane / kWarp))
+                    warps.push_back(lane / kWarp);
             open(block, number);
-            if (races_) races_->pass_barrier(block);
+            if (races_ && needed >= everyone) races_->pass_barrier(block);
+            else if (races_) races_->pass_some(block, uint32_t(number), warps);
             if (checks_) checks_->pass_barrier(block);
         }
     }
@@ -359,6 +415,11 @@ void Batch::fail_deadlocked() {
                 fail("deadlock: " + coordinates(lane) +
                      " waits for what another thread stores, and all threads that run together with it wait, too");
             }
+    for (uint32_t lane = 0; lane < lanes && cluster_waiters_; lane++)
+        if (cluster_waiting_[lane]) {
+            source = program.blocks[resume_[lane] - 1].end_source;
+            fail("deadlock: " + coordinates(lane) + " waits at the barrier of its cluster, and others never arrive");
+        }
     uint32_t lane = 0;
     while (lane < lanes && !parked_[lane]) lane++;
     if (lane < lanes) {

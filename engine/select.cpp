@@ -228,12 +228,38 @@ const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
     made.c = flag;
 });
 
+// d = a value in each half of a register whose flag is set, else zero.
+void select_halves(Batch& batch, const Instruction& ins) {
+    uint32_t* d = batch.row<uint32_t>(ins.d);
+    const uint32_t *low = batch.flags(ins.a), *high = batch.flags(ins.b), value = uint32_t(ins.immediate);
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        uint32_t result[kWarp];
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            result[lane] = (low[warp] >> lane & 1 ? value : 0) | (high[warp] >> lane & 1 ? value << 16 : 0);
+        put(d + first, result, mask);
+    });
+}
+
+void set_halves(Decoder& decoder, const Source& ins, const std::string& name, const std::string& type,
+                const std::string& result) {
+    if (width_of(result) != 32 || result == "f32") refuse("the type ." + result);
+    const Row low = compared(decoder, ins, name, type, ins.has("ftz"), false);
+    const Row high = compared(decoder, ins, name, type, ins.has("ftz"), true);
+    const Row d = decoder.write(ins.operands[0], result);
+    Instruction& made = decoder.emit(select_halves);
+    made.d = d;
+    made.a = low;
+    made.b = high;
+    made.immediate = result == "f16x2" ? 0x3C00 : result == "bf16x2" ? 0x3F80 : 0xFFFF;
+}
+
 const Registration kSet({"set"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.size() < 3 || ins.operands.size() != 3) refuse();
     const std::string &name = ins.modifiers[0], &type = ins.type(), &result = ins.modifiers[ins.modifiers.size() - 2];
     for (size_t i = 1; i + 2 < ins.modifiers.size(); i++)
         if (ins.modifiers[i] != "ftz") refuse("." + ins.modifiers[i]);
-    if (type.find("x2") != std::string::npos || result.find("x2") != std::string::npos) refuse("a packed type");
+    if (type.find("x2") != std::string::npos) return set_halves(decoder, ins, name, type, result);
+    if (result.find("x2") != std::string::npos) refuse("a packed type");
     const Row flag = compared(decoder, ins, name, type, ins.has("ftz"), false);
     const uint32_t width = width_of(result);
     uint64_t yes = ~0ull;
@@ -267,55 +293,49 @@ Run copy_run(uint32_t width) {
 
 // d = parts of a register, or a register of parts.
 template <class Whole, class Part>
-void pack(Batch& batch, const Instruction& ins) {
-    Whole* d = batch.row<Whole>(ins.d);
-    const size_t count = ins.list.size();
-    const Part* parts[8];
-    for (size_t i = 0; i < count; i++) parts[i] = batch.row<Part>(ins.list[i]);
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        Whole result[kWarp];
-        for (uint32_t lane = 0; lane < kWarp; lane++) {
-            Whole value = 0;
-            for (size_t i = 0; i < count; i++) value |= Whole(parts[i][first + lane]) << 8 * sizeof(Part) * i;
-            result[lane] = value;
-        }
-        put(d + first, result, mask);
-    });
-}
+struct Pack {
+    static void run(Batch& batch, const Instruction& ins) {
+        Whole* d = batch.row<Whole>(ins.d);
+        const size_t count = ins.list.size();
+        const Part* parts[8];
+        for (size_t i = 0; i < count; i++) parts[i] = batch.row<Part>(ins.list[i]);
+        each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+            Whole result[kWarp];
+            for (uint32_t lane = 0; lane < kWarp; lane++) {
+                Whole value = 0;
+                for (size_t i = 0; i < count; i++) value |= Whole(parts[i][first + lane]) << 8 * sizeof(Part) * i;
+                result[lane] = value;
+            }
+            put(d + first, result, mask);
+        });
+    }
+};
 
 template <class Whole, class Part>
-void unpack(Batch& batch, const Instruction& ins) {
-    Part* d = batch.row<Part>(ins.d);
-    const Whole* a = batch.row<Whole>(ins.a);
-    const uint32_t shift = ins.mode;
-    each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
-        Part result[kWarp];
-        for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = Part(a[first + lane] >> shift);
-        put(d + first, result, mask);
-    });
-}
+struct Unpack {
+    static void run(Batch& batch, const Instruction& ins) {
+        Part* d = batch.row<Part>(ins.d);
+        const Whole* a = batch.row<Whole>(ins.a);
+        const uint32_t shift = ins.mode;
+        each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+            Part result[kWarp];
+            for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = Part(a[first + lane] >> shift);
+            put(d + first, result, mask);
+        });
+    }
+};
 
-Run pack_run(uint32_t whole, uint32_t part) {
-    if (whole == 64 && part == 32) return pack<uint64_t, uint32_t>;
-    if (whole == 64 && part == 16) return pack<uint64_t, uint16_t>;
-    if (whole == 64 && part == 8) return pack<uint64_t, uint8_t>;
-    if (whole == 32 && part == 16) return pack<uint32_t, uint16_t>;
-    if (whole == 32 && part == 8) return pack<uint32_t, uint8_t>;
-    if (whole == 16 && part == 8) return pack<uint16_t, uint8_t>;
-    if (whole == 32 && part == 32) return pack<uint32_t, uint32_t>;
-    if (whole == 64 && part == 64) return pack<uint64_t, uint64_t>;
-    refuse("a vector of " + std::to_string(part) + " bits");
-}
-
-Run unpack_run(uint32_t whole, uint32_t part) {
-    if (whole == 64 && part == 32) return unpack<uint64_t, uint32_t>;
-    if (whole == 64 && part == 16) return unpack<uint64_t, uint16_t>;
-    if (whole == 64 && part == 8) return unpack<uint64_t, uint8_t>;
-    if (whole == 32 && part == 16) return unpack<uint32_t, uint16_t>;
-    if (whole == 32 && part == 8) return unpack<uint32_t, uint8_t>;
-    if (whole == 16 && part == 8) return unpack<uint16_t, uint8_t>;
-    if (whole == 32 && part == 32) return unpack<uint32_t, uint32_t>;
-    if (whole == 64 && part == 64) return unpack<uint64_t, uint64_t>;
+// Pack or Unpack for registers and parts of these widths.
+template <template <class, class> class Move>
+Run run_of_widths(uint32_t whole, uint32_t part) {
+    if (whole == 64 && part == 64) return Move<uint64_t, uint64_t>::run;
+    if (whole == 64 && part == 32) return Move<uint64_t, uint32_t>::run;
+    if (whole == 64 && part == 16) return Move<uint64_t, uint16_t>::run;
+    if (whole == 64 && part == 8) return Move<uint64_t, uint8_t>::run;
+    if (whole == 32 && part == 32) return Move<uint32_t, uint32_t>::run;
+    if (whole == 32 && part == 16) return Move<uint32_t, uint16_t>::run;
+    if (whole == 32 && part == 8) return Move<uint32_t, uint8_t>::run;
+    if (whole == 16 && part == 8) return Move<uint16_t, uint8_t>::run;
     refuse("a vector of " + std::to_string(part) + " bits");
 }
 
@@ -325,9 +345,13 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
     const uint32_t width = type == "b128" ? 128 : width_of(type);
     const Operand &target = ins.operands[0], &source = ins.operands[1];
     if (width == 128) refuse("the type .b128");
+    const auto parts_of = [&](const Operand& vector) {
+        if (vector.items.empty() || vector.items.size() > 8) refuse("a vector of other length");
+        return width / uint32_t(vector.items.size());
+    };
     if (source.kind == OperandKind::kVector) {
-        const uint32_t part = width / uint32_t(source.items.size());
-        const Run run = pack_run(width, part);
+        const uint32_t part = parts_of(source);
+        const Run run = run_of_widths<Pack>(width, part);
         std::vector<Row> parts;
         for (const Operand& item : source.items) parts.push_back(decoder.read(item, "b" + std::to_string(part)));
         const Row d = decoder.write(target, type);
@@ -337,8 +361,8 @@ const Registration kMov({"mov"}, [](Decoder& decoder, const Source& ins) {
         return;
     }
     if (target.kind == OperandKind::kVector) {
-        const uint32_t part = width / uint32_t(target.items.size());
-        const Run run = unpack_run(width, part);
+        const uint32_t part = parts_of(target);
+        const Run run = run_of_widths<Unpack>(width, part);
         const Row a = decoder.read(source, type);
         for (size_t i = 0; i < target.items.size(); i++) {
             if (target.items[i].kind == OperandKind::kNone) continue;

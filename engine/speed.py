@@ -1,15 +1,13 @@
-"""Prints how many lane-instructions per second one core runs, in the engine and in the interpreter in Python.
+"""Prints how many lane-instructions per second one core runs, in the engine.
 
 python engine/speed.py
 """
 
-import os
 import time
 
 import numpy as np
 
 from kernrec.ptx import KernelLaunch, emulate, parse
-from kernrec.ptx.execution.engine import SWITCH
 
 LOOP = """.version 8.6
 .target sm_90a
@@ -91,15 +89,7 @@ def main() -> None:
     """Print a line for each case and size of a thread block."""
     for name, case in CASES.items():
         for threads in (128, 1024):
-            made = {}
-            for switch in ("engine", "python"):
-                os.environ[SWITCH] = switch
-                made[switch] = speed(*case, threads)
-            print(
-                f"{name:20}{threads:5} threads: engine {made['engine']:6.0f}, python {made['python']:5.0f}"
-                f" M lane-instructions/s, ratio {made['engine'] / made['python']:.1f}",
-                flush=True,
-            )
+            print(f"{name:20}{threads:5} threads: {speed(*case, threads):6.0f} M lane-instructions/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -195,10 +197,18 @@ struct WgmmaOperands {
     bool adds_d = true;  // scale-d
 };
 
+// What a warpgroup reads of shared memory: numbers of B, eight columns by K one after the other, and bytes of A.
+struct WgmmaTiles {
+    std::vector<double> b;
+    std::vector<uint8_t> a;
+    std::vector<uint32_t> addresses;  // of the elements
+};
+WgmmaTiles read_wgmma_tiles(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block);
+
 // Multiply the 16 rows of A and D that one warp of a warpgroup has. `quarter` is the warp's number in its warpgroup;
-// warp 0 counts what tensor cores read of shared memory. `bytes_read`, if given, gets the addresses of the elements.
-void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block, int quarter,
-               const Register* d, std::vector<uint32_t>* bytes_read = nullptr);
+// warp 0 counts what tensor cores read of shared memory.
+void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, const WgmmaTiles& tiles,
+               int quarter, const Register* d);
 
 // --- tcgen05 (PTX ISA, section "TensorCore 5th Generation Family Instructions") ---
 
@@ -219,16 +229,16 @@ enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
 // std::invalid_argument with the reason, without the instruction.
 class TensorMemory {
  public:
-    uint32_t allocate(uint32_t columns, const std::string& site);
+    uint32_t allocate(uint32_t columns, uint32_t source);
     void release(uint32_t address, uint32_t columns);
     void relinquish() { closed_ = true; }
-    // Raise if columns were not released when the kernel ended; the text begins with the site of the allocation.
-    void check_released() const;
+    // Columns that were not released when the kernel ended: the instruction that allocated them, and a message.
+    std::optional<std::pair<uint32_t, std::string>> unreleased() const;
 
     void load(const Cells& cells, uint32_t* values);         // under way until finish(kLoaded)
     void store(const Cells& cells, const uint32_t* values);  // under way until finish(kStored)
-    void begin(const Cells& read, const Cells& written);     // of a matrix operation
-    void end(const Cells& read, const Cells& written);
+    void begin_read(const Cells& cells);                     // of a matrix operation, under way until finish(kRead)
+    void begin_write(const Cells& cells);                    // under way until finish(kComputed)
     void finish(TensorUse use, const Cells& cells);  // loads or stores of cells are done
 
     uint32_t value(Cell cell) const { return cells_[index(cell)]; }
@@ -236,8 +246,7 @@ class TensorMemory {
 
  private:
     struct Allocation {
-        uint32_t first, columns;
-        std::string site;
+        uint32_t first, columns, source;
     };
     static size_t index(Cell cell) { return size_t(cell.lane) * kTensorColumns + cell.column; }
     void check(const Cells& cells, std::initializer_list<TensorUse> hindrances) const;
@@ -291,18 +300,26 @@ struct TensorOperands {
     int divide_by_power = 0;  // D is divided by 2 to this power before
 };
 
-// What an operation reads and writes, one entry for each of its thread blocks.
+// What an operation reads and writes.
 struct TensorOperation {
+    struct BlockCells {
+        uint32_t block;  // position in the batch
+        Cells cells;
+    };
+    std::vector<BlockCells> read;
+    std::vector<BlockCells> written;
     std::vector<uint32_t> blocks;
-    std::vector<Cells> read;
-    std::vector<Cells> written;
-    std::vector<std::vector<uint32_t>> shared_bytes;  // addresses of the elements read from shared memory
+    std::vector<std::vector<uint32_t>> shared_bytes;  // by block: addresses of the elements read from shared memory
 };
+
+// Called when an operation has read what it multiplies or copies, and before it writes: begins it in its memories.
+using IssueOperation = std::function<void(const TensorOperation&)>;
 
 // Multiply. `blocks` are the positions of one or two thread blocks and their tensor memories.
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
                             const TensorOperands& operands,
-                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks,
+                            const IssueOperation& issue);
 
 // `tcgen05.cp`: rows of a matrix in shared memory to lanes of tensor memory.
 struct TensorCopy {
@@ -314,6 +331,6 @@ struct TensorCopy {
 };
 TensorCopy tensor_copy_form(const Modifiers& modifiers);
 TensorOperation tcgen05_cp(Memory& memory, const TensorCopy& form, uint32_t address, uint64_t descriptor,
-                           const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks);
+                           const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks, const IssueOperation& issue);
 
 }  // namespace kernrec

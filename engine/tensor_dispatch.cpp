@@ -3,9 +3,7 @@
 #include "tensor_core.h"
 
 namespace kernrec {
-namespace {
 
-// Rows of the registers of a fragment; all have the width of a register of the type.
 std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType type, int registers, bool write) {
     const uint32_t width = uint32_t(element_type(type).register_bits());
     const std::string register_type = width == 64 ? "b64" : "b32";
@@ -23,17 +21,7 @@ std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType t
     return rows;
 }
 
-constexpr size_t kMostRegisters = 64;
-
-// Pointers to the registers of one warp, from a list of rows.
-template <class Word>
-struct Fragments {
-    Word* registers[kMostRegisters];
-    Fragments(Batch& batch, const std::vector<Row>& rows, uint32_t first_lane) {
-        for (size_t i = 0; i < rows.size(); ++i) registers[i] = batch.row<Word>(rows[i]) + first_lane;
-    }
-    Word* const* from(size_t i) const { return registers + i; }
-};
+namespace {
 
 // `ins.list` has the registers of A, B, C and D, one behind the other.
 void run_mma(Batch& batch, const Instruction& ins) {
@@ -172,6 +160,7 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
             }
             batch.count_access(moved, at, bytes, kind);
         }
+        batch.watch(all, bytes, unit, kind);
         if (batch.races()) batch.check_races(moved, all, bytes, form.store, false);
     }
 }

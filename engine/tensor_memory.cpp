@@ -64,7 +64,7 @@ double sum_of_cell(Type type, uint32_t cell) {
 
 // --- Allocation and accesses ---
 
-uint32_t TensorMemory::allocate(uint32_t columns, const std::string& site) {
+uint32_t TensorMemory::allocate(uint32_t columns, uint32_t source) {
     if (columns < kFewestColumns || columns > kTensorColumns || (columns & (columns - 1)))
         refuse(std::to_string(columns) + " columns, where a power of two from " + std::to_string(kFewestColumns) +
                " to 512 is expected");
@@ -80,7 +80,7 @@ uint32_t TensorMemory::allocate(uint32_t columns, const std::string& site) {
             return first + columns <= other.first || other.first + other.columns <= first;
         });
         if (!free) continue;
-        allocations_.push_back({first, columns, site});
+        allocations_.push_back({first, columns, source});
         return first;
     }
     refuse("deadlock: " + std::to_string(columns) + " columns of tensor memory, of which " + std::to_string(taken) +
@@ -101,11 +101,11 @@ void TensorMemory::release(uint32_t address, uint32_t columns) {
     allocations_.erase(owned);
 }
 
-void TensorMemory::check_released() const {
-    if (allocations_.empty()) return;
+std::optional<std::pair<uint32_t, std::string>> TensorMemory::unreleased() const {
+    if (allocations_.empty()) return std::nullopt;
     const Allocation& left = allocations_.front();
-    refuse(left.site + ": " + std::to_string(left.columns) + " columns of tensor memory from " +
-           std::to_string(left.first) + " on were not released when the kernel ended");
+    return std::make_pair(left.source, std::to_string(left.columns) + " columns of tensor memory from " +
+                                           std::to_string(left.first) + " on were not released when the kernel ended");
 }
 
 void TensorMemory::check(const Cells& cells, std::initializer_list<TensorUse> hindrances) const {
@@ -153,16 +153,14 @@ void TensorMemory::finish(TensorUse use, const Cells& cells) {
     }
 }
 
-void TensorMemory::begin(const Cells& read, const Cells& written) {
-    check(read, {TensorUse::kStored});
-    for (const Cell cell : read) ++under_way_[size_t(TensorUse::kRead)][index(cell)];
-    check(written, {TensorUse::kStored, TensorUse::kLoaded});
-    for (const Cell cell : written) ++under_way_[size_t(TensorUse::kComputed)][index(cell)];
+void TensorMemory::begin_read(const Cells& cells) {
+    check(cells, {TensorUse::kStored});
+    for (const Cell cell : cells) ++under_way_[size_t(TensorUse::kRead)][index(cell)];
 }
 
-void TensorMemory::end(const Cells& read, const Cells& written) {
-    finish(TensorUse::kRead, read);
-    finish(TensorUse::kComputed, written);
+void TensorMemory::begin_write(const Cells& cells) {
+    check(cells, {TensorUse::kStored, TensorUse::kLoaded});
+    for (const Cell cell : cells) ++under_way_[size_t(TensorUse::kComputed)][index(cell)];
 }
 
 // --- tcgen05.ld and tcgen05.st (PTX ISA, section "Data Movement Shape") ---
@@ -290,20 +288,24 @@ namespace {
 class TensorMultiplication {
  public:
     TensorMultiplication(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& says,
-                         const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks)
+                         const TensorOperands& operands, const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks,
+                         const IssueOperation& issue)
         : memory_(memory),
           form_(form),
           says_(says),
           operands_(operands),
           blocks_(blocks),
+          issue_(issue),
           rows_(uint32_t(says.m) / uint32_t(blocks.size())),
           depth_(kTileRowBytes / stored_bytes(says.a) * (form.packed() ? 2 : 1)) {}
 
     TensorOperation run() {
         const size_t count = blocks_.size();
-        operation_.read.resize(count), operation_.written.resize(count), operation_.shared_bytes.resize(count);
-        for (size_t i = 0; i < count; ++i)
-            operation_.blocks.push_back(blocks_[i].first), operation_.written[i] = cells_of_d(i);
+        operation_.shared_bytes.resize(count);
+        for (size_t i = 0; i < count; ++i) {
+            operation_.blocks.push_back(blocks_[i].first);
+            operation_.written.push_back({blocks_[i].first, cells_of_d()});
+        }
         a_.resize(size_t(says_.m) * depth_), b_.resize(size_t(says_.n) * depth_);
         for (size_t i = 0; i < count; ++i) read_a(i);
         for (size_t i = 0; i < count; ++i)
@@ -312,7 +314,7 @@ class TensorMultiplication {
             note_scales(says_.first_scale_a, operands_.scale_a_address, uint32_t(says_.m), count);
             note_scales(says_.first_scale_b, operands_.scale_b_address, uint32_t(says_.n), 1);
         }
-        for (size_t i = 0; i < count; ++i) blocks_[i].second->begin(operation_.read[i], operation_.written[i]);
+        issue_(operation_);
         for (size_t i = 0; i < count && operands_.a_in_tensor_memory; ++i) decode_tensor_a(i);
         if (form_.vector) {
             scale(a_, says_.first_scale_a, operands_.scale_a_address, uint32_t(says_.m), count);
@@ -324,8 +326,7 @@ class TensorMultiplication {
     }
 
  private:
-    Cells cells_of_d(size_t i) const {
-        (void)i;
+    Cells cells_of_d() const {
         const uint32_t lane = operands_.d_address >> 16, column = operands_.d_address & 0xFFFF, n = uint32_t(says_.n);
         const bool halves = rows_ == kTensorLanes / 2 && blocks_.size() == 2;
         Cells cells;
@@ -347,17 +348,18 @@ class TensorMultiplication {
         if (is_narrow(says_.a) && !form_.packed())
             refuse(std::string(number_name(says_.a)) + " numbers in tensor memory are not supported");
         const uint32_t lane = uint32_t(operands_.a) >> 16, column = uint32_t(operands_.a) & 0xFFFF;
+        Cells cells;
         for (uint32_t row = 0; row < rows_; ++row)
             for (uint32_t j = 0; j < kTileRowBytes / 4; ++j)
-                operation_.read[i].push_back(
-                    {lane + (blocks_.size() == 2 ? row : lane_of_row(row, rows_)), column + j});
+                cells.push_back({lane + (blocks_.size() == 2 ? row : lane_of_row(row, rows_)), column + j});
+        operation_.read.push_back({blocks_[i].first, std::move(cells)});
     }
 
     void decode_tensor_a(size_t i) {
         for (uint32_t row = 0; row < rows_; ++row) {
             uint32_t words[kTileRowBytes / 4];
             for (uint32_t j = 0; j < kTileRowBytes / 4; ++j)
-                words[j] = blocks_[i].second->value(operation_.read[i][row * (kTileRowBytes / 4) + j]);
+                words[j] = blocks_[i].second->value(operation_.read[i].cells[row * (kTileRowBytes / 4) + j]);
             decode_row(form_, says_.a, reinterpret_cast<const uint8_t*>(words), &a_[(i * rows_ + row) * depth_]);
         }
     }
@@ -381,8 +383,11 @@ class TensorMultiplication {
         const int factors = int(depth_) / form_.vector;
         if (first + factors > 4)
             refuse(std::to_string(factors) + " scale factors from byte " + std::to_string(first) + " of a column on");
-        for (size_t i = 0; i < count; ++i)
-            for (uint32_t row = 0; row < extent / count; ++row) operation_.read[i].push_back(scale_cell(address, row));
+        for (size_t i = 0; i < count; ++i) {
+            Cells cells;
+            for (uint32_t row = 0; row < extent / count; ++row) cells.push_back(scale_cell(address, row));
+            operation_.read.push_back({blocks_[i].first, std::move(cells)});
+        }
     }
 
     static Cell scale_cell(uint32_t address, uint32_t row) {
@@ -414,7 +419,7 @@ class TensorMultiplication {
 
     void put_sum(uint32_t row, uint32_t column, double sum, double divisor) {
         const size_t i = row / rows_;
-        const Cell cell = operation_.written[i][row % rows_ * uint32_t(says_.n) + column];
+        const Cell cell = operation_.written[i].cells[row % rows_ * uint32_t(says_.n) + column];
         TensorMemory& tensor = *blocks_[i].second;
         if (operands_.disabled && operands_.disabled[4 * i + cell.lane / 32] >> cell.lane % 32 & 1) return;
         if (operands_.adds_d) sum += sum_of_cell(says_.d, tensor.value(cell)) * divisor;
@@ -438,6 +443,7 @@ class TensorMultiplication {
     const InstructionDescriptor& says_;
     const TensorOperands& operands_;
     const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks_;
+    const IssueOperation& issue_;
     uint32_t rows_;   // of each block
     uint32_t depth_;  // elements along K
     uint64_t elements_read_ = 0;
@@ -449,8 +455,9 @@ class TensorMultiplication {
 
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
                             const TensorOperands& operands,
-                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks) {
-    return TensorMultiplication(memory, form, descriptor, operands, blocks).run();
+                            const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks,
+                            const IssueOperation& issue) {
+    return TensorMultiplication(memory, form, descriptor, operands, blocks, issue).run();
 }
 
 // --- tcgen05.cp ---
@@ -483,7 +490,7 @@ TensorCopy tensor_copy_form(const Modifiers& modifiers) {
 }
 
 TensorOperation tcgen05_cp(Memory& memory, const TensorCopy& form, uint32_t address, uint64_t descriptor,
-                           const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks) {
+                           const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks, const IssueOperation& issue) {
     TensorOperation operation;
     for (const auto& [block, tensor] : blocks) {
         std::vector<uint32_t> addresses;
@@ -496,7 +503,8 @@ TensorOperation tcgen05_cp(Memory& memory, const TensorCopy& form, uint32_t addr
                     const uint32_t lane = form.skips_quarter ? row % 32 + row / 32 * 64 : row * form.lane_step;
                     cells.push_back({(address >> 16) + first + lane, std::min((address & 0xFFFF) + j, kTensorColumns)});
                 }
-        tensor->begin({}, cells);
+        const TensorOperation one{{}, {{block, cells}}, {block}, {addresses}};
+        issue(one);
         for (size_t i = 0; i < cells.size(); ++i) {
             uint32_t word;
             std::memcpy(&word, &tile[i % (form.rows * words) * 4], 4);
@@ -504,10 +512,7 @@ TensorOperation tcgen05_cp(Memory& memory, const TensorCopy& form, uint32_t addr
         }
         memory.count("tcgen05.shared_bytes", tile.size());
         memory.count("tensor_memory.copy_bytes", 4 * cells.size());
-        operation.blocks.push_back(block);
-        operation.read.emplace_back();
-        operation.written.push_back(std::move(cells));
-        operation.shared_bytes.push_back(std::move(addresses));
+        operation.written.push_back({block, std::move(cells)});
     }
     return operation;
 }

@@ -52,7 +52,6 @@ SUB_ROOMS = {
     "ptx": """
         ...
         execution
-        instructions
         state
         analysis
         ir

@@ -23,7 +23,8 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.gpu.occupancy import occupancy
 from kernrec.ptx import EmulationError, KernelLaunch
-from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
+from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.options import EmulationOptions
 from kernrec.ptx.state.errors import BudgetError
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 

@@ -11,8 +11,9 @@ from kernrec.checking.findings import Describer, Finding
 from kernrec.compile.compiled import Resources
 from kernrec.errors import UsageError
 from kernrec.gpu.entry import SmLimits
-from kernrec.ptx import Counts, KernelLaunch, Module, emulate
-from kernrec.ptx.execution.emulator import CheckedMemory, Emulation, EmulationOptions, check_block
+from kernrec.ptx import Counts, KernelLaunch, Module
+from kernrec.ptx.execution.emulator import Emulation, check_block
+from kernrec.ptx.execution.options import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Instruction, Variable
 from kernrec.ptx.state.errors import EmulationError
@@ -81,15 +82,9 @@ def check_launch(
     findings: list[Finding] = []
     options = EmulationOptions(min(blocks, _CHUNK), budget=limits.budget, checked=watched)
     emulation = Emulation(module, launch, options)
-    if emulation.findings is None:  # the engine does not know the kernel
-        notes.append("only the accesses, barriers and races of shared memory between warps were checked")
     try:
         for numbers in _chunks(blocks):
-            if emulation.findings is None:
-                chunk = emulate(module, launch, blocks=numbers, check_races=True, budget=limits.budget)
-            else:
-                chunk = emulation.run(numbers)
-            for name, value in chunk.items():
+            for name, value in emulation.run(numbers).items():
                 counts.bump(name, value)
             ran += len(numbers)
             if time.monotonic() - start > limits.seconds:
@@ -99,7 +94,7 @@ def check_launch(
         if finding is None:
             raise
         findings.append(finding)
-    findings = [*map(describer.of, emulation.findings or ()), *findings]
+    findings = [*map(describer.of, emulation.findings), *findings]
     return Checked(tuple(findings), counts, ran, blocks, tuple(notes))
 
 

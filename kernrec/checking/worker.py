@@ -4,6 +4,7 @@ Everything that could be needed of files is imported before they are taken away.
 `message`, or with `result`; `misuse` where whoever asks is wrong, `missing` where something is not installed.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -37,7 +38,8 @@ def main(folder: Path) -> None:
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    engine.load()  # its files are out of reach afterwards
+    with contextlib.suppress(KernrecError):  # a launch says that there is no engine
+        engine.load()  # its files are out of reach afterwards
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}

@@ -104,7 +104,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     for advice in answer.advice:
         print_line(advice.sentence)
     print_line(f"what to do: {answer.what_to_do}")
-    print_notes([*answer.notes, *answer.report.notes])
+    NotePrinter(wanted.why).print([*answer.notes, *answer.report.notes])
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:

@@ -55,7 +55,7 @@ class AnalyzeOptions(options.Options):
     ] = None
     init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("quick, normal or exhaustive: how many configs.")] = None
-    budget: Annotated[int, option("Most instructions of a block.")] = 2_000_000
+    budget: Annotated[int, option("Most instructions of a block.")] = 20_000_000
     recorded: Annotated[Path | None, option("Only configs that this database has rows of.", metavar="DATABASE")] = None
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
     cluster: options.Cluster = None

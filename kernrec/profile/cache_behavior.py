@@ -21,8 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from kernrec.ptx.state.access_trace import BlockTrace
-from kernrec.ptx.state.touched_sectors import among
+from kernrec.ptx.execution.watched import BlockTrace, among
 from kernrec.ptx.state.types import Array
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -100,14 +99,17 @@ def _broken(own: Array, other: Array) -> int:
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
-def atomic_metrics(addresses: Array, blocks: Array, sampled: Sequence[int]) -> Iterator[tuple[str, float]]:
-    """`atomic.own` and `atomic.meet`, of sectors and of 512 bytes, from all atomic lane operations of the blocks."""
-    for ending, size in (("", _SECTOR_BYTES), (".512", 512)):
-        pieces, place = np.unique(addresses // size, return_inverse=True)
-        counts = [np.bincount(place[blocks == block], minlength=len(pieces)) for block in dict.fromkeys(sampled)]
-        counts = [count for count in counts if count.any()]
-        if not counts:
-            return
+def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
+    """Yield `atomic.own` and `atomic.meet`, of sectors and of 512 bytes.
+
+    Args:
+        addresses: of all atomic lane operations, for each block.
+    """
+    blocks = [block for block in addresses if len(block)]
+    for ending, size in (("", _SECTOR_BYTES), (".512", 512)) if blocks else ():
+        pieces, place = np.unique(np.concatenate(blocks) // size, return_inverse=True)
+        places = np.split(place, np.cumsum([len(block) for block in blocks])[:-1])
+        counts = [np.bincount(block, minlength=len(pieces)) for block in places]
         yield f"atomic.own{ending}", float(np.mean([_meet(count, count) for count in counts]))
         if len(counts) > 1:
             yield f"atomic.meet{ending}", float(np.mean([_meet(counts[0], other) for other in counts[1:]]))

@@ -6,7 +6,7 @@ from kernrec.kernel import Config
 from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
-BLOCK_BUDGET = 2_000_000
+BLOCK_BUDGET = 20_000_000
 """PTX instructions that one block may execute before it is taken for an endless loop."""
 
 

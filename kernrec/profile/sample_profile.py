@@ -18,14 +18,12 @@ block reads, with `.x`, `.y` and `.z`: the share of them that is new from one bl
 same of writes); the metrics of `cache_behavior` for the block in the middle, and of `wave_reuse` for blocks that run
 together; `instructions`, how many the code has; `crowded.runs`, how often a warp runs the code in which most registers
 are alive, from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose
-condition or address depends on data; `extrapolated`, machine instructions of trips of long loops that were counted but
-not executed, and `sampled`, those of them in loops whose trips depend on data (`kernrec.ptx.execution.extrapolation`).
+condition or address depends on data.
 Where blocks differ in their work (`kernrec.profile.uneven_blocks`), each level of them is sampled, and there are
 `idle`, the share of the blocks that have nothing to do, and `longest`, the machine instructions of the longest block
 over those of an average one of the others. All counts are of an average one of the others.
 """
 
-import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -54,19 +52,18 @@ from kernrec.ptx.analysis.liveness import live_by_block
 from kernrec.ptx.analysis.lowering import lowered
 from kernrec.ptx.analysis.stretches import issued_by_stretch
 from kernrec.ptx.analysis.wide_access import with_wide_accesses
-from kernrec.ptx.execution.emulator import Emulation, EmulationOptions, check_block
-from kernrec.ptx.execution.extrapolation import UnsteadyError
+from kernrec.ptx.execution.emulator import Emulation, check_block
+from kernrec.ptx.execution.options import EmulationOptions
+from kernrec.ptx.execution.watched import NOTHING, SECTOR, BlockAccesses
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.state.access_trace import AccessTrace
-from kernrec.ptx.state.touched_sectors import SECTOR, TouchedSectors
 from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
-SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, extrapolate=True, lowering=lowered, values=False)
+SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 """How sampled blocks are run."""
-_EDGE_INSTRUCTIONS = 40_000  # of the blocks at the ends of the grid that are worth emulating, per launch
+_EDGE_INSTRUCTIONS = 1_000_000  # of the blocks at the ends of the grid that are worth emulating, per launch
 _MUCH = 0.1
 """Share of the reads of a block from which on it is to be known which blocks read the same."""
 _EDGE_SHARE = 0.02  # of the blocks of the grid: an end that stands for as many is worth it in any case
@@ -176,7 +173,7 @@ def profile_by_sampling(
             check_block(module, launch)
             if name not in joined:
                 joined[name] = with_wide_accesses(module, name)
-            counts = _counts(joined[name], launch, replace(options, budget=target.budget))
+            counts = _sampled(joined[name], launch, replace(options, budget=target.budget))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:
@@ -199,19 +196,8 @@ def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
 
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
-    """Mean counts of a block of a launch, by metric; see this module's description.
-
-    A long loop that cannot be extrapolated is run in full, whatever the options.
-    """
-    return _counts(with_wide_accesses(module, launch.entry), launch, options)
-
-
-def _counts(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:
-    """The same for a module with wide accesses."""
-    if options.extrapolate:
-        with contextlib.suppress(UnsteadyError):
-            return _sampled(module, launch, options)
-    return _sampled(module, launch, replace(options, extrapolate=False))
+    """Mean counts of a block of a launch, by metric; see this module's description."""
+    return _sampled(with_wide_accesses(module, launch.entry), launch, options)
 
 
 def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) -> dict[str, float]:
@@ -220,13 +206,12 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
     # On a small grid a neighbor of the middle is an end of the grid, and counts as that.
     inner = [block for block in sample.inner if block not in sample.ends]
-    touched, trace = TouchedSectors(sample.inner), AccessTrace(sample.inner)
-    options = replace(options, most_blocks=len(inner), touched=touched, trace=trace)
+    options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
     warps = -(-math.prod(launch.block) // 32)
     first, runs_of_inner = _run(emulation, inner)
     middle = {metric: value / len(inner) for metric, value in first.items()}
-    instructions = (middle["issue"] - middle.get("extrapolated", 0.0)) / warps
+    instructions = middle["issue"] / warps
     ends = dict(sample.ends)
     for spared in () if uneven else (sample.not_corners, frozenset()):
         if len(ends) * instructions > _EDGE_INSTRUCTIONS:
@@ -255,16 +240,16 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         "chain": chain,
         "blocks.sampled": float(len(inner) + len(ends)),
     }
-    extra |= dict(_touch_metrics(touched, sample, written=False))
-    extra |= dict(_touch_metrics(touched, sample, written=True))
+    accesses = emulation.accesses()
+    extra |= dict(_touch_metrics(accesses, sample, written=False))
+    extra |= dict(_touch_metrics(accesses, sample, written=True))
     next_is_new = [value for metric, value in extra.items() if metric.endswith(".read.x")]
     extra |= wave_metrics(module, launch, options.budget, next_is_new, busy, _most_read(extra))
-    traces = trace.blocks()
-    if (own := traces.get(sample.inner[0])) is not None:
-        neighbors = zip(sample.axes, sample.inner[1:], strict=True)
-        extra |= dict(reuse_metrics(own))
-        extra |= dict(run_metrics(own, {AXES[axis]: traces[block] for axis, block in neighbors if block in traces}))
-    extra |= dict(atomic_metrics(*trace.atomics(), sample.inner))
+    own, *others = (accesses[block] for block in sample.inner)
+    neighbors = zip(sample.axes, others, strict=True)
+    extra |= dict(reuse_metrics(own.trace))
+    extra |= dict(run_metrics(own.trace, {AXES[axis]: neighbor.trace for axis, neighbor in neighbors}))
+    extra |= dict(atomic_metrics([accesses[block].atomics for block in dict.fromkeys(sample.inner)]))
     if uneven:
         mean = totals["issue"] / busy
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
@@ -315,12 +300,15 @@ def _most_read(touched: Mapping[str, float]) -> list[str]:
     return [buffer for buffer, count in sectors.items() if count >= _MUCH * sum(sectors.values())]
 
 
-def _touch_metrics(touched: TouchedSectors, sample: BlockSample, written: bool) -> Iterator[tuple[str, float]]:
+def _touch_metrics(
+    accesses: Mapping[int, BlockAccesses], sample: BlockSample, written: bool
+) -> Iterator[tuple[str, float]]:
     kind = "write" if written else "read"
-    for buffer, blocks in touched.by_block(written).items():
-        middle = blocks[sample.inner[0]]
+    own, *others = (accesses[b].written if written else accesses[b].read for b in sample.inner)
+    for buffer in dict.fromkeys(name for block in (own, *others) for name in block):
+        middle = own.get(buffer, NOTHING)
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
-        for axis, neighbor in zip(sample.axes, sample.inner[1:], strict=True):
-            # More than all of its own, where the block in the middle lies better in its sectors than its neighbor.
-            yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(blocks[neighbor]) / own_bytes
+        for axis, neighbor in zip(sample.axes, others, strict=True):
+            # More than all of its own, if the block in the middle lies better in its sectors than its neighbor.
+            yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

@@ -19,8 +19,8 @@ from kernrec.ptx import KernelLaunch, Module
 from kernrec.ptx.analysis.dependence import blocks_run_alike
 from kernrec.ptx.analysis.liveness import successors
 from kernrec.ptx.analysis.loops import stores_in_loops
-from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
-from kernrec.ptx.execution.extrapolation import UnsteadyError
+from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.options import EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.util.light_dataclass import dataclass
@@ -54,7 +54,7 @@ def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions)
     function = inlined(module, launch.entry)
     if launch.grid[1] * launch.grid[2] > 1 or total < 4 or blocks_run_alike(function):
         return ()
-    whole, stores = replace(options, most_blocks=1, touched=None, trace=None), stores_in_loops(function)
+    whole, stores = replace(options, most_blocks=1, watched=()), stores_in_loops(function)
     short = whole if stores else replace(whole, budget=min(options.budget, _SHORT))
     emulation = Emulation(module, launch, short)
     if len(emulation.whole_clusters([0])) > 1 or not (stores or _last_is_idle(emulation, launch)):
@@ -87,10 +87,10 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             return False
         try:
             longest = IDLE * emulation.run([0])["issue"]
-        except (EmulationError, UnsteadyError):
+        except EmulationError:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
-    except (EmulationError, UnsteadyError):
+    except EmulationError:
         return False  # it has more to do, or is refused, which the sample will say
 
 

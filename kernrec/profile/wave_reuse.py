@@ -13,68 +13,49 @@ blocks are run, on to later barriers.
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from kernrec.ptx import KernelLaunch, Module
-from kernrec.ptx.analysis.dependence import blocks_run_alike
+from kernrec.ptx.analysis.dependence import data_dependences
 from kernrec.ptx.analysis.pointers import global_pointers
-from kernrec.ptx.execution.emulator import Emulation, EmulationOptions
-from kernrec.ptx.instructions.needed_values import needed_values
+from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.options import EmulationOptions
+from kernrec.ptx.execution.watched import BlockAccesses, without_repeats
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function
-from kernrec.ptx.state.access_cost import AccessPattern
-from kernrec.ptx.state.errors import BudgetError, EmulationError
-from kernrec.ptx.state.touched_sectors import SECTOR, Buffer, TouchedSectors, without_repeats
+from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.types import Array
 
 WINDOW = 256
 """Consecutive blocks that are started."""
 _WARP = 32
-_MANY_LANES = 8192
 _FEWEST = 8
 _SHARED = 0.5
 
 
-class FirstReads(TouchedSectors):
-    """The sectors that each block of a batch reads, kept as a list: of many blocks, each of which reads little."""
+class FirstReads:
+    """The sectors that each of some consecutive blocks reads first, by buffer."""
 
-    def __init__(self, first: int) -> None:
-        super().__init__(())
-        self._first = first
-        self._blocks: Array = np.zeros(0, np.int64)
-        self._warps = 1
+    def __init__(self, accesses: Mapping[int, BlockAccesses]) -> None:
+        """Gather what blocks with ascending numbers read."""
         self._reads: dict[str, list[Array]] = {}
-
-    def start_batch(self, block_numbers: Sequence[int], warps: int) -> None:
-        self._blocks, self._warps = np.asarray(block_numbers, np.int64) - self._first, warps
-
-    def record_pattern(
-        self, region: Buffer, size: int, pattern: AccessPattern, places: Iterable[int] | Array, kind: str
-    ) -> None:
-        for place in places if kind == "read" else ():
-            warps, sectors = pattern.sectors_by_warp(place)
-            self._add(region, self._blocks[warps // self._warps], sectors + place // SECTOR)
-
-    def record(self, region: Buffer, size: int, block_of: Array, places: Array, kind: str) -> None:
-        if kind == "read":
-            self._add(region, self._blocks[block_of], places // SECTOR)
-
-    def _add(self, region: Buffer, blocks: Array, sectors: Array) -> None:
-        self._reads.setdefault(region.name, []).append(sectors * WINDOW + blocks)
+        for place, block in enumerate(sorted(accesses)):
+            for name, read in accesses[block].read.items():
+                self._reads.setdefault(name, []).append(read.sector_numbers * WINDOW + place)
 
     @property
     def buffers(self) -> set[str]:
-        """The names of those that were read."""
+        """Names of the buffers that were read."""
         return set(self._reads)
 
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
-        """(buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... up to `count`."""
+        """Yield (buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... `count`."""
         for name, parts in self._reads.items():
             # Sector by sector the blocks that read it, ascending: those of one window are then side by side.
-            reads = without_repeats(np.sort(without_repeats(np.concatenate(parts))))
+            reads = np.sort(np.concatenate(parts))
             size = 2
             while size <= count:
                 yield name, size, len(without_repeats(reads // size)) * size / len(reads)
@@ -119,29 +100,25 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """The reads of the blocks of a window within so many instructions; None for blocks of clusters.
+    """Return the reads of the blocks of a window within some instructions each; None for blocks of clusters.
 
     One warp of each does not do what the blocks of a cluster wait for.
     """
-    # Blocks that take the same way read the same in however large batches they run.
-    function = inlined(module, launch.entry)
-    alike = blocks_run_alike(function)
-    if not alike and _can_be_repeated(function, launch):
-        options = EmulationOptions(batch_lanes=_MANY_LANES, budget=budget, same_way=True)
-        with contextlib.suppress(EmulationError):
-            return _reads(module, launch, window, options)
-    lanes = _MANY_LANES if alike else EmulationOptions.batch_lanes
-    return _reads(module, launch, window, EmulationOptions(batch_lanes=lanes, budget=budget))
+    options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
+    emulation = Emulation(module, launch, options)
+    if len(emulation.whole_clusters([0])) > 1:
+        return None
+    for block in window:
+        with contextlib.suppress(EmulationError):  # most end at the budget, some at what the other warps did not do
+            emulation.run([block])
+    return FirstReads(emulation.accesses())
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Whether nothing that a block writes to global memory decides what is read: then it can be run once more."""
-    needed, pointers = needed_values(function), global_pointers(function)
-    if needed is None:
-        return False
-    if "global" not in needed.spaces:
+    """Return whether nothing that a block writes to global memory decides what is read: then it can be run again."""
+    if not data_dependences(function):
         return True
-    buffers = [argument for argument in launch.arguments if isinstance(argument, str)]
+    pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]
     return len(set(buffers)) == len(buffers) and pointers is not None and pointers[0].isdisjoint(pointers[1])
 
 
@@ -150,21 +127,6 @@ def _can_be_read(function: Function, launch: KernelLaunch) -> set[str]:
     pointers = global_pointers(function)
     names = zip(function.parameters, launch.arguments, strict=False)
     return {name for p, name in names if isinstance(name, str) and (pointers is None or p.name in pointers[0])}
-
-
-def _reads(module: Module, launch: KernelLaunch, window: range, options: EmulationOptions) -> FirstReads | None:
-    """The same with batches of a size; with `same_way`, raises `EmulationError` where blocks depend on the size."""
-    reads = FirstReads(window.start)
-    options = replace(options, most_blocks=len(window), count=False, values=False, touched=reads)
-    emulation = Emulation(module, launch, options)
-    if len(emulation.whole_clusters([0])) > 1:
-        return None
-    # Most batches end at the budget, some at what the other warps did not do, which depends on who else is there.
-    expected = BudgetError if options.same_way else EmulationError
-    for start in range(window.start, window.stop, emulation.blocks_per_batch):
-        with contextlib.suppress(expected):
-            emulation.run(range(start, min(start + emulation.blocks_per_batch, window.stop)))
-    return reads
 
 
 def _barriers(function: Function) -> list[int]:

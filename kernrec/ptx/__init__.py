@@ -4,7 +4,7 @@ from kernrec.ptx.execution.emulator import emulate
 from kernrec.ptx.ir.errors import ParseError
 from kernrec.ptx.ir.parser import parse
 from kernrec.ptx.ir.program import Module
-from kernrec.ptx.state.access_cost import Counts
+from kernrec.ptx.state.counts import Counts
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.launch_layout import KernelLaunch
 from kernrec.ptx.state.tensor_maps import TensorMap

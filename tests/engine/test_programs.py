@@ -1,5 +1,6 @@
-"""The compiled engine runs whole programs as the interpreter in Python does: results, counts, races and errors."""
+"""Whole programs leave the results, counts, races and errors that were recorded, in batches of any size."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.execution import engine
-
-pytestmark = pytest.mark.skipif(engine.load() is None, reason="the engine is not compiled")
+from kernrec.ptx import EmulationError, KernelLaunch, parse
+from kernrec.ptx.execution.emulator import Emulation
+from kernrec.ptx.execution.options import EmulationOptions
+from tests.engine.expected import check, digest
 
 HEADER = """.version 8.6
 .target sm_90a
@@ -124,32 +125,56 @@ class Text:
         self.lines.append(f"activemask.b32 %r7; redux.sync.{form} %r6, %r4, %r7; add.u32 %r4, %r4, %r6;")
 
 
-def outcome(text: str, grid: int, block: int, races: bool) -> list[Any]:
-    """Return the results and counts, or the error, of a program in Python and in the engine."""
-    made: list[Any] = []
-    chance = np.random.default_rng(7)
-    x = chance.integers(0, 1 << 32, grid * block + 64, np.uint32)
-    for switch in ("python", "engine"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(engine.SWITCH, switch)
-            y = np.zeros(2048, np.uint32)
-            launch = KernelLaunch("k", (grid,), (block,), ["x", "y"], {"x": x.copy(), "y": y})
-            try:
-                counts: Any = emulate(parse(text), launch, check_races=races, budget=200_000)
-            except EmulationError as error:
-                counts = str(error)
-        made.append((counts, None if isinstance(counts, str) else y.tolist()))
-    return made
+def outcome(text: str, grid: int, block: int, races: bool, lanes: int = 1024) -> tuple[Any, np.ndarray[Any, Any]]:
+    """Return the counts, or the error, and the results of a program."""
+    x, y = np.random.default_rng(7).integers(0, 1 << 32, grid * block + 64, np.uint32), np.zeros(2048, np.uint32)
+    launch = KernelLaunch("k", (grid,), (block,), ["x", "y"], {"x": x, "y": y})
+    options = EmulationOptions(grid, check_races=races, budget=200_000, batch_lanes=lanes)
+    try:
+        return Emulation(parse(text), launch, options).run(range(grid)), y
+    except EmulationError as error:
+        return str(error), y
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TOP, max_size=8), st.integers(1, 5), st.sampled_from((32, 48, 96, 128)), st.booleans())
-def test_random_programs_agree(statements: list[Any], grid: int, block: int, races: bool) -> None:
+def test_size_of_a_batch_changes_nothing(statements: list[Any], grid: int, block: int, races: bool) -> None:
     text = Text()
     for statement in statements:
         text.add(statement)
-    in_python, in_engine = outcome(HEADER + "\n".join(text.lines) + FOOTER, grid, block, races)
-    assert in_engine == in_python
+    program = HEADER + "\n".join(text.lines) + FOOTER
+    (counts, y), (alone, y_alone) = (outcome(program, grid, block, races, lanes) for lanes in (1024, 32))
+    assert isinstance(counts, str) == isinstance(alone, str)
+    if not isinstance(counts, str):
+        assert counts == alone
+        assert (y == y_alone).all()
+
+
+def _random(chance: random.Random, whole: bool, depth: int = 0) -> tuple[Any, ...]:
+    """Return a statement; a shuffle, which may not name lanes that left, only if all lanes of a warp stay (`whole`)."""
+    kinds = ("add", "if", "loop", "load", "atomic", *(() if whole else ("leave",)))
+    kinds += () if depth else ("barrier", "vote", "redux", *(("shuffle",) if whole else ()))
+    kind, number = chance.choice(kinds), chance.randrange
+    some = [_random(chance, whole, depth + 1) for _ in range(number(3))] if depth < 3 and kind in ("if", "loop") else []
+    arguments: dict[str, tuple[Any, ...]] = {
+        "add": (number(2, 5), number(2, 5)), "if": (number(1, 32), some, some[1:]), "loop": (number(1, 8), some),
+        "load": (number(64),), "atomic": (number(8),), "leave": (number(1, 32),), "barrier": (),
+        "shuffle": (chance.choice(("up", "down", "bfly", "idx")), number(32)),
+        "vote": (chance.choice(("ballot.b32", "any.pred", "all.pred")),),
+        "redux": (chance.choice(("add.u32", "min.s32", "xor.b32")),),
+    }  # fmt: skip
+    return kind, *arguments[kind]
+
+
+def test_random_programs_give_what_was_recorded() -> None:
+    chance = random.Random(11)
+    for number in range(100):
+        text = Text()
+        for _ in range(chance.randrange(2, 9)):
+            text.add(_random(chance, number % 4 > 1))
+        grid, block = chance.randrange(1, 6), chance.choice((32, 64, 96, 128) if number % 4 > 1 else (32, 48, 80, 128))
+        counts, y = outcome(HEADER + "\n".join(text.lines) + FOOTER, grid, block, bool(number % 2))
+        check(f"random program {number}", counts if isinstance(counts, str) else digest(counts, y))
 
 
 ERRORS = {
@@ -172,10 +197,10 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors_agree(name: str) -> None:
-    in_python, in_engine = outcome(HEADER + ERRORS[name] + FOOTER, 3, 96, True)
-    assert isinstance(in_python[0], str)
-    assert in_engine == in_python
+def test_error_is_the_recorded_one(name: str) -> None:
+    message, _ = outcome(HEADER + ERRORS[name] + FOOTER, 3, 96, True)
+    assert isinstance(message, str)
+    check(f"error {name}", message)
 
 
 COUNTED = {
@@ -207,7 +232,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_results_and_counts_agree(name: str) -> None:
-    in_python, in_engine = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
-    assert isinstance(in_python[0], Counts), in_python[0]
-    assert in_engine == in_python
+def test_results_and_counts_are_the_recorded_ones(name: str) -> None:
+    counts, y = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
+    assert not isinstance(counts, str), counts
+    check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])

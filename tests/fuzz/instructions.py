@@ -7,8 +7,7 @@ import numpy as np
 
 from kernrec.ptx import KernelLaunch, emulate, parse
 from kernrec.ptx.analysis import issue_cost
-from kernrec.ptx.execution import emulator  # noqa: F401 - registers the instructions
-from kernrec.ptx.instructions.registry import known_opcodes
+from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.types import BITS
 
 _CONTROL = ("bar", "barrier", "bra", "brx", "call", "ret", "trap")

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
 from kernrec.util.float8 import fp8_codes, fp8_values
+from tests.helpers.narrow_floats import bf16_bits, bf16_values
 
 RNG = np.random.default_rng(1)
 WGMMA_MODES = {16: 0, 128: 1, 64: 2, 32: 3}  # row bytes -> bits 62 and 63

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.profile.cache_behavior import atomic_metrics, lines_between, reuse_metrics, reuse_times, run_metrics
-from kernrec.ptx.state.access_trace import BlockTrace
+from kernrec.ptx.execution.watched import BlockTrace
 
 LINE = 4  # sectors
 
@@ -83,11 +83,10 @@ def test_the_next_block_continues_a_run() -> None:
 
 
 def test_atomic_operations_meet_as_far_as_their_sectors_are_the_same() -> None:
-    blocks = np.repeat([7, 8], 100)
-    assert set(dict(atomic_metrics(np.full(200, 64), blocks, [7, 8])).values()) == {1.0}
-    apart = dict(atomic_metrics(blocks * 4096, blocks, [7, 8]))
+    assert set(dict(atomic_metrics([np.full(100, 64)] * 2)).values()) == {1.0}
+    apart = dict(atomic_metrics([np.full(100, 7 * 4096), np.full(100, 8 * 4096)]))
     assert (apart["atomic.own"], apart["atomic.meet"], apart["atomic.meet.512"]) == (1.0, 0.0, 0.0)
-    spread = dict(atomic_metrics(np.tile(np.arange(100) * 32, 2), blocks, [7, 8]))
+    spread = dict(atomic_metrics([np.arange(100) * 32] * 2))
     assert spread["atomic.meet"] == pytest.approx(0.01)
-    bins = dict(atomic_metrics(np.tile(np.arange(512) * 4, 2), np.repeat([7, 8], 512), [7, 8]))
+    bins = dict(atomic_metrics([np.arange(512) * 4] * 2))
     assert (bins["atomic.meet"], bins["atomic.meet.512"]) == (1 / 64, 1 / 4)

@@ -144,26 +144,6 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 """
 
 
-LONG_THEN_CHAINED = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = blockIdx.x * THREADS + threadIdx.x, place = i % 64;
-    float sum = 0.0f;
-    if (i >= n) return;
-    #pragma unroll 1
-    for (int k = 0; k < n; k++) sum += x[k];
-    #pragma unroll 1
-    for (int k = 0; k < 600; k++) place = where[place];
-    y[i] = sum + place;
-}
-"""
-
-
-def test_a_look_at_the_last_block_leaves_long_loops_extrapolated(nvrtc: str, tmp_path: Path) -> None:
-    # Seen before: the look ended at its budget behind a loop that was extrapolated, and every trip was executed.
-    counts = metrics(tmp_path, "constant 1", LONG_THEN_CHAINED, budget=200_000)
-    assert counts["extrapolated"] > 0.5 * counts["issue"]
-
-
 def test_loads_behind_checks_of_bounds_wait_together(nvrtc: str, tmp_path: Path) -> None:
     counts = metrics(tmp_path, "normal", GUARDED)
     assert counts["rounds"] == 1.0

@@ -1,7 +1,5 @@
 """The reads that consecutive blocks have in common, of kernels that number their tiles in an order of their own."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -10,8 +8,6 @@ from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
 from kernrec.profile import wave_reuse
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, parse
-from kernrec.ptx.execution.emulator import EmulationOptions
-from kernrec.ptx.state.errors import BlocksDifferError
 
 SOURCE = """
 extern "C" __global__ void tiles(const float* a, const float* b, float* c, int rows, int columns, int band) {
@@ -72,24 +68,6 @@ extern "C" __global__ void copies(const int* x, int* y, int n, int part) {
         if (own[bin] > part) atomicAdd(&y[bin], own[bin]);
 }
 """
-
-
-@pytest.mark.parametrize(("part", "alike"), [(10**6, True), (1, False)])
-def test_batches_are_large_where_blocks_take_the_same_way(nvrtc, part, alike):
-    module = parse(compile_source(COPIES, 80).ptx)
-    x = np.random.default_rng(3).integers(0, 512, 1 << 16).astype(np.int32)
-    arguments = ["x", "y", np.int32(len(x)), np.int32(part)]
-    started = KernelLaunch("copies", (512, 1, 1), (64, 1, 1), arguments, {"x": x, "y": np.zeros(512, np.int32)})
-    small, window = EmulationOptions(budget=500), range(256, 512)
-    expected = list(wave_reuse._reads(module, started, window, small).by_window(256))
-    assert {name for name, *_ in expected} == {"x"}
-    large = replace(small, batch_lanes=8192, same_way=True)
-    if alike:
-        assert list(wave_reuse._reads(module, started, window, large).by_window(256)) == expected
-    else:
-        with pytest.raises(BlocksDifferError):
-            wave_reuse._reads(module, started, window, large)
-    assert list(wave_reuse._first_reads(module, started, window, 500).by_window(256)) == expected
 
 
 def test_no_pass_is_made_for_buffers_that_are_only_added_to(nvrtc, monkeypatch):

@@ -1,49 +1,47 @@
-"""Runs launches in the compiled engine (`engine/`), which takes a decoded kernel as flat arrays.
-
-The engine knows most instructions, and all that it observes equals what `Scheduler` observes. A launch that needs more
-runs there: one with an instruction that the engine refuses, or with an option that only `Scheduler` has.
-"""
+"""Runs launches in the compiled engine (`engine/`), which takes a decoded kernel as flat arrays."""
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import cache
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernrec.errors import KernrecError
 from kernrec.ptx.analysis import issue_cost
-from kernrec.ptx.execution.waits import spins
-from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Vector
-from kernrec.ptx.ir.program import (
-    BasicBlock,
-    Function,
-    ends_block,
-    is_warp_synchronous,
-    is_warpgroup_synchronous,
-    waits_for_phase,
-)
-from kernrec.ptx.state.access_cost import Counts
-from kernrec.ptx.state.batch import BatchShape
+from kernrec.ptx.analysis.spin_loops import spins
+from kernrec.ptx.execution.options import EmulationOptions
+from kernrec.ptx.execution.watched import BlockAccesses, block_accesses
+from kernrec.ptx.ir.operand import Address, Immediate, Negated, Operand, Pair, Register, Symbol, Texel, Vector
+from kernrec.ptx.ir.program import BasicBlock, Function, ends_block, is_warp_synchronous
+from kernrec.ptx.state.counts import Counts
 from kernrec.ptx.state.errors import BudgetError, EmulationError, location
 from kernrec.ptx.state.launch_layout import LaunchLayout
+from kernrec.ptx.state.register_pool import registers_at_launch
 from kernrec.ptx.state.special_registers import FIXED, is_special, special_width
+from kernrec.ptx.state.textures import ADDRESSES
 from kernrec.ptx.state.types import register_width
-from kernrec.util.engine import module as engine_module
-
-SWITCH = "KERNREC_ENGINE"
-"""Set to `python`, this variable of the environment keeps every launch out of the engine."""
+from kernrec.util.engine import module
 
 # Kinds of operands, in the order of `OperandKind` in engine/program.h.
-_NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED, _LABEL = range(
-    13
-)
+_NONE, _REGISTER, _INTEGER, _F32, _F64, _DECIMAL, _SYMBOL, _SPECIAL, _ADDRESS, _VECTOR, _PAIR, _NEGATED = range(12)
+_LABEL, _TEXEL, _OTHER = 12, 13, 14
 _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
-_BUDGET = 2  # kind of a fault
+_UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults
+_NAMED = re.compile("\x01([0-9]+)\x01")
+"""An instruction that a message names by its position in the function."""
 
 
-class RefusedError(Exception):
-    """The engine cannot run a kernel; the text says why."""
+class Shape(NamedTuple):
+    """Extents of a launch, x first."""
+
+    grid: tuple[int, int, int]
+    """Thread blocks."""
+    block: tuple[int, int, int]
+    """Threads of a block."""
+    cluster: tuple[int, int, int]
+    """Thread blocks of a cluster."""
+    together: int
+    """Thread blocks that run together."""
 
 
 class SiteCounts(NamedTuple):
@@ -94,17 +92,9 @@ class _Code(NamedTuple):
     symbols: list[str]
 
 
-@cache
-def _module() -> Any:
-    try:
-        return engine_module()
-    except KernrecError:
-        return None
-
-
-def load() -> Any:
-    """Return the module of the engine, or None if it was not compiled or is switched off."""
-    return None if os.environ.get(SWITCH) == "python" else _module()
+def known_opcodes() -> frozenset[str]:
+    """Return the opcodes that the engine executes, some with their first modifier; without control flow."""
+    return frozenset(module().opcodes())
 
 
 class EngineLaunch:
@@ -112,24 +102,27 @@ class EngineLaunch:
 
     def __init__(
         self,
-        module: Any,
         function: Function,
         layout: LaunchLayout,
-        shape: BatchShape,
+        shape: Shape,
         special_values: Mapping[str, int],
-        budget: int,
-        count: bool,
-        check_races: bool,
+        options: EmulationOptions,
+        goes_on: Collection[int],
     ) -> None:
         """Decode the kernel.
 
-        Raises:
-            RefusedError: the engine does not know one of the instructions.
+        Args:
+            function: the kernel.
+            layout: its memory.
+            shape: of the launch.
+            special_values: of the special registers that the launch decides.
+            options: how blocks are run.
+            goes_on: basic blocks that make one piece of machine code with the block before.
         """
         code = _code(function)
-        if missing := [name for name in code.symbols if name not in layout.symbols]:
-            raise RefusedError(f"{missing[0]} has no address")
         values = FIXED | dict(special_values)
+        blocks = code.blocks.reshape(-1, 6).copy()
+        blocks[list(goes_on), 5] = True
         self.function = function
         self.warps = np.zeros(len(function.blocks), np.int64)
         """Warps that ran each basic block so far."""
@@ -139,20 +132,26 @@ class EngineLaunch:
         """Barriers that blocks passed."""
         self.counts = Counts()
         """Accesses and operations of tensor cores so far."""
-        self._budget = budget
-        self._kernel: Any = module.Kernel(
-            code.names, code.instructions, code.operands, code.blocks, code.widths, code.specials,
-            [values.get(name, -1) for name in code.specials], [_signed(layout.symbols[name]) for name in code.symbols],
-            list(shape.grid), list(shape.block), shape.blocks,
-            [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
-            layout.constants, layout.parameters, budget, count, check_races,
+        self._budget = options.budget
+        self._kernel: Any = module().Kernel(
+            code.names, code.instructions, code.operands, blocks.reshape(-1), code.widths, code.specials,
+            [values.get(name, -1) for name in code.specials],
+            [_signed(layout.symbols.get(name, 0)) for name in code.symbols],
+            shape.grid, shape.block, shape.together, [layout.shared_bytes, layout.local_bytes, layout.argument_bytes],
+            layout.constants, layout.parameters, options.budget, options.count, options.check_races,
+            shape.cluster, registers_at_launch(function.directives) or 0, list(options.watched),
         )  # fmt: skip
-        if self._kernel.refused >= 0:
-            ins = function.instructions[self._kernel.refused]
-            raise RefusedError(f"{location(function, ins)}: {self._kernel.reason}")
-        self._buffers = list(layout.buffers)
+        self._buffers, self._sizes = list(layout.buffers), [data.size for data in layout.buffers.values()]
         for name, data in layout.buffers.items():
             self._kernel.add_buffer(name, data, bool(data.flags.writeable))
+        numbers = {name: i for i, name in enumerate(layout.buffers)}
+        for handle, image in layout.images.items():
+            sampler = image.sampler
+            self._kernel.add_image(
+                handle, numbers[image.buffer], list(image.extents), image.element.replace("i", "s"),
+                [image.channels, image.layers, image.levels],
+                [sampler.filter == "linear", ADDRESSES.index(sampler.address), sampler.normalized, sampler.unit_range],
+            )  # fmt: skip
 
     def check(
         self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
@@ -195,16 +194,32 @@ class EngineLaunch:
         self.lanes += np.array(lanes, np.int64)
         self.barriers += barriers
 
+    def unsupported(self) -> list[str]:
+        """Return names of the instructions that the engine does not know, in the order of the text."""
+        return [self.function.instructions[place].name for place, _ in self._kernel.unsupported]
+
+    def watched(self) -> dict[int, BlockAccesses]:
+        """Return what the watched blocks did to global memory."""
+        blocks = self._kernel.watches()
+        return {block: block_accesses(watched, self._buffers, self._sizes) for block, watched in blocks.items()}
+
     def _error(self, kind: int, source: int, text: str) -> EmulationError:
         if source < 0:
             return EmulationError(f"{self.function.name}: {text}")
         ins = self.function.instructions[source]
+        text = _NAMED.sub(self._name, text)
+        if kind == _UNSUPPORTED:
+            text = f"the emulator does not support {ins.name}{': ' + text if text else ''}"
         if kind == _BUDGET:
             return BudgetError(
                 f"{self.function.name}: more than {self._budget} instructions executed; this looks like an endless "
                 f"loop near PTX line {ins.line}"
             )
         return EmulationError(f"{location(self.function, ins)}: {text}")
+
+    def _name(self, place: re.Match[str]) -> str:
+        ins = self.function.instructions[int(place[1])]
+        return f"{ins.name} in PTX line {ins.line}"
 
 
 def _threads() -> int:
@@ -257,8 +272,6 @@ class _Encoder:
         blocks, first = [], 0
         for block in function.blocks:
             head, last = block.instructions[0], block.instructions[-1]
-            if is_warpgroup_synchronous(head) or waits_for_phase(head):
-                raise RefusedError(f"{location(function, head)}: the engine does not know it yet")
             count = len(block.instructions)
             flags = (ends_block(last), is_warp_synchronous(head), spins(block), False)
             blocks.append((first, count, *map(int, flags)))
@@ -288,7 +301,7 @@ class _Encoder:
                 number = self._specials.setdefault(operand.name, len(self._specials))
                 add((_SPECIAL, number, special_width(operand.name)))
             else:
-                raise RefusedError(f"register {operand.name}")
+                add((_OTHER, 0, 0))
         elif isinstance(operand, Immediate):
             if operand.kind in _LITERALS:
                 add((_LITERALS[operand.kind], 0, _signed(int(operand.value))))
@@ -305,8 +318,10 @@ class _Encoder:
             self._parts(_PAIR, (operand.first, operand.second))
         elif isinstance(operand, Negated):
             self._parts(_NEGATED, (operand.register,))
+        elif isinstance(operand, Texel):
+            self._parts(_TEXEL, (operand.image, *operand.coordinates))
         else:
-            raise RefusedError(f"operand {operand}")
+            add((_OTHER, 0, 0))
 
     def _parts(self, kind: int, parts: Sequence[Operand]) -> None:
         self._operands.append((kind, len(parts), 0))

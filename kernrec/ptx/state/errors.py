@@ -12,10 +12,6 @@ class BudgetError(EmulationError):
     """A batch of blocks executed more instructions than it may."""
 
 
-class BlocksDifferError(EmulationError):
-    """The blocks of a batch do not take the same way."""
-
-
 def location(function: Function, ins: Instruction) -> str:
     """An instruction as errors name it: function, PTX line and text."""
     return f"{function.name}, PTX line {ins.line}, `{' '.join(ins.text.split()).rstrip(';')}`"

@@ -9,9 +9,9 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import inputs, reference
-from kernrec.ptx.instructions.rounding import tf32_bits
 from tests.helpers.counted import profiled
 from tests.helpers.kernel_code import Config, assembled, not_assembled
+from tests.helpers.narrow_floats import tf32_bits
 from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
-from kernrec.ptx.state.batch import BatchShape
+from kernrec.ptx.state.clusters import Clusters
 from tests.helpers.ptx_text import cuda
 
 RING = r"""
@@ -54,10 +54,16 @@ def test_blocks_of_a_cluster_see_each_others_shared_memory(fixed: bool) -> None:
 @given(st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 2)] * 3))
 def test_blocks_and_clusters_name_each_other(clusters: tuple[int, int, int], cluster: tuple[int, int, int]) -> None:
     x, y, z = (a * b for a, b in zip(clusters, cluster, strict=True))
-    shape = BatchShape((x, y, z), (32, 1, 1), 8, cluster)
-    cluster_of, rank = shape.cluster_and_rank(np.arange(x * y * z))
-    blocks = shape.blocks_of_clusters(np.arange(len(cluster_of) // shape.cluster_blocks))
-    np.testing.assert_array_equal(blocks[cluster_of, rank], np.arange(x * y * z))
+    shape, blocks = Clusters((x, y, z), cluster), range(x * y * z)
+    ordered = shape.ordered(blocks)
+    assert sorted(ordered) == list(blocks)
+    for first in range(0, len(ordered), shape.size):
+        together = ordered[first : first + shape.size]
+        assert shape.complete(together[-1:]) == together
+        corners = {
+            tuple(c // e for c, e in zip((b % x, b // x % y, b // (x * y)), cluster, strict=True)) for b in together
+        }
+        assert len(corners) == 1
 
 
 def test_a_sample_of_blocks_has_their_clusters() -> None:

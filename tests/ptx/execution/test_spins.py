@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.execution.waits import spins
+from kernrec.ptx.analysis.spin_loops import spins
 from tests.helpers.ptx_text import cuda
 
 RELAY = r"""

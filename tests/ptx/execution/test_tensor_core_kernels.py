@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
-from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
+from tests.helpers.narrow_floats import bf16_bits, bf16_values
 from tests.helpers.ptx_text import cuda
 from tests.helpers.work import calls
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
-from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values
+from tests.helpers.narrow_floats import bf16_bits, bf16_values
 from tests.helpers.ptx_text import LANE_POINTERS, cuda, module, run
 
 Place = Callable[[int, int, int], tuple[int, int]]  # (group, thread in group, element) -> (row, column)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import EmulationError
-from kernrec.ptx.instructions.atomics import turns
 from tests.helpers.ptx_text import LANE_POINTERS, apply, run
 
 LANE = np.arange(32)
@@ -169,13 +168,6 @@ def test_atomics_take_turns() -> None:
     assert atomic("red.global.add.u32 [%rd1], %r1; mov.u32 %r2, 0;", 0)[0] == 64 * 63 // 2
     total = atomic("cvt.rn.f32.u32 %f1, %r1; red.global.add.f32 [%rd1], %f1; mov.u32 %r2, 0;", 0)[0]
     assert np.uint32(total).view(np.float32) == 64 * 63 / 2
-
-
-def test_turns_keep_order_and_never_repeat() -> None:
-    index = np.array([3, 1, 3, 3, 2, 1])
-    groups = turns(index)
-    assert [sorted(index[t].tolist()) for t in groups] == [[1, 2, 3], [1, 3], [3]]
-    assert [t[index[t] == 3].tolist() for t in groups] == [[0], [2], [3]]
 
 
 @pytest.mark.parametrize("marks", ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"])

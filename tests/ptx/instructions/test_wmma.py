@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
 from kernrec.ptx.analysis.issue_cost import classify
-from kernrec.ptx.instructions.rounding import bf16_bits, bf16_values, tf32_bits
+from tests.helpers.narrow_floats import bf16_bits, bf16_values, tf32_bits
 from tests.helpers.ptx_text import cuda
 
 WIDE = ((16, 16, 16), (32, 8, 16), (8, 32, 16))

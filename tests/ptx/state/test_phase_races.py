@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate
-from kernrec.ptx.state.vector_clocks import VectorClocks
 from tests.helpers.ptx_text import cuda
 
 CHUNKS, WORDS = 7, 64
@@ -270,34 +269,3 @@ def test_a_block_stays_until_the_others_of_its_cluster_have_done_with_its_memory
     asleep = ("expect(&full, 128);", "copy(s, x, 128, &full);", "wait(&full, 0);")
     with pytest.raises(EmulationError, match="block number 0 ends while warp 0 of block number 1 may still use byte"):
         run(last, *asleep)
-
-
-def test_an_arrival_that_comes_later_tells_what_was_known_when_it_was_asked_for() -> None:
-    clocks = VectorClocks(2)
-    names = clocks.snapshot(0)
-    for place in range(0, 800, 8):  # more barriers than there was room for
-        clocks.complete(place)
-    clocks.release(0, 8)
-    clocks.arrive(names, 16)
-    clocks.complete(16)
-    clocks.acquire(1, 16)
-    assert (clocks.seen[1, 0], clocks.seen[0, 0]) == (1, 3)
-
-
-def test_a_warp_knows_what_it_was_told_through_barriers() -> None:
-    clocks = VectorClocks(3)
-    clocks.release(0, 8)
-    clocks.complete(8)
-    clocks.acquire(1, 8)
-    assert clocks.seen[1, 0] == 1
-    assert clocks.seen[0, 0] == 2  # what warp 0 does after its arrival is not known
-    clocks.release(1, 16)
-    clocks.complete(16)
-    clocks.acquire(2, 16)
-    assert clocks.seen[2, 0] == 1  # by way of warp 1
-    assert clocks.seen[0, 1] == 0
-    for place in range(0, 800, 8):  # more barriers than there was room for
-        clocks.complete(place)
-    clocks.acquire(0, 792)
-    assert clocks.seen[0, clocks.column(792)] == 1
-    assert clocks.place_of(clocks.column(792)) == 792

@@ -555,17 +555,6 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
         collect(request)
 
 
-def test_a_loop_that_is_extrapolated_is_said_to_be(tmp_path: Path) -> None:
-    (tmp_path / "kernel.toml").write_text(SPEC.replace("[1, 8]", "[1]").replace("[32, 64, 128, 256]", "[32]"))
-    (tmp_path / "rowsum.cu").write_text(SOURCE)
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    for width, noted in ((64, False), (8192, True)):
-        problem = kernel.definition.problem(rows=64, width=width)
-        answer = analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).recommendation
-        assert any(note.startswith("1 config: trips of long loops are counted") for note in answer.notes) == noted
-        assert any("up to 9" in getattr(note, "why", "") for note in answer.notes) == noted
-
-
 def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
     spec = SPEC.replace("stride = {", "limit = { values = [64, 128] }\nstride = {")
     (tmp_path / "kernel.toml").write_text(spec.replace('"threads <= width"', '"threads <= width", "threads <= limit"'))

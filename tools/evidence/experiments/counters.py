@@ -36,7 +36,7 @@ from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.sample_profile import AXES, SAMPLING, sampled_counts
 from kernrec.ptx import KernelLaunch, parse
 from kernrec.ptx.analysis.lowering import lowered
-from kernrec.ptx.execution.emulator import Lowering
+from kernrec.ptx.execution.options import Lowering
 from kernrec.ptx.ir.program import Function
 from kernrec.recommender.estimate.sampled_launch import held_by_l1
 from kernrec.store import ProfileTable

@@ -1,0 +1,97 @@
+// Instructions of a cluster and of warps that share registers: `elect mapa getctarank setmaxnreg` (PTX ISA, sections
+// 9.7.13.14, 9.7.9.24, 9.7.9.25 and "setmaxnreg"). Barriers of a cluster are in waits.cpp.
+#include "dispatch.h"
+#include "pending.h"
+
+namespace kernrec {
+namespace {
+
+// One of the lanes of a mask, the same each time.
+void elect(Batch& batch, const Instruction& ins) {
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
+        uint32_t& elected = batch.flags(ins.e)[warp];
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const uint32_t lane = uint32_t(__builtin_ctz(rest)), named = batch.row<uint32_t>(ins.a)[first + lane];
+            const bool leads = named && uint32_t(__builtin_ctz(named)) == lane;
+            elected = leads ? elected | 1u << lane : elected & ~(1u << lane);
+            if (ins.d && named) batch.row<uint32_t>(ins.d)[first + lane] = uint32_t(__builtin_ctz(named));
+        }
+    });
+}
+
+const Registration kElect({"elect"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers != Modifiers{"sync"} || ins.operands.size() != 2 || ins.operands[0].kind != OperandKind::kPair) refuse();
+    const Operand& target = ins.operands[0];
+    const Row a = decoder.read(ins.operands[1], "b32");
+    const Row d = target.items[0].kind == OperandKind::kNone ? Row{} : decoder.write(target.items[0], "b32");
+    const Row e = decoder.write(target.items[1], "pred");
+    Instruction& made = decoder.emit(elect);
+    made.a = a;
+    made.d = d;
+    made.e = e;
+});
+
+void map_addresses(Batch& batch, const Instruction& ins) {
+    each_lane(batch, ins, [&](uint32_t lane) {
+        const uint64_t address = map_to_rank(address_at(batch, ins, lane), uint32_t(batch.value(ins.b, lane)));
+        if (ins.d.width == 32) batch.row<uint32_t>(ins.d)[lane] = uint32_t(address);
+        else batch.row<uint64_t>(ins.d)[lane] = address;
+    });
+}
+
+// An address, or a register or variable that holds one.
+std::pair<Row, int64_t> address_of(Decoder& decoder, const Operand& operand) {
+    if (operand.kind == OperandKind::kAddress) return decoder.address(operand);
+    Operand address;
+    address.kind = OperandKind::kAddress;
+    address.items = {operand};
+    if (operand.kind != OperandKind::kRegister && operand.kind != OperandKind::kSymbol) refuse("address");
+    return decoder.address(address);
+}
+
+const Registration kMapa({"mapa"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.empty() || ins.operands.size() != 3) refuse();
+    const std::string& type = ins.type();
+    if ((type != "u32" && type != "u64") || (type == "u32" && !ins.has("shared"))) refuse();
+    const auto [base, offset] = address_of(decoder, ins.operands[1]);
+    const Row rank = decoder.value(ins.operands[2], "u32"), d = decoder.write(ins.operands[0], type);
+    Instruction& made = decoder.emit(map_addresses);
+    made.a = base;
+    made.immediate = offset;
+    made.b = rank;
+    made.d = d;
+});
+
+void ranks_of_addresses(Batch& batch, const Instruction& ins) {
+    each_lane(batch, ins, [&](uint32_t lane) {
+        const uint32_t own = batch.lane_block(lane) % batch.cluster_blocks();
+        batch.row<uint32_t>(ins.d)[lane] = rank_of_address(address_at(batch, ins, lane), own);
+    });
+}
+
+const Registration kRank({"getctarank"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2) refuse();
+    const auto [base, offset] = address_of(decoder, ins.operands[1]);
+    const Row d = decoder.write(ins.operands[0], "b32");
+    Instruction& made = decoder.emit(ranks_of_addresses);
+    made.a = base;
+    made.immediate = offset;
+    made.d = d;
+});
+
+void move_registers(Batch& batch, const Instruction& ins) {
+    each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t) {
+        batch.work().registers.move(batch, warp, uint32_t(ins.immediate), ins.mode);
+    });
+}
+
+const Registration kSetMaxRegisters({"setmaxnreg"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.modifiers.empty() || ins.operands.empty() || ins.operands[0].kind != OperandKind::kInteger) refuse();
+    if (ins.modifiers[0] != "inc" && ins.modifiers[0] != "dec") refuse();
+    Instruction& made = decoder.emit(move_registers);
+    made.immediate = ins.operands[0].value;
+    made.mode = ins.modifiers[0] == "inc";
+});
+
+}  // namespace
+}  // namespace kernrec

@@ -1,0 +1,137 @@
+#include "handovers.h"
+
+namespace kernrec {
+
+namespace {
+
+constexpr uint32_t kWord = 4;
+
+bool is_wide(const Source& ins) { return ins.has("gpu") || ins.has("sys"); }
+bool releases(const Source& ins) { return ins.has("release") || ins.has("acq_rel"); }
+bool acquires(const Source& ins) { return ins.has("acquire") || ins.has("acq_rel"); }
+bool is_strong(const Source& ins) {
+    return releases(ins) || acquires(ins) || ins.has("relaxed") || ins.has("volatile");
+}
+
+}  // namespace
+
+bool Handovers::hands_over(const Program& program) {
+    bool orders = false;
+    for (const Source& ins : program.sources) {
+        const std::string& opcode = ins.opcode;
+        const bool accesses = opcode == "ld" || opcode == "st" || opcode == "atom" || opcode == "red";
+        orders |= accesses && is_wide(ins) && (releases(ins) || acquires(ins));
+        if ((is_wide(ins) || ins.has("gl")) && (opcode == "membar" || (opcode == "fence" && !ins.has("proxy"))))
+            return false;
+    }
+    return orders;
+}
+
+void Handovers::start_batch(const std::vector<int64_t>& block_numbers) {
+    number_ = int32_t(blocks_.size());
+    blocks_.push_back(block_numbers);
+    past_.assign(block_numbers.size(), Past());
+}
+
+void Handovers::keep(const Instruction& ins, const Resolved& at, uint32_t bytes) {
+    if (at.space != Space::kGlobal || !releases(batch_.program.sources[ins.source])) return;
+    const Region& region = batch_.launch.buffers[at.buffer];
+    for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+        const uint8_t* bytes_there = at.places[__builtin_ctz(rest)];
+        const Place place{at.buffer, uint64_t(bytes_there - region.bytes)};
+        before_[place].assign(bytes_there, bytes_there + bytes);
+        for (auto look = looked_.begin(); look != looked_.end();)
+            look = std::get<2>(*look) == place ? looked_.erase(look) : std::next(look);
+    }
+}
+
+const uint8_t* Handovers::overlooked(const Instruction& ins, const Resolved& at, uint32_t lane, uint32_t bytes) const {
+    if (at.space != Space::kGlobal || !acquires(batch_.program.sources[ins.source])) return nullptr;
+    const Place place{at.buffer, uint64_t(at.places[lane] - batch_.launch.buffers[at.buffer].bytes)};
+    const auto before = before_.find(place);
+    if (before == before_.end() || before->second.size() < bytes || looked_.count({number_, at.warp, place})) return nullptr;
+    return before->second.data();
+}
+
+void Handovers::record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write,
+                       bool is_atomic) {
+    const Source& source = batch_.program.sources[ins.source];
+    std::set<std::pair<uint32_t, Place>> met;
+    const bool strong = is_atomic || is_strong(source);
+    if (!strong && bytes < kWord) return;
+    struct Touch {
+        uint32_t buffer, warp;
+        uint64_t word;
+    };
+    std::vector<Touch> touches;
+    for (const Resolved& at : all) {
+        if (at.space != Space::kGlobal || !batch_.launch.buffers[at.buffer].writable) continue;
+        for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
+            const uint64_t byte = uint64_t(at.places[__builtin_ctz(rest)] - batch_.launch.buffers[at.buffer].bytes);
+            if (strong) met.insert({at.warp, {at.buffer, byte}});
+            else
+                for (uint32_t k = 0; k < bytes / kWord; k++) touches.push_back({at.buffer, at.warp, byte / kWord + k});
+        }
+    }
+    if (strong && is_wide(source))
+        for (const auto& [warp, place] : met) {
+            const std::tuple<int32_t, uint32_t, Place> look{number_, warp, place};
+            if (acquires(source) && (is_atomic || looked_.count(look) || !before_.count(place))) acquire(warp, place);
+            looked_.insert(look);
+            if (releases(source)) release(warp, place, is_atomic);
+        }
+    for (const Touch& touch : touches) {
+        std::vector<Word>& words = words_[touch.buffer];
+        if (words.empty()) words.resize(batch_.launch.buffers[touch.buffer].size / kWord + 1);
+        if (!known(words[touch.word], touch.warp)) fail(ins, touch.buffer, touch.word, touch.warp, write);
+    }
+    if (write)
+        for (const Touch& touch : touches)
+            words_[touch.buffer][touch.word] = {int32_t(touch.warp), number_, clocks_.time(touch.warp)};
+}
+
+bool Handovers::known(const Word& word, uint32_t warp) const {
+    if (word.warp < 0) return true;
+    if (word.batch == number_) return word.time <= clocks_.seen(warp, uint32_t(word.warp));
+    const Past& past = past_[warp / batch_.warps_per_block];
+    const auto row = past.find(word.batch);
+    return row != past.end() && word.time <= row->second[size_t(word.warp)];
+}
+
+void Handovers::learn_past(Past& past, const Past& more) {
+    for (const auto& [batch, row] : more) learn(past[batch], row);
+}
+
+void Handovers::release(uint32_t warp, const Place& place, bool is_atomic) {
+    Release made{number_, clocks_.snapshot(warp), past_[warp / batch_.warps_per_block]};
+    const auto before = releases_.find(place);
+    if (is_atomic && before != releases_.end()) {  // one atomic operation goes on what the last released
+        learn_past(made.past, before->second.past);
+        if (before->second.batch == number_) learn(made.row, before->second.row);
+        else learn(made.past[before->second.batch], before->second.row);
+    }
+    releases_[place] = std::move(made);
+}
+
+void Handovers::acquire(uint32_t warp, const Place& place) {
+    const auto release = releases_.find(place);
+    if (release == releases_.end()) return;
+    Past& past = past_[warp / batch_.warps_per_block];
+    learn_past(past, release->second.past);
+    if (release->second.batch == number_) clocks_.learn(warp, release->second.row);
+    else learn(past[release->second.batch], release->second.row);
+}
+
+void Handovers::fail(const Instruction& ins, uint32_t buffer, uint64_t word, uint32_t warp, bool write) {
+    const Word& last = words_[buffer][word];
+    const uint32_t each = batch_.warps_per_block, other = uint32_t(last.warp);
+    throw Fault(FaultKind::kEmulation, ins.source,
+                "race: warp " + std::to_string(warp % each) + " of block number " +
+                    std::to_string(batch_.block_number(warp / each)) + (write ? " writes" : " reads") + " byte " +
+                    std::to_string(word * kWord) + " of " + batch_.launch.buffers[buffer].name + ", which warp " +
+                    std::to_string(other % each) + " of block number " +
+                    std::to_string(blocks_[size_t(last.batch)][other / each]) +
+                    " wrote with no release and acquire between");
+}
+
+}  // namespace kernrec

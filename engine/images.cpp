@@ -1,0 +1,419 @@
+// Textures and surfaces: `tex tld4 txq suld sust sured suq` (PTX ISA, sections 9.7.10 and 9.7.11). How a coordinate finds
+// its texels is in texture.cpp.
+//
+// A fetch counts as one read of its buffer: a request for each warp, with the distinct sectors of all the texels that its
+// lanes filter. Fetches with a depth comparison, multi-sample textures and sparse residency are not supported.
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include "dispatch.h"
+#include "text.h"
+#include "texture.h"
+
+namespace kernrec {
+namespace {
+
+struct ImageForm {
+    Row handle;
+    Geometry geometry{};
+    Row layer;
+    std::vector<Row> coordinates;
+    std::vector<Row> targets;  // registers of results or sources; none: discarded
+    NumberType type = NumberType::kF32;
+    bool packed = false;  // results in halves of two registers
+    bool whole = false;   // coordinates are numbers of texels
+    // Of a fetch: level of detail, gradients along x and y, and texels to add.
+    Row level;
+    std::vector<Row> slopes[2], offset;
+    uint32_t channel = 0;  // of a gather
+    // Of a surface: bytes of an element, and what an access outside does.
+    uint32_t unit = 4;
+    OutsideMode outside = OutsideMode::kTrap;
+    Reduction reduction = Reduction::kNone;
+};
+
+struct Part {
+    const Image* image;
+    std::vector<uint32_t> lanes;
+};
+
+// The lanes that run an instruction, by their image.
+std::vector<Part> parts_of(Batch& batch, const Instruction& ins, const Row& handles) {
+    std::map<uint64_t, Part> parts;
+    each_lane(batch, ins, [&](uint32_t lane) { parts[batch.value(handles, lane)].lanes.push_back(lane); });
+    std::vector<Part> made;
+    for (auto& [handle, part] : parts) {
+        const auto image = batch.launch.images.find(handle);
+        if (image == batch.launch.images.end())
+            batch.fail_lane(part.lanes[0], "uses " + hex(handle) + ", which is the handle of no texture or surface");
+        part.image = image->second.get();
+        made.push_back(std::move(part));
+    }
+    return made;
+}
+
+void require_axes(Batch& batch, const Image& image, const Geometry& geometry) {
+    if (image.axes != (geometry.cube ? 2 : geometry.axes))
+        batch.fail("the image over " + image.name + " has " + std::to_string(image.axes) + " axes");
+}
+
+// Texels that lanes access, as the hardware keeps them: bytes in the buffer, -1 for none.
+struct Stored {
+    uint32_t lane;
+    std::vector<int64_t> bytes;
+};
+
+// Clocks of a warp's request: the four texture units of an SM filter one sample of four texels a clock each (NVIDIA A100
+// Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture says the same).
+constexpr uint32_t kTextureClocks = 8;
+
+void watch_image(Batch& batch, const Image& image, uint32_t number, const std::vector<Stored>& all, AccessKind kind,
+                 uint32_t size) {
+    std::map<uint32_t, std::vector<int64_t>> requests;  // by warp: sectors, or addresses of atomic operations
+    const bool is_atomic = kind == AccessKind::kAtomic;
+    for (const Stored& one : all)
+        for (const int64_t byte : one.bytes) {
+            if (byte < 0) continue;
+            const int64_t address = int64_t(image.address) + byte;
+            requests[one.lane / kWarp].push_back(is_atomic ? address : address / kSectorBytes);
+            if (BlockWatch* watch = batch.watch_of(one.lane / kWarp)) batch.touch(*watch, number, kind, address, size);
+        }
+    for (auto& [warp, places] : requests) batch.watch_request(warp, places, kind);
+}
+
+void count_image(Batch& batch, const Image& image, const std::vector<Stored>& all, AccessKind kind, uint32_t size) {
+    std::set<std::pair<uint32_t, uint64_t>> sectors;
+    std::set<uint32_t> warps;
+    uint64_t texels = 0;
+    for (const Stored& one : all) {
+        warps.insert(one.lane / kWarp);
+        for (const int64_t byte : one.bytes) {
+            if (byte < 0) continue;
+            texels++;
+            sectors.insert({one.lane / kWarp, (image.address + uint64_t(byte)) >> 5});
+        }
+    }
+    const uint32_t number = uint32_t((image.address >> kBufferShift) - 1);
+    if (batch.launch.watch) watch_image(batch, image, number, all, kind, size);
+    if (!batch.launch.count) return;
+    BufferCounts& buffer = batch.counts.buffers[number];
+    if (batch.launch.watch) {
+        size_t corners = 0;
+        for (const Stored& one : all) corners = std::max(corners, one.bytes.size());
+        buffer.passes[size_t(kind)].add(warps.size() * kTextureClocks * std::max<size_t>(corners / 4, 1));
+    }
+    buffer.sectors[size_t(kind)].add(sectors.size());
+    buffer.requests[size_t(kind)].add(warps.size());
+    buffer.bytes[size_t(kind)].add(texels * size);
+}
+
+double number_at(Batch& batch, const Row& row, uint32_t lane, bool is_float) {
+    const uint32_t bits = uint32_t(batch.value(row, lane));
+    return is_float ? double(bit_cast<float>(bits)) : double(int32_t(bits));
+}
+
+ImagePlace place_of(Batch& batch, const ImageForm& form, const Image& image, uint32_t lane) {
+    std::array<double, 3> coordinates{};
+    for (size_t i = 0; i < form.coordinates.size(); i++)
+        coordinates[i] = number_at(batch, form.coordinates[i], lane, !form.whole);
+    const int64_t layer = form.layer ? int64_t(uint32_t(batch.value(form.layer, lane))) : 0;
+    return image_place(image, form.geometry, coordinates, layer);
+}
+
+void put_channels(Batch& batch, const ImageForm& form, uint32_t lane, const std::array<double, 4>& values) {
+    if (form.packed) {
+        for (size_t i = 0; i < 2; i++)
+            if (form.targets[i])
+                batch.row<uint32_t>(form.targets[i])[lane] = channel_bits(NumberType::kF16, values[2 * i]) |
+                                                             channel_bits(NumberType::kF16, values[2 * i + 1]) << 16;
+        return;
+    }
+    for (size_t i = 0; i < 4; i++)
+        if (form.targets[i]) batch.row<uint32_t>(form.targets[i])[lane] = channel_bits(form.type, values[i]);
+}
+
+void fetch_texels(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const Part& part : parts_of(batch, ins, form.handle)) {
+        const Image& image = *part.image;
+        require_axes(batch, image, form.geometry);
+        std::map<int64_t, std::vector<Stored>> levels;  // a request for each level
+        for (const uint32_t lane : part.lanes) {
+            double level = 0;
+            if (form.level) {
+                level = number_at(batch, form.level, lane, !form.whole);
+            } else if (!form.slopes[0].empty()) {
+                std::array<double, 3> slopes[2] = {};
+                for (int which = 0; which < 2; which++)
+                    for (size_t i = 0; i < form.slopes[which].size(); i++)
+                        slopes[which][i] = number_at(batch, form.slopes[which][i], lane, true);
+                level = level_of_gradients(image, slopes[0], slopes[1]);
+            }
+            std::array<double, 3> offset{};
+            for (size_t i = 0; i < form.offset.size(); i++) offset[i] = number_at(batch, form.offset[i], lane, false);
+            const int64_t nearest = nearest_level(image, level);
+            Stored stored{lane, {}};
+            put_channels(batch, form, lane,
+                         fetch(image, place_of(batch, form, image, lane), offset, nearest, form.whole, stored.bytes));
+            levels[nearest].push_back(std::move(stored));
+        }
+        for (const auto& [level, stored] : levels)
+            count_image(batch, image, stored, AccessKind::kRead, uint32_t(image.texel_bytes()));
+    }
+}
+
+void gather_texels(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const Part& part : parts_of(batch, ins, form.handle)) {
+        require_axes(batch, *part.image, form.geometry);
+        std::vector<Stored> all;
+        for (const uint32_t lane : part.lanes) {
+            Stored stored{lane, {}};
+            put_channels(batch, form, lane,
+                         gather(*part.image, place_of(batch, form, *part.image, lane), form.channel, stored.bytes));
+            all.push_back(std::move(stored));
+        }
+        count_image(batch, *part.image, all, AccessKind::kRead, uint32_t(part.image->texel_bytes()));
+    }
+}
+
+void decode_place(Decoder& decoder, const Source& ins, const Operand& place, const char* type, ImageForm& form) {
+    if (place.kind != OperandKind::kTexel || place.items.empty()) refuse();
+    form.geometry = form_from(geometry, ins);
+    form.handle = decoder.value(place.items[0], "b64");
+    std::vector<Operand> coordinates(place.items.begin() + 1, place.items.end());
+    if (coordinates.size() < form.geometry.axes + form.geometry.layered)
+        refuse(std::to_string(coordinates.size()) + " coordinates");
+    if (form.geometry.layered) {
+        form.layer = decoder.value(coordinates[0], "u32");
+        coordinates.erase(coordinates.begin());
+    }
+    for (uint32_t i = 0; i < form.geometry.axes; i++) form.coordinates.push_back(decoder.value(coordinates[i], type));
+}
+
+void decode_results(Decoder& decoder, const Source& ins, const Operand& results, ImageForm& form) {
+    static const std::map<std::string, NumberType> types = {{"f32", NumberType::kF32}, {"u32", NumberType::kU32},
+                                                            {"s32", NumberType::kS32}, {"f16x2", NumberType::kF16}};
+    if (ins.modifiers.size() < 2 || results.kind != OperandKind::kVector) refuse();
+    const auto type = types.find(ins.modifiers[ins.modifiers.size() - 2]);
+    if (type == types.end()) refuse();
+    form.type = type->second;
+    form.packed = type->first == "f16x2";
+    if (results.items.size() != (form.packed ? 2u : 4u)) refuse(std::to_string(results.items.size()) + " results");
+    for (const Operand& item : results.items)
+        form.targets.push_back(item.kind == OperandKind::kNone ? Row{}
+                                                               : decoder.write(item, form.packed ? "b32" : type->first));
+}
+
+std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t axes, const char* type) {
+    const std::vector<Operand> items = elements(operand);
+    if (items.size() < axes) refuse(std::to_string(items.size()) + " elements for " + std::to_string(axes) + " axes");
+    std::vector<Row> rows;
+    for (uint32_t i = 0; i < axes; i++) rows.push_back(decoder.value(items[i], type));
+    return rows;
+}
+
+const Registration kTex({"tex"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() < 2) refuse();
+    const std::string& type = ins.type();
+    if (type != "f32" && type != "s32") refuse();
+    ImageForm form;
+    form.whole = type == "s32";
+    decode_results(decoder, ins, ins.operands[0], form);
+    decode_place(decoder, ins, ins.operands[1], type.c_str(), form);
+    size_t next = 2;
+    const auto take = [&]() -> const Operand& {
+        if (next >= ins.operands.size()) refuse();
+        return ins.operands[next++];
+    };
+    if (ins.has("level")) form.level = decoder.value(take(), type);
+    if (ins.has("grad"))
+        for (std::vector<Row>& slope : form.slopes) slope = vector_rows(decoder, take(), form.geometry.axes, "f32");
+    if (next < ins.operands.size() && ins.operands[next].kind == OperandKind::kVector)
+        form.offset = vector_rows(decoder, take(), form.geometry.axes, "s32");
+    if (next != ins.operands.size()) refuse("a depth comparison");
+    emit_form(decoder, fetch_texels, std::move(form));
+});
+
+const Registration kGather({"tld4"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2 || ins.type() != "f32" || ins.modifiers[0].size() != 1) refuse();
+    const size_t channel = std::string("rgba").find(ins.modifiers[0]);
+    if (channel == std::string::npos) refuse();
+    ImageForm form;
+    form.channel = uint32_t(channel);
+    decode_results(decoder, ins, ins.operands[0], form);
+    decode_place(decoder, ins, ins.operands[1], "f32", form);
+    if (form.geometry.axes != 2 && !form.geometry.cube) refuse();
+    emit_form(decoder, gather_texels, std::move(form));
+});
+
+enum class Query { kWidth, kHeight, kDepth, kLayers, kLevels, kNormalized };
+
+void query(Batch& batch, const Instruction& ins) {
+    for (const Part& part : parts_of(batch, ins, ins.a)) {
+        const Image& image = *part.image;
+        int64_t answer = 0;
+        switch (Query(ins.mode)) {
+            case Query::kWidth: answer = image.extents[0]; break;
+            case Query::kHeight: answer = image.axes > 1 ? image.extents[1] : 0; break;
+            case Query::kDepth: answer = image.axes > 2 ? image.extents[2] : 0; break;
+            case Query::kLayers: answer = image.layers; break;
+            case Query::kLevels: answer = image.levels; break;
+            case Query::kNormalized: answer = image.sampler.normalized; break;
+        }
+        for (const uint32_t lane : part.lanes) batch.row<uint32_t>(ins.d)[lane] = uint32_t(answer);
+    }
+}
+
+const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins) {
+    constexpr const char* names[] = {"width", "height", "depth", "array_size", "num_mipmap_levels", "normalized_coords"};
+    uint32_t mode = 6;
+    for (const std::string& mark : ins.modifiers)
+        for (uint32_t i = 0; i < 6 && mode == 6; i++)
+            if (mark == names[i]) mode = i;
+    if (mode == 6 || ins.has("level")) refuse("this property");
+    if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress) refuse();
+    const Row a = decoder.value(ins.operands[1].items[0], "b64"), d = decoder.write(ins.operands[0], "u32");
+    Instruction& made = decoder.emit(query);
+    made.a = a;
+    made.d = d;
+    made.mode = mode;
+});
+
+// --- Surfaces ---
+
+struct SurfaceAccess {
+    uint32_t lane;
+    uint8_t* bytes;
+    bool outside;
+};
+
+// Where the lanes access a surface, counted. Along x a surface is addressed in bytes.
+std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins, const ImageForm& form, AccessKind kind,
+                                            uint64_t* atomics = nullptr) {
+    std::vector<SurfaceAccess> accesses;
+    const uint32_t size = form.unit * uint32_t(form.targets.size());
+    for (const Part& part : parts_of(batch, ins, form.handle)) {
+        const Image& image = *part.image;
+        require_axes(batch, image, form.geometry);
+        if (kind != AccessKind::kRead && !image.writable) batch.fail("writes to " + image.name + ", which is read-only");
+        std::vector<Stored> stored;
+        for (const uint32_t lane : part.lanes) {
+            std::array<int64_t, 3> coordinates{};
+            for (size_t i = 0; i < form.coordinates.size(); i++)
+                coordinates[i] = int32_t(batch.value(form.coordinates[i], lane));
+            const int64_t layer = form.layer ? int64_t(uint32_t(batch.value(form.layer, lane))) : 0;
+            try {
+                const SurfacePlace place = surface_place(image, coordinates, layer, size, form.outside);
+                stored.push_back({lane, {place.stored}});
+                accesses.push_back({lane, image.data + place.byte, place.outside});
+            } catch (const std::invalid_argument& error) {
+                throw Fault(FaultKind::kEmulation, ins.source, batch.coordinates(lane) + ": " + error.what());
+            }
+        }
+        count_image(batch, image, stored, kind, size);
+        if (atomics && batch.launch.count)
+            batch.counts.buffers[(image.address >> kBufferShift) - 1].atomics.add(
+                uint64_t(std::count_if(stored.begin(), stored.end(), [](const Stored& one) { return one.bytes[0] >= 0; })));
+    }
+    return accesses;
+}
+
+void load_surface(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kRead))
+        for (size_t i = 0; i < form.targets.size(); i++) {
+            uint64_t value = 0;
+            if (!at.outside) std::memcpy(&value, at.bytes + i * form.unit, form.unit);
+            if (form.targets[i]) batch.put_value(form.targets[i], at.lane, value);
+        }
+}
+
+void store_surface(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kWrite))
+        for (size_t i = 0; i < form.targets.size() && !at.outside; i++) {
+            if (!form.targets[i]) continue;
+            const uint64_t value = batch.value(form.targets[i], at.lane);
+            std::memcpy(at.bytes + i * form.unit, &value, form.unit);
+        }
+}
+
+void reduce_surface(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<ImageForm>(ins);
+    uint64_t atomics = 0;
+    for (const SurfaceAccess& at : surface_accesses(batch, ins, form, AccessKind::kAtomic, &atomics)) {
+        if (at.outside) continue;
+        uint64_t old = 0;
+        std::memcpy(&old, at.bytes, form.unit);
+        const uint64_t made = reduce(form.reduction, form.type, old, batch.value(form.targets[0], at.lane));
+        std::memcpy(at.bytes, &made, form.unit);
+    }
+}
+
+ImageForm surface_form(Decoder& decoder, const Source& ins, const Operand& place) {
+    if (ins.modifiers.empty() || ins.modifiers[0] != "b") refuse();
+    ImageForm form;
+    form.whole = true;
+    decode_place(decoder, ins, place, "s32", form);
+    if (form.geometry.cube) refuse("its geometry");
+    form.outside = ins.has("clamp") ? OutsideMode::kClamp : ins.has("zero") ? OutsideMode::kZero : OutsideMode::kTrap;
+    return form;
+}
+
+uint32_t unit_of(const Source& ins) {
+    for (const auto& [name, bytes] : {std::pair{"b8", 1u}, {"b16", 2u}, {"b32", 4u}, {"b64", 8u}})
+        if (ins.has(name)) return bytes;
+    refuse();
+}
+
+std::vector<Row> surface_registers(Decoder& decoder, const Operand& operand, uint32_t unit) {
+    std::vector<Row> rows;
+    for (const Operand& item : elements(operand)) {
+        if (item.kind == OperandKind::kNone) rows.push_back({});
+        else rows.push_back(decoder.value(item, unit == 1 ? "b16" : "b" + std::to_string(8 * unit)));
+    }
+    if (rows.size() != 1 && rows.size() != 2 && rows.size() != 4) refuse("registers");
+    return rows;
+}
+
+const Registration kSurfaceLoad({"suld"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2) refuse();
+    ImageForm form = surface_form(decoder, ins, ins.operands[1]);
+    form.unit = unit_of(ins);
+    for (const Operand& item : elements(ins.operands[0]))
+        if (item.kind != OperandKind::kNone && item.kind != OperandKind::kRegister) refuse();
+    form.targets = surface_registers(decoder, ins.operands[0], form.unit);
+    emit_form(decoder, load_surface, std::move(form));
+});
+
+const Registration kSurfaceStore({"sust"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 2) refuse();
+    ImageForm form = surface_form(decoder, ins, ins.operands[0]);
+    form.unit = unit_of(ins);
+    form.targets = surface_registers(decoder, ins.operands[1], form.unit);
+    emit_form(decoder, store_surface, std::move(form));
+});
+
+const Registration kSurfaceReduction({"sured"}, [](Decoder& decoder, const Source& ins) {
+    static const std::pair<const char*, NumberType> types[] = {
+        {"b32", NumberType::kU32}, {"b64", NumberType::kU64}, {"u32", NumberType::kU32},
+        {"s32", NumberType::kS32}, {"u64", NumberType::kU64}, {"s64", NumberType::kS64}};
+    if (ins.operands.size() != 2 || ins.modifiers.size() < 2) refuse();
+    const std::string& name = ins.modifiers[1];
+    if (name != "add" && name != "min" && name != "max" && name != "and" && name != "or") refuse();
+    ImageForm form = surface_form(decoder, ins, ins.operands[0]);
+    form.reduction = reduction_of(name);
+    const char* type = nullptr;
+    for (const auto& [known, number] : types)
+        if (!type && ins.has(known)) type = known, form.type = number;
+    if (!type) refuse();
+    form.unit = uint32_t(number_bits(form.type)) / 8;
+    form.targets = {decoder.value(ins.operands[1], type)};
+    decoder.note_atomic(Space::kGlobal);
+    emit_form(decoder, reduce_surface, std::move(form));
+});
+
+}  // namespace
+}  // namespace kernrec

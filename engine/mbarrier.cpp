@@ -1,0 +1,259 @@
+// Barriers in shared memory, and the stores and arrivals that they count: `mbarrier.*`, `cp.async.mbarrier.arrive`,
+// `st.async` and `red.async` (PTX ISA, sections 9.7.13.15 and 9.7.9.12). How lanes wait is in waits.cpp.
+#include <set>
+
+#include "dispatch.h"
+#include "pending.h"
+
+namespace kernrec {
+namespace {
+
+Space shared_or_generic(const Source& ins) { return ins.has("shared") ? Space::kShared : Space::kGeneric; }
+
+enum class Action { kInitialize, kInvalidate, kExpect, kComplete };
+
+// What `mbarrier` does: an access of 8 bytes, and the count of each lane, or the same of all.
+struct BarrierForm {
+    Instruction barrier;
+    Action action = Action::kInitialize;
+    Row count;
+    uint32_t default_count = 0;
+    bool expects = false, releases = true, drops = false, completes = true;
+    Row state;  // of an arrival: gets the word of the barrier before
+
+    uint32_t count_of(Batch& batch, uint32_t lane) const {
+        return count ? uint32_t(batch.value(count, lane)) : default_count;
+    }
+};
+
+void act_on_barriers(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<BarrierForm>(ins);
+    Mbarriers& barriers = batch.work().mbarriers;
+    const bool changes = form.action == Action::kInitialize || form.action == Action::kInvalidate;
+    each_barrier(batch, barriers_of(batch, form.barrier, changes), [&](uint32_t lane, SharedPlace place) {
+        const uint32_t count = form.count_of(batch, lane);
+        switch (form.action) {
+            case Action::kInitialize: return barriers.initialize(place, count);
+            case Action::kInvalidate: return barriers.invalidate(place);
+            case Action::kExpect: return barriers.expect(place, count);
+            case Action::kComplete: return barriers.expect(place, -int64_t(count));
+        }
+    });
+}
+
+void arrive(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<BarrierForm>(ins);
+    Mbarriers& barriers = batch.work().mbarriers;
+    PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
+    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together tell it once
+    each_barrier(batch, barriers_of(batch, form.barrier), [&](uint32_t lane, SharedPlace place) {
+        const uint32_t count = form.count_of(batch, lane);
+        if (form.expects) barriers.expect(place, count);
+        if (races && released.insert({lane / kWarp, place.key(), barriers.completed_phases()}).second)
+            races->release(lane / kWarp, batch.flat(place));
+        const uint64_t word = barriers.arrive(place, form.expects ? 1 : count, form.drops, form.completes);
+        if (form.state) batch.row<uint64_t>(form.state)[lane] = word;
+    });
+}
+
+void count_pending(Batch& batch, const Instruction& ins) {
+    each_lane(batch, ins, [&](uint32_t lane) {
+        try {
+            batch.row<uint32_t>(ins.d)[lane] = uint32_t(barrier_phase(batch.value(ins.a, lane)).pending);
+        } catch (const std::invalid_argument&) {
+            batch.fail("no state");
+        }
+    });
+}
+
+void test_phase(Batch& batch, const Instruction& ins) {
+    const auto& test = form_of<PhaseTest>(ins);
+    const std::vector<LanePlace> uses = barriers_of(batch, test.barrier);
+    if (uses.empty()) return;
+    std::vector<LanePlace> done;
+    uint32_t* results = batch.flags(ins.d);
+    each_barrier(batch, uses, [&](uint32_t lane, SharedPlace place) {
+        const uint64_t wanted = batch.value(test.wanted, lane);
+        const bool passed =
+            batch.work().mbarriers.passed(place, test.is_parity ? uint32_t(wanted & 1) : parity_of_token(wanted));
+        const uint32_t bit = 1u << lane % kWarp;
+        results[lane / kWarp] = passed ? results[lane / kWarp] | bit : results[lane / kWarp] & ~bit;
+        if (passed) done.push_back({lane, place});
+    });
+    std::set<std::pair<uint32_t, size_t>> seen;
+    std::set<uint32_t> warps, blocks;
+    for (const LanePlace& use : done) {
+        seen.insert({use.warp(), batch.flat(use.place)});
+        warps.insert(use.warp());
+        blocks.insert(batch.lane_block(use.lane));
+    }
+    if (PhaseRaces* races = batch.phase_races()) {
+        for (const auto& [warp, place] : seen) races->acquire(warp, place);
+        races->pass_phase({blocks.begin(), blocks.end()});
+    }
+    batch.count("mbarrier.waits", warps.size());
+}
+
+const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& ins) {
+    static const std::set<std::string> known = {"shared", "cta", "cluster", "b64", "release", "acquire", "relaxed",
+                                                "noComplete", "expect_tx", "parity", "init", "inval", "arrive",
+                                                "arrive_drop", "complete_tx", "test_wait", "try_wait", "pending_count"};
+    for (const std::string& mark : ins.modifiers)
+        if (!known.count(mark)) refuse("." + mark);
+    if (ins.modifiers.empty() || ins.type() != "b64" || ins.operands.empty()) refuse();
+    const std::string& kind = ins.modifiers[0];
+    if (kind == "test_wait" || kind == "try_wait") {
+        if (ins.operands.size() < 3) refuse();
+        const bool is_parity = ins.has("parity");
+        const PhaseTest test{decoder.access(ins.operands[1], shared_or_generic(ins)),
+                             decoder.value(ins.operands[2], is_parity ? "u32" : "b64"), is_parity};
+        const Row d = decoder.write(ins.operands[0], "pred");
+        Instruction& made = emit_form(decoder, test_phase, test);
+        made.d = d;
+        if (decoder.source == decoder.block().first)
+            decoder.block().phase_test = std::static_pointer_cast<const PhaseTest>(made.form);
+        return;
+    }
+    if (kind == "pending_count") {
+        if (ins.operands.size() != 2) refuse();
+        const Row a = decoder.value(ins.operands[1], "b64"), d = decoder.write(ins.operands[0], "b32");
+        Instruction& made = decoder.emit(count_pending);
+        made.d = d;
+        made.a = a;
+        return;
+    }
+    BarrierForm form;
+    std::vector<Operand> operands = ins.operands;
+    const bool arrives = kind == "arrive" || kind == "arrive_drop";
+    if (arrives && operands[0].kind != OperandKind::kAddress) {
+        if (operands[0].kind != OperandKind::kNone) form.state = decoder.write(operands[0], "b64");
+        operands.erase(operands.begin());
+        if (operands.empty()) refuse();
+    }
+    form.barrier = decoder.access(operands[0], shared_or_generic(ins));
+    form.default_count = arrives;
+    if (operands.size() > 1) form.count = decoder.value(operands[1], "u32");
+    form.expects = ins.has("expect_tx");
+    form.releases = !ins.has("relaxed");
+    form.drops = kind == "arrive_drop";
+    form.completes = !ins.has("noComplete");
+    if (arrives) {
+        emit_form(decoder, arrive, form);
+        return;
+    }
+    if (kind == "inval") form.action = Action::kInvalidate;
+    else if (kind == "expect_tx") form.action = Action::kExpect;
+    else if (kind == "complete_tx") form.action = Action::kComplete;
+    else if (kind != "init") refuse();
+    emit_form(decoder, act_on_barriers, form);
+});
+
+// --- cp.async.mbarrier.arrive: arrive once the copies of a thread are done ---
+
+void arrive_after_copies(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<BarrierForm>(ins);
+    Pending& work = batch.work();
+    if (form.expects)
+        each_barrier(batch, barriers_of(batch, form.barrier),
+                     [&](uint32_t, SharedPlace place) { work.mbarriers.await_more(place, 1); });
+    const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
+    std::vector<SharedPlace> places;
+    for (const LanePlace& use : uses) places.push_back(use.place);
+    work.engine.start(
+        [&batch, &work, uses, source = batch.source] {
+            const AsInstruction as(batch, source);
+            for (const LanePlace& use : uses) finish_copies(batch, use.warp(), 1u << use.lane % kWarp, std::nullopt);
+            each_barrier(batch, uses, [&](uint32_t lane, SharedPlace place) {
+                if (PhaseRaces* races = batch.phase_races()) races->release(lane / kWarp, batch.flat(place));
+                work.mbarriers.arrive(place, 1);
+            });
+        },
+        std::move(places));
+}
+
+// --- st.async and red.async ---
+
+struct AsyncStore {
+    Instruction target, barrier;  // of the whole access rounded up to a power of two, and of 8 bytes
+    std::vector<Row> sources;
+    NumberType type = NumberType::kU32;
+    uint32_t unit = 4;
+    Reduction reduction = Reduction::kNone;
+
+    uint32_t bytes() const { return unit * uint32_t(sources.size()); }
+};
+
+void store_async(Batch& batch, const Instruction& ins) {
+    const auto& form = form_of<AsyncStore>(ins);
+    const uint32_t bytes = form.bytes();
+    uint32_t whole = 1;
+    while (whole < bytes) whole *= 2;
+    const std::vector<LanePlace> targets = batch.shared_places(form.target, whole, true);
+    if (targets.empty()) return;
+    const std::vector<LanePlace> uses = barriers_of(batch, form.barrier);
+    PhaseRaces* races = form.reduction == Reduction::kNone ? batch.phase_races() : nullptr;
+    std::vector<uint64_t> values;
+    std::vector<SharedPlace> places;
+    for (size_t i = 0; i < targets.size(); i++) {
+        const size_t place = batch.flat(targets[i].place);
+        if (races)
+            races->begin_write(ins.source, targets[i].warp(), {place, place + bytes}, batch.flat(uses[i].place));
+        for (const Row& row : form.sources) values.push_back(batch.value(row, targets[i].lane));
+        places.push_back(uses[i].place);
+    }
+    batch.work().engine.start(
+        [&batch, &form, targets, uses, values, races, bytes, source = batch.source] {
+            const AsInstruction as(batch, source);
+            size_t next = 0;
+            for (const LanePlace& target : targets)
+                for (size_t i = 0; i < form.sources.size(); i++) {
+                    uint8_t* at = batch.bytes_at(target.place) + i * form.unit;
+                    uint64_t old = 0;
+                    std::memcpy(&old, at, form.unit);
+                    const uint64_t made = reduce(form.reduction, form.type, old, values[next++]);
+                    std::memcpy(at, &made, form.unit);
+                }
+            for (size_t i = 0; i < targets.size() && races; i++) {
+                const size_t place = batch.flat(targets[i].place);
+                races->end_write({place, place + bytes}, batch.flat(uses[i].place));
+            }
+            each_barrier(batch, uses, [&](uint32_t, SharedPlace place) {
+                batch.work().mbarriers.expect(place, -int64_t(bytes));
+            });
+        },
+        std::move(places));
+    batch.count("bulk.shared_write_bytes", uint64_t(bytes) * targets.size());
+}
+
+const Registration kAsyncStore({"st.async", "red.async"}, [](Decoder& decoder, const Source& ins) {
+    static const std::map<std::string, NumberType> types = {
+        {"b32", NumberType::kU32}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32}, {"b64", NumberType::kU64},
+        {"u64", NumberType::kU64}, {"s64", NumberType::kS64}, {"f32", NumberType::kF32}, {"f64", NumberType::kF64}};
+    const auto type = types.find(ins.modifiers.back());
+    if (!ins.has("shared") || !ins.has("cluster") || !ins.has("mbarrier") || type == types.end() || ins.operands.size() != 3)
+        refuse();
+    AsyncStore form;
+    for (const std::string& mark : ins.modifiers)
+        if (const Reduction found = reduction_of(mark); found != Reduction::kNone) form.reduction = found;
+    const bool is_red = ins.opcode == "red";
+    if (is_red != (form.reduction != Reduction::kNone) || (is_red && type->first[0] == 'f')) refuse();
+    form.type = type->second;
+    form.unit = uint32_t(number_bits(form.type)) / 8;
+    for (const Operand& item : elements(ins.operands[1])) form.sources.push_back(decoder.value(item, type->first));
+    if (form.bytes() > 16) refuse("more than 16 bytes");
+    form.target = decoder.access(ins.operands[0], Space::kShared);
+    form.barrier = decoder.access(ins.operands[2], Space::kShared);
+    emit_form(decoder, store_async, form);
+});
+
+}  // namespace
+
+void decode_arrival_after_copies(Decoder& decoder, const Source& ins) {
+    if (ins.operands.empty()) refuse();
+    BarrierForm form;
+    form.barrier = decoder.access(ins.operands[0], shared_or_generic(ins));
+    form.expects = !ins.has("noinc");
+    emit_form(decoder, arrive_after_copies, form);
+}
+
+}  // namespace kernrec

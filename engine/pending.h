@@ -1,0 +1,177 @@
+// Work beside the threads of a batch: copies, arrivals at barriers, products of warpgroups and of tensor memory.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "batch.h"
+#include "tensor_core.h"
+
+namespace kernrec {
+
+// A test of a phase of a barrier: an access of 8 bytes, and the state or parity that each lane waits for.
+struct PhaseTest {
+    Instruction barrier;
+    Row wanted;
+    bool is_parity = false;
+};
+
+// Run something as if another instruction did, for messages.
+class AsInstruction {
+   public:
+    AsInstruction(Batch& batch, uint32_t source) : batch_(batch), before_(batch.source) { batch.source = source; }
+    ~AsInstruction() { batch_.source = before_; }
+
+   private:
+    Batch& batch_;
+    uint32_t before_;
+};
+
+// Name an instruction in a message by its name and line, which Python fills in.
+inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
+
+// Barriers in shared memory that lanes use: throws Fault if a lane does not know that they were initialized.
+// `changes`: the lanes initialize or end them.
+std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
+// Call `act(lane, place)` for each, and name lane and barrier if it is misused.
+template <class Act>
+void each_barrier(Batch& batch, const std::vector<LanePlace>& barriers, Act act) {
+    for (const LanePlace& use : barriers) {
+        try {
+            act(use.lane, use.place);
+        } catch (const std::invalid_argument& error) {
+            batch.fail_lane(use.lane, "uses the barrier at " + batch.place_name(use.place) + ", " + error.what());
+        }
+    }
+}
+
+// Complete the cp.async copies of some lanes except their `allowed` newest groups; without it, all of them.
+void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
+
+// `setmaxnreg` (PTX ISA, section "setmaxnreg"): a block has the registers that its launch gave to all its warps.
+class RegisterPool {
+   public:
+    void start_batch() { held_.clear(), raised_.clear(); }
+    void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
+    // All threads ended; throws Fault if the warps of a block asked for more registers than it has.
+    void check_granted(const Batch& batch) const;
+
+   private:
+    std::map<uint32_t, uint32_t> held_;    // by warp: what it changed its registers to
+    std::map<uint32_t, uint32_t> raised_;  // by warp: the instruction that asked for more
+};
+
+// What one wgmma.mma_async computes with.
+struct WgmmaForm {
+    WgmmaMultiply multiply;
+    Modifiers name;
+    std::vector<Row> accumulators, inputs;          // registers of D, and of A if it is not in shared memory
+    std::vector<uint32_t> accumulator_rows, input_rows;  // their numbers, ascending
+    Row a, b;                                       // descriptors
+    Row scale_d;                                    // predicate; none: `adds_d`
+    bool scale_d_inverted = false, adds_d = true;
+    bool a_mn_major = false, b_mn_major = false;
+    int sign = 1;
+};
+
+// The wgmma.mma_async in flight of each warpgroup, and the registers that these still use (PTX ISA, sections
+// `wgmma.fence`, `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
+class WarpgroupOperations {
+   public:
+    void start_batch(Batch& batch);
+    // A warpgroup accesses registers: number of each row, and the instruction that does first.
+    void touch(uint32_t group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
+    void fence(uint32_t group);
+    // Start an operation that reads these places of the batch's shared memory.
+    void start(Batch& batch, uint32_t group, const WgmmaForm& form, const std::vector<size_t>& places);
+    void commit(uint32_t group) { groups_[group].committed++; }
+    void wait(Batch& batch, uint32_t group, int64_t allowed);
+
+   private:
+    struct InFlight {
+        uint32_t source;
+        const WgmmaForm* form;
+        int64_t group;
+        std::optional<TileRead> read;
+    };
+    struct Group {
+        int64_t committed = 0;
+        std::vector<InFlight> in_flight;
+        bool fenced = false;
+        std::vector<bool> touched;  // by number of the row, since the last fence
+        bool any_touched = false;
+    };
+    std::vector<Group> groups_;
+};
+
+// When each warp used which part of tensor memory, and fenced (PTX ISA, section "tcgen05.fence"). Before a warp uses
+// cells that another warp used, there must have been a fence of each since. Compilers that leave all fences out rely on
+// their barriers: only a kernel that has some is held to them.
+class TensorFences {
+   public:
+    void start_batch(Batch& batch);
+    void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
+    void tick() { now_++; }
+    // `use`: kLoaded, kStored or kComputed.
+    void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
+    void check(Batch& batch, uint32_t warp, std::initializer_list<TensorUse> uses, uint32_t block, const Cells& cells);
+
+   private:
+    size_t index(Batch& batch, size_t kind, uint32_t block, uint32_t warp_of_cluster, uint32_t quarter) const;
+    std::vector<int64_t> used_;  // time: (kinds, blocks, warps of the cluster, quarters of the lanes, columns)
+    std::vector<int64_t> before_, after_;  // by warp
+    int64_t now_ = 0;
+};
+
+// The tcgen05 instructions under way. A `tcgen05.commit` makes a barrier track all matrix operations that its thread
+// issued before; until it arrives, the cells that they use are busy, and the tiles must not be written.
+class TensorOperations {
+   public:
+    void start_batch(Batch& batch);
+    // A thread issues an operation, which its blocks' memories begin.
+    void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
+    void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
+    void note_load(uint32_t warp, Cells cells) { loads_[warp].push_back(std::move(cells)); }
+    void note_store(uint32_t warp, Cells cells) { stores_[warp].push_back(std::move(cells)); }
+    void wait(Batch& batch, uint32_t warp, TensorUse use);
+
+    std::vector<TensorMemory> memories;  // by block of the batch
+    TensorFences fences;
+
+   private:
+    struct Issued {
+        TensorOperation operation;
+        std::optional<TileRead> read;
+    };
+    std::map<uint32_t, std::vector<Issued>> issued_;  // by lane: not committed yet
+    std::map<uint32_t, std::vector<Cells>> loads_, stores_;  // by warp
+};
+
+struct Pending {
+    explicit Pending(Batch& batch);
+
+    void start_batch();
+    // All threads exited: finish what still goes on; throws Fault if a copy still uses shared memory.
+    void end_batch();
+    // A bulk copy starts, and finishes.
+    void start_copy(BulkCopy copy);
+    void start_tracked(std::shared_ptr<BulkCopy> copy);
+    void finish_tracked(BulkCopy& copy);
+
+    Batch& batch;
+    Mbarriers mbarriers;
+    AsyncEngine engine;
+    BulkGroups bulk;
+    MapFences maps;
+    RegisterPool registers;
+    WarpgroupOperations warpgroups;
+    TensorOperations tensor;
+
+   private:
+    void begin(BulkCopy& copy);
+    std::list<std::shared_ptr<BulkCopy>> under_way_;  // copies that barriers wait for
+};
+
+}  // namespace kernrec

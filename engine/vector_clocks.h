@@ -1,0 +1,97 @@
+// Vector clocks: how far each warp knows the others, in kernels whose warps are ordered by more than block barriers.
+//
+// Every warp counts its own releases; `seen(w, u)` is how far warp w knows what warp u did. A barrier in shared memory
+// takes along what its arrivals know, and gives it to those who see the phase complete (PTX ISA, section 8, "Memory
+// consistency model": release and acquire patterns). Copies that a barrier counts have a column for that barrier, in
+// which time is the number of its phases: who saw a phase complete saw the copies of it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "races.h"
+
+namespace kernrec {
+
+// Merge what another row knows; a row made before a barrier was added knows nothing of its copies.
+inline void learn(Knowledge& row, const Knowledge& more) {
+    if (row.size() < more.size()) row.resize(more.size());
+    for (size_t i = 0; i < more.size(); i++) row[i] = std::max(row[i], more[i]);
+}
+
+class VectorClocks {
+   public:
+    explicit VectorClocks(uint32_t warps) : warps(warps), rows_(warps) { start_batch(); }
+
+    void start_batch() {
+        for (uint32_t warp = 0; warp < warps; warp++) {
+            rows_[warp].assign(warps, 0);
+            rows_[warp][warp] = 1;
+        }
+        columns_.clear(), places_.clear(), phase_.clear(), arrived_.clear(), completed_.clear();
+    }
+    int32_t seen(uint32_t warp, uint32_t column) const { return rows_[warp][column]; }
+    size_t columns() const { return warps + columns_.size(); }
+    int32_t time(uint32_t warp) const { return rows_[warp][warp]; }
+    const int32_t* row(uint32_t warp) const { return rows_[warp].data(); }
+
+    // The column of the copies that a barrier counts.
+    uint32_t column(size_t place) {
+        const auto [entry, is_new] = columns_.try_emplace(place, warps + uint32_t(columns_.size()));
+        if (is_new) {
+            places_.push_back(place);
+            for (Knowledge& row : rows_) row.resize(entry->second + 1);
+        }
+        return entry->second;
+    }
+    size_t place_of(uint32_t column) const { return places_[column - warps]; }
+    // The time of a copy that finishes now.
+    int32_t now(size_t place) const {
+        const auto entry = phase_.find(place);
+        return entry == phase_.end() ? 1 : entry->second;
+    }
+    // The knowledge of a warp now, for an arrival that may come later.
+    Knowledge snapshot(uint32_t warp) {
+        Knowledge row = rows_[warp];
+        rows_[warp][warp]++;
+        return row;
+    }
+    void arrive(const Knowledge& row, size_t place) { kernrec::learn(arrived_[place], row); }
+    void release(uint32_t warp, size_t place) { arrive(snapshot(warp), place); }
+    void complete(size_t place) {
+        const uint32_t own = column(place);
+        const auto before = arrived_.find(place);
+        Knowledge row = before == arrived_.end() ? Knowledge() : before->second;
+        row.resize(std::max<size_t>(row.size(), own + 1));
+        row[own] = now(place);
+        phase_[place] = now(place) + 1;
+        completed_[place] = std::move(row);
+    }
+    void acquire(uint32_t warp, size_t place) {
+        const auto row = completed_.find(place);
+        if (row != completed_.end()) learn(warp, row->second);
+    }
+    void learn(uint32_t warp, const Knowledge& row) { kernrec::learn(rows_[warp], row); }
+    // Warps pass a barrier together, at which others arrived with these snapshots.
+    void join(const std::vector<uint32_t>& together, const std::vector<Knowledge>& snapshots = {}) {
+        Knowledge all;
+        for (const uint32_t warp : together) kernrec::learn(all, rows_[warp]);
+        for (const Knowledge& row : snapshots) kernrec::learn(all, row);
+        for (const uint32_t warp : together) rows_[warp] = all;
+        for (const uint32_t warp : together) rows_[warp][warp]++;
+    }
+
+    const uint32_t warps;
+
+   private:
+    std::vector<Knowledge> rows_;
+    std::unordered_map<size_t, uint32_t> columns_;  // by barrier
+    std::vector<size_t> places_;                    // by column
+    std::unordered_map<size_t, int32_t> phase_;     // by barrier: time of copies that finish now
+    std::unordered_map<size_t, Knowledge> arrived_;    // what the arrivals know
+    std::unordered_map<size_t, Knowledge> completed_;  // what the last phase brought along
+};
+
+}  // namespace kernrec

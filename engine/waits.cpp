@@ -1,0 +1,198 @@
+// How lanes wait for phases of barriers in shared memory, at the barriers of their clusters, and in warpgroups.
+//
+// `mbarrier.test_wait` and `.try_wait` both wait until the phase completes: a thread that polls may be delayed as long
+// as one likes. If nothing else can go on they run into their time limit, and their result is false. If races are
+// checked, the first test of a phase that did not complete is false at once: a kernel that takes a test for a wait is
+// found (PTX ISA, section "mbarrier.test_wait").
+#include <algorithm>
+
+#include "batch.h"
+#include "pending.h"
+
+namespace kernrec {
+
+namespace {
+
+constexpr int32_t kWaits = INT32_MAX - 1;
+constexpr uint32_t kMostExpiries = 64;  // time limits that all waiting lanes run into, before nobody can go on
+
+}  // namespace
+
+bool Batch::incomplete_warpgroup(uint32_t warp, int32_t position) const {
+    const uint32_t first = warp - warp % warps_per_block % 4;
+    const uint32_t end = std::min(first + 4, (warp / warps_per_block + 1) * warps_per_block);
+    for (uint32_t lane = first * kWarp; lane < end * kWarp; lane++)
+        if ((live_[lane / kWarp] >> lane % kWarp & 1) && positions_[lane] != position) return true;
+    return false;
+}
+
+uint32_t Batch::ready(const PhaseTest& test, uint32_t warp, uint32_t mask) {
+    const uint32_t first = warp * kWarp;
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        PhaseWait& wait = phase_waits_[first + uint32_t(__builtin_ctz(rest))];
+        paused_ -= wait.paused;
+        wait.paused = false;
+    }
+    uint32_t asks = mask;
+    if (test.barrier.guard) {
+        const uint32_t flag = flags(test.barrier.guard)[warp];
+        asks &= test.barrier.guard_inverted ? ~flag : flag;
+    }
+    uint32_t held = 0;
+    if (asks) {
+        const AsInstruction as(*this, test.barrier.source);
+        const uint32_t before = running, warp0 = running_warps_[0], mask0 = running_masks_[0];
+        running = 1;
+        running_warps_[0] = warp;
+        running_masks_[0] = asks;
+        const std::vector<LanePlace> uses = barriers_of(*this, test.barrier);
+        running = before;
+        running_warps_[0] = warp0;
+        running_masks_[0] = mask0;
+        uint32_t waiting = 0;
+        each_barrier(*this, uses, [&](uint32_t lane, SharedPlace place) {
+            const uint64_t wanted = value(test.wanted, lane);
+            if (work_->mbarriers.passed(place, test.is_parity ? uint32_t(wanted & 1) : parity_of_token(wanted))) return;
+            PhaseWait& wait = phase_waits_[lane];
+            waiting |= 1u << lane % kWarp;
+            if (races_ && wait.tried != int64_t(flat(place))) {  // the first test fails at once
+                wait.tried = int64_t(flat(place));
+                return;
+            }
+            if (wait.expired) return;
+            held |= 1u << lane % kWarp;
+            wait.awaited = place;
+            wait.test = &test;
+        });
+        if (races_)
+            for (uint32_t rest = mask & ~waiting; rest; rest &= rest - 1)
+                phase_waits_[first + uint32_t(__builtin_ctz(rest))].tried = -1;
+    }
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const uint32_t lane = uint32_t(__builtin_ctz(rest));
+        PhaseWait& wait = phase_waits_[first + lane];
+        wait.expired = false;
+        wait.paused = held >> lane & 1;
+        paused_ += wait.paused;
+    }
+    return mask & ~held;
+}
+
+bool Batch::all_ready(const PhaseTest& test, int32_t position) {
+    bool all = true;
+    for (uint32_t warp = 0; warp < warp_count; warp++) {
+        if (!live_[warp]) continue;
+        all &= ready(test, warp, live_[warp]) == live_[warp];
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            if (live_[warp] >> lane & 1) positions_[warp * kWarp + lane] = position;
+    }
+    return all;
+}
+
+// Let lanes look again if a phase completed since they were woken last.
+void Batch::wake() {
+    if (work_->mbarriers.completed_phases() == completed_) return;
+    completed_ = work_->mbarriers.completed_phases();
+    expiries_ = 0;
+    if (paused_)
+        for (PhaseWait& wait : phase_waits_) wait.paused = false;
+    paused_ = 0;
+}
+
+// Finish what goes on beside the threads until a phase completes; return whether one did.
+bool Batch::advance_work() {
+    std::set<SharedPlace> awaited;
+    for (const PhaseWait& wait : phase_waits_)
+        if (wait.paused) awaited.insert(wait.awaited);
+    while (work_->mbarriers.completed_phases() == completed_ && work_->engine.finish_one(awaited)) {
+    }
+    return work_->mbarriers.completed_phases() != completed_;
+}
+
+// No lane can run: if nothing completes a phase, the waiting lanes run into their time limits.
+void Batch::break_stall() {
+    if (advance_work()) return;
+    if (++expiries_ > kMostExpiries) fail_stalled();
+    for (PhaseWait& wait : phase_waits_) {
+        wait.expired |= wait.paused;
+        wait.paused = false;
+    }
+    paused_ = 0;
+}
+
+void Batch::fail_stalled() {
+    // Name the first lane for which bytes are missing, which says more than arrivals.
+    uint32_t chosen = lanes;
+    for (uint32_t lane = 0; lane < lanes; lane++) {
+        if (!phase_waits_[lane].paused) continue;
+        const bool lacks_bytes = work_->mbarriers.phase(phase_waits_[lane].awaited).bytes != 0;
+        if (chosen == lanes || lacks_bytes) chosen = lane;
+        if (lacks_bytes) break;
+    }
+    const PhaseWait& wait = phase_waits_[chosen];
+    const BarrierPhase phase = work_->mbarriers.phase(wait.awaited);
+    std::string lacks;
+    if (phase.pending) lacks = std::to_string(phase.pending) + " of " + std::to_string(phase.expected) + " arrivals";
+    if (phase.bytes)
+        lacks += (lacks.empty() ? "" : " and ") + (phase.bytes > 0 ? std::to_string(phase.bytes) + " bytes of copies"
+                                                                    : std::to_string(-phase.bytes) + " announced bytes");
+    source = wait.test->barrier.source;
+    fail("deadlock: " + coordinates(chosen) + " waits for the barrier at " + place_name(wait.awaited) +
+         ", whose phase lacks " + (lacks.empty() ? "nothing" : lacks) + ", and all other threads wait, too");
+}
+
+// --- Barriers of clusters; threads that exited count as arrived (PTX ISA, section "barrier.cluster") ---
+
+void Batch::reach_cluster_barrier(const BasicBlock& block, uint32_t warp, uint32_t mask, uint32_t after) {
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const uint32_t lane = warp * kWarp + uint32_t(__builtin_ctz(rest));
+        if (block.cluster_barrier == 1) {
+            if (cluster_arrivals_[lane] != cluster_waits_[lane])
+                throw Fault(FaultKind::kUnsupported, block.end_source,
+                            "a thread that arrives twice and does not wait between");
+            cluster_arrivals_[lane]++;
+            continue;
+        }
+        if (cluster_arrivals_[lane] != cluster_waits_[lane] + 1)
+            throw Fault(FaultKind::kUnsupported, block.end_source, "a thread that waits and did not arrive");
+        positions_[lane] = kWaits;
+        resume_[lane] = int32_t(after);
+        cluster_waiters_ += !cluster_waiting_[lane];
+        cluster_waiting_[lane] = 1;
+    }
+}
+
+void Batch::release_clusters() {
+    if (!cluster_waiters_) return;
+    const uint32_t size = cluster_blocks() * warps_per_block * kWarp;
+    for (uint32_t first = 0; first < lanes; first += size) {
+        int64_t everyone = INT64_MAX;
+        for (uint32_t lane = first; lane < first + size; lane++)
+            if (live_[lane / kWarp] >> lane % kWarp & 1) everyone = std::min(everyone, cluster_arrivals_[lane]);
+        bool any = false;
+        for (uint32_t lane = first; lane < first + size; lane++) {
+            if (!cluster_waiting_[lane] || everyone <= cluster_waits_[lane]) continue;
+            any = true;
+            positions_[lane] = resume_[lane];
+            cluster_waits_[lane]++;
+            cluster_waiting_[lane] = 0;
+            cluster_waiters_--;
+        }
+        if (any && races_) races_->pass_cluster_barrier(lane_block(first), cluster_blocks());
+    }
+}
+
+// Lanes exited at the end of a basic block: the shared memory of blocks without live lanes is gone.
+void Batch::end_blocks(const BasicBlock& block) {
+    if (!phase_races_ || cluster_blocks() == 1) return;
+    std::vector<uint32_t> gone;
+    for (uint32_t i = 0; i < running; i++) {
+        const uint32_t number = block_of(running_warps_[i]);
+        bool left = false;
+        for (uint32_t warp = number * warps_per_block; warp < (number + 1) * warps_per_block; warp++) left |= live_[warp] != 0;
+        if (!left && (gone.empty() || gone.back() != number)) gone.push_back(number);
+    }
+    for (const uint32_t number : gone) phase_races_->end_block(block.end_source, number);
+}
+
+}  // namespace kernrec

@@ -1,0 +1,114 @@
+"""What watched thread blocks touch in global memory, and in which order: what caches and DRAM make of it.
+
+Counts say how much a block requests. Whether another block requests the same, whether L1 still holds a sector when it
+is requested again, and whether DRAM delivers long runs of bytes or scattered sectors: this needs the addresses.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernrec.ptx.state.types import Array
+from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
+
+SECTOR = 32
+"""Bytes that move between caches and memory together."""
+_WORD = 4
+_WORDS = SECTOR // _WORD
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The 4-byte words of a buffer that a block touched."""
+
+    words: Array
+    """Their numbers in ascending order; if not `fine`, the first word of each sector."""
+
+    fine: bool
+    """Whether words are told apart; of a buffer above 1 GiB only sectors are."""
+
+    @cached_property
+    def sector_numbers(self) -> Array:
+        """The distinct sectors of 32 bytes in ascending order."""
+        return without_repeats(self.words // _WORDS)
+
+    @property
+    def sectors(self) -> int:
+        """Number of distinct sectors of 32 bytes."""
+        return len(self.sector_numbers)
+
+    def new_bytes(self, other: "Touched") -> float:
+        """Return the bytes that `other`, the next block, moves beside those of this block, if more blocks follow alike.
+
+        A block that touches the rest of a sector where this one stops moves its own bytes, wherever its sectors begin.
+        If it touches bytes elsewhere, whole sectors move.
+        """
+        sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
+        new = other.words[~among(other.words, self.words)]
+        if not (self.fine and len(new)):
+            return float(sectors * SECTOR)
+        breaks = np.diff(new) != 1
+        begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
+        # Runs of new words that go on where this block stopped, or end where it begins.
+        before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
+        share = max(int(before), int(behind)) / len(begins)
+        return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
+
+
+NOTHING = Touched(np.zeros(0, np.int64), True)
+
+
+@dataclass(frozen=True)
+class BlockTrace:
+    """The sectors that a block requested, in order: each warp's request with its distinct sectors; arrays (N,)."""
+
+    step: Array
+    """Which run of a piece of machine code the request was part of, counted from the start of the block's batch."""
+    warp: Array
+    """Warp of the block."""
+    sector: Array
+    """Address of the sector / 32; buffers are far apart."""
+    is_read: Array
+    """Whether it was a load."""
+
+
+@dataclass(frozen=True)
+class BlockAccesses:
+    """Accesses of one thread block to global memory."""
+
+    trace: BlockTrace
+    """Loads and stores; at most the first 262,144 sectors of the blocks that run together."""
+    atomics: Array
+    """Addresses of atomic operations, one per lane."""
+    read: Mapping[str, Touched]
+    """By buffer."""
+    written: Mapping[str, Touched]
+    """By buffer."""
+
+
+def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockAccesses:
+    """Return the accesses of a block as the engine hands them over."""
+    step, warp, sector, is_read, atomics, parts = watched
+    touched: tuple[dict[str, Touched], dict[str, Touched]] = {}, {}
+    for number, written, words in parts:
+        touched[written][buffers[number]] = Touched(words, sizes[number] <= 1 << 30)
+    return BlockAccesses(BlockTrace(step, warp, sector, is_read.view(np.bool_)), atomics, *touched)
+
+
+def without_repeats(values: Array) -> Array:
+    """Return ascending values, each once; faster than `np.unique`."""
+    first = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    distinct: Array = values[first]
+    return distinct
+
+
+def among(values: Array, ascending: Array) -> Array:
+    """Return which values are among others, which ascend."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    present: Array = ascending[place] == values
+    return present

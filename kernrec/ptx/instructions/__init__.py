@@ -1,1 +1,0 @@
-"""Semantics of instructions, and the decoder that they register with."""

@@ -1,0 +1,12 @@
+"""Counters of a launch."""
+
+
+class Counts(dict[str, int]):
+    """Totals by metric name; a metric that never occurred reads as 0."""
+
+    def __missing__(self, key: str) -> int:
+        return 0
+
+    def bump(self, key: str, by: int) -> None:
+        """Add `by` to a metric."""
+        self[key] = self.get(key, 0) + by
