@@ -5,6 +5,7 @@ Numbers, names and the order of fields are those of the CUDA Runtime API referen
 """
 
 import struct
+from typing import Any
 
 from kernrec.gpu import GPU
 
@@ -100,7 +101,8 @@ def properties(gpu: GPU, version: int) -> bytes:
         "sm_blocks": a[106], "window": a[109], "reserved_shared": a[111], "host_register": 1, "pools": 1,
         "cluster": a[120],
     }  # fmt: skip
-    layout, packed = "@", []
+    layout = "@"
+    packed: list[Any] = []
     for text in _FIELDS.split():
         field, _, kind = text.lstrip("-").partition(":")
         if text.startswith("-") and version > 12:

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -214,7 +215,7 @@ class _Description:
         return Call(name, key, lines, ptx, prod(launch.grid) * prod(launch.block), contents, notes=notes)
 
 
-_NUMPY = {
+_NUMPY: dict[str, np.dtype[Any]] = {
     "f32": np.dtype("<f4"), "f64": np.dtype("<f8"), "u8": np.dtype("u1"), "i8": np.dtype("i1"), "u16": np.dtype("<u2"),
     "i16": np.dtype("<i2"), "u32": np.dtype("<u4"), "i32": np.dtype("<i4"), "u64": np.dtype("<u8"), 
     "i64": np.dtype("<i8"),
@@ -288,4 +289,4 @@ def _end_of_body(ptx: str, start: int) -> int:
 
 
 def _digest(content: bytes | np.ndarray) -> str:
-    return hashlib.sha256(content).hexdigest()[:10]
+    return hashlib.sha256(content.tobytes() if isinstance(content, np.ndarray) else content).hexdigest()[:10]

@@ -23,9 +23,9 @@ from kernrec.compile.compiled import CompileError, NoCompilerError
 from kernrec.compile.nvrtc import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.ptx import KernelLaunch, emulate, parse
-from kernrec.ptx.execution import engine
 from kernrec.ptx.state.errors import EmulationError
 from kernrec.store.measurement import Outcome
+from kernrec.util import engine
 from kernrec.util.fork import holds_no_lock
 
 _QUOTED = re.compile(r'"?(/[^\s"\']+)')
@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
     holds_no_lock(watch)
     watch.start()
     with contextlib.suppress(KernrecError):  # a launch says that there is no engine
-        engine.load()  # its files are out of reach afterwards
+        engine.module()  # its files are out of reach afterwards
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
