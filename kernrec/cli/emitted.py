@@ -21,9 +21,7 @@ EmitFormat = Annotated[
     option("Write the best config instead: cuda, triton, ptx, ...", "--emit", panel=PRINTED, metavar="FORMAT"),
 ]
 Output = Annotated[Path | None, option("File or new folder for --emit.", "--output", "-o", panel=PRINTED)]
-UntrustedSource = Annotated[
-    bool, option("Emit code of somebody else's database, too.", "--untrusted-source", panel=PRINTED)
-]
+UntrustedSource = Annotated[bool, option("Emit untrusted code, too.", "--untrusted-source", panel=PRINTED)]
 
 
 def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None, str | None]:

@@ -325,8 +325,10 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
             if not run and stack not in (*old, *refusals):
                 names = [f"{name}{AT}{version}" if version else name for name, version in versions.items()]
                 names += sorted(old)
-                others = f"available: {', '.join(names)}" if names else no_lines(context, problem)
-                yield _no_baseline(stack, others)
+                if names:
+                    yield Note(f"no {stack} data for this problem; available: {', '.join(versions)}", ", ".join(names))
+                else:
+                    yield _no_baseline(stack, no_lines(context, problem))
     yield from _padding(model, problem, gpu, stacks)
 
 

@@ -133,7 +133,7 @@ def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys
         (["info"], 2, "there is no database at"),
         (["verify"], 2, "there is no database at"),
         (["export", "--op", "mm", "--gpu", "3090"], 2, "there is no database at"),
-        (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "need --shape"),
+        (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "--dtype was removed; use --shape"),
         (["import", "none.json", *SHAPE], 2, "none.json cannot be read: there is no such file"),
     ],
 )

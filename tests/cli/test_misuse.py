@@ -127,10 +127,6 @@ REFINE = ("collect", "--strategy", "refine", "--op", "matmul", "--shape", "m=64,
             "twice.toml describes twice.cu, not folder/twice.cu",
         ),
         (
-            ("check", "twice.cu", "x=f32[32]", "--block", "64,32"),
-            "--block '64,32': 2048 threads, where 1 to 1024 are",
-        ),
-        (
             ("check", "functions.ptx"),
             "functions.ptx has no kernel; a file with one is expected",
         ),

@@ -21,7 +21,7 @@ def test_fusion_is_that_of_the_release_unless_the_environment_says_it(
 ) -> None:
     monkeypatch.setattr(triton_version, "triton_compiler", lambda: f"triton {release}")
     assert triton_version.fp_fusion() is fused
-    assert f"the default of triton {release}" in (triton_version.fp_fusion_note() or "")
+    assert f"as triton {release} does by default" in (triton_version.fp_fusion_note() or "")
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "on")
     assert triton_version.fp_fusion()
     assert triton_version.fp_fusion_note() is None

@@ -1,4 +1,7 @@
-"""The engine's query arithmetic: values of release 0.1.0, and arguments that no caller may pass."""
+"""The engine's query arithmetic: values of release 0.1.0, and arguments that no caller may pass.
+
+Predictions of backends are those of the models of 28 November 2026, computed by the engine.
+"""
 
 import json
 import os

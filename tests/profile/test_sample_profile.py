@@ -124,8 +124,8 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 """
 
 
-@pytest.mark.parametrize(("threads", "busy"), [(128, 31 / 32), (64, 1.0)])
-def test_an_end_of_the_grid_counts_as_what_it_does_where_it_stands_for_2_percent_of_the_blocks(
+@pytest.mark.parametrize(("threads", "busy"), [(128, 31 / 32), (64, 63 / 64)])
+def test_blocks_at_the_end_of_the_grid_count_what_they_do(
     nvrtc: str, tmp_path: Path, threads: int, busy: float
 ) -> None:
     counts = metrics(tmp_path, "normal", IDLE_END, threads, 200_000)  # of 32 and 64 blocks, all of them long

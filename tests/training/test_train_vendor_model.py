@@ -282,7 +282,8 @@ def test_a_card_without_power_has_the_trees_of_its_architecture(model: VendorMod
     assert predicted.power_w.transferred
     bound, _ = features("matmul", find_gpu("h100-sxm"), "bf16", "nt", problem_dims(problem), GRAPH)
     kind = Kind(entry, ("vLLM",), find_gpu("h100-sxm"), "bf16", "nt")
-    assert kind.reader("power", bound).trees is entry.heads["power", "sm_90"].trees
+    assert kind.head("power") is entry.heads["power", "sm_90"]
+    assert kind.reader("power", bound).transferred
 
 
 def problem_dims(problem: Problem) -> dict[str, np.ndarray]:

@@ -153,7 +153,7 @@ class ModelScope:
             if self.adapted_to >= groups_needed():
                 basis = "these configs, each held out"
         else:
-            new = [name for name, known in ((self.gpu, self.gpu_known), (self.kernel, self.kernel_known)) if not known]
+            new = [self.gpu] * (not self.gpu_known) + [self.kernel] * (not self.kernel_known)
             text += f", trained without {' and '.join(new)}" if new else f", trained on {self.gpu}"
             why += [] if self.gpu_known else self._cost_of_new_gpu()
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))

@@ -47,7 +47,7 @@ def predicted(recommender: Recommender, name: str, gpu: str, shapes: list[Shape]
         query = Query(Objective.LATENCY, power_limit_w=shape.power_limit_w, top=1)
         subject = shape.op, gpu, dict(shape.dims), shape.dtype, shape.layout
         try:
-            best = [recommender.recommend(*subject, each).best for each in (query, replace(query, source="prior"))]
+            best = [recommender.recommend(*subject, each).best for each in (query, replace(query, source="predicted"))]
         except KernrecError:
             continue
         answered_s, model_s = (np.array([choice.latency_s.value]) for choice in best)
