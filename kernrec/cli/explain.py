@@ -194,9 +194,9 @@ def _figure(name: str, value: float) -> str:
 def _print_changes(changes: "Sequence[Change]", objective: str, advice: str) -> None:
     print()
     if not changes:
-        print_line(f"no change of one or two tunables, or of the power limit, is expected to gain in {objective}")
+        print_line(f"no change of one or two tunables, or of the power limit, is expected to reduce {objective}")
     else:
-        print_line(f"changes by expected gain in {objective}:")
+        print_line(f"changes by expected reduction of {objective}:")
     for change in changes:
         shown = [f"{name} {percent(value)}" for name, value in change.changes.items()]
         verb = "measured" if change.source == "measured" else "expected"
