@@ -1,14 +1,14 @@
-"""The recommender: from a request to the configs worth running, and why.
+"""Recommend configs: from a request to the configs worth running, and the reasons.
 
 request.py      the question: op or kernel, problem, GPU, objective, bounds
-context.py      opened once: databases, models, calibrations, static tables
+context.py      databases, models, calibrations and static tables, opened once
 candidates.py   the configs of all kernels at each operating point, with their costs
 rank.py         the engine's costs (`estimate/engine.py`), corrected by models, replaced by measurements
-select.py, choices.py, notes.py, answer.py   the selection, and the answer (`result.py`) that is built of it
-infeasible.py   why nothing can run a problem
-recommender.py  the engine that puts these together; `analyze/` and `explain/` ask it too
-networks/       the layers of a network together: totals, power limits and clocks, a year's bill
-many.py         one choice for each of many shapes, side by side
+select.py, choices.py, notes.py, answer.py   select configs and build the answer (`result.py`)
+infeasible.py   explain why nothing can run a problem
+recommender.py  the class that combines these modules; `analyze/` and `explain/` use it too
+networks/       totals of a network's layers: time, energy, power limits, clocks, yearly bill
+many.py         one recommendation for each of many shapes, estimated side by side
 """
 
 from kernrec.recommender.recommender import Recommender

@@ -1,4 +1,4 @@
-"""The answer to a query from a candidate set: selected choices, notes, and what the first choice is compared with."""
+"""Build the answer to a query from a candidate set: recommendations, notes and comparisons."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 def recommendation(
     candidates: CandidateSet, query: Query, context: "Context | None" = None, of_one_kernel: bool = False
 ) -> Recommendation:
-    """The answer about an op, or about one kernel.
+    """Return the answer about an op, or about one kernel.
 
     Args:
-        candidates: of an op, at least one; of one kernel, at the points of `kernel_points`, perhaps none.
-        query: objective and bounds, and the power limit that choices have to have.
-        context: its models' warnings are among the notes, and its lines of stacks are beside the choices.
-        of_one_kernel: whether profiles and the occupancy heuristic's pick are described, too.
+        candidates: candidates at the operating points of the query, or of `kernel_points` for one kernel. Must not be
+            empty for an op.
+        query: objective, bounds and the power limit of the recommendations.
+        context: source of model warnings and baselines; None for neither.
+        of_one_kernel: add notes on profiles and the pick of the occupancy heuristic.
 
     Raises:
         KernrecError: no config of the kernel can run the problem.
@@ -46,7 +47,7 @@ def recommendation(
         raise none_runs(considered)
     kernel, first = candidates.kernels[0], 0
     if of_one_kernel and query.power_limit_w is not None:
-        # Configs of one kernel are compared at the default limit; the limit that is asked for is another point.
+        # The default limit comes first, as the reference for one kernel. The requested limit is another point.
         first = candidates.points.index(OperatingPoint(query.power_limit_w))
     rows = rows_of(candidates, query, first, of_op=not of_one_kernel)
     picked = [pick for pick, _ in rows]
@@ -61,7 +62,7 @@ def recommendation(
         heuristic = build_choice(candidates, 0, kernel.heuristic)
         about = KernelAnswer(kernel.table.kernel, heuristic, considered.sampled_blocks)
     if of_one_kernel and kernel.table.kernel.declares_problem:
-        context = None  # no stack has such a problem
+        context = None  # no backend runs a problem that a kernel declares
     remarks: list[Remark] = [partial(of_inputs, query.inputs), of_choices(candidates, choices, beside)]
     if of_one_kernel:
         lines = tuple(of_kernel(considered, choices[0]))
@@ -94,7 +95,7 @@ def recommendation(
 def _of_context(
     remarks: Sequence[Remark], context: "Context", problem: Problem, gpu: GPU, query: Query
 ) -> list[Remark]:
-    """Remarks between the warnings of models and those about stacks."""
+    """Return the remarks with the models' warnings before them and the notes on baselines after them."""
     warnings = tuple(context.models.warnings())
     return [lambda: warnings, *remarks, partial(line_notes, context, problem, gpu, query.stacks)]
 
@@ -102,10 +103,10 @@ def _of_context(
 def answer_by_lines(
     context: "Context", problem: Problem, gpu: GPU, query: Query, reason: NoKernelError
 ) -> Recommendation:
-    """The answer for a problem that no kernel runs: what stacks take.
+    """Return the baselines as the answer for a problem that no kernel runs.
 
     Raises:
-        KernrecError: there is no line either.
+        KernrecError: there is no baseline either.
     """
     answer = Recommendation(
         problem=problem,

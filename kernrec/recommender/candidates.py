@@ -1,4 +1,4 @@
-"""The candidates of a problem: the configs of all kernels that can run, with their costs at each operating point."""
+"""Candidates of a problem: every runnable config of all kernels, with its costs at each operating point."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -29,19 +29,19 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class KernelMeasurements:
-    """The measurements of a kernel's candidates, and the predictions that they correct."""
+    """Measurements of a kernel's candidates, and the predictions that they correct."""
 
     measured: tuple[dict[int, MeasuredAnswer], ...]
-    """At each operating point by position of the candidate."""
+    """Measurements at each operating point, by position of the candidate."""
     predicted: Costs
-    """The costs as if none of the candidates had been measured, on the scale of the measurements; (points, C)."""
+    """Costs on the scale of the measurements, as if no candidate had been measured; shape (points, C)."""
     rescaling: Rescaling
-    """The factors by which predictions were put on that scale."""
+    """Factors that put the predictions on the scale of the measurements."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCandidates:
-    """The candidates of one kernel that are estimated, with their costs at each operating point, (points, C)."""
+    """Estimated candidates of one kernel, with costs of shape (points, C)."""
 
     runnable: RunnableConfigs
     heuristic: int
@@ -50,32 +50,35 @@ class KernelCandidates:
     limited: LimitedCosts
     costs: Costs
     measurements: KernelMeasurements | None
-    """None where no candidate was measured."""
+    """Measurements of the candidates; None if none was measured."""
     scope: "ModelScope | None"
-    """The model that corrects the prior; None where none applies."""
+    """Model that corrects the analytical model; None if no trained model applies."""
     belief: Belief = UNCHECKED
-    """The belief about the kernel's lead over the recorded times of the problem."""
+    """Shrinkage of the kernel's lead over the recorded times of the problem."""
     remarks: tuple[str, ...] = ()
-    """Lines about costs that `physics.possible` refused."""
+    """Notes on costs that `physics.possible` rejected."""
 
     @property
     def to_default(self) -> Array:
-        """The prior's latency at the default power limit and clock over that at the first operating point, (C,)."""
+        """Latency at the default power limit and clock over latency at the first operating point, (C,).
+
+        Both latencies are those of the analytical model.
+        """
         return np.asarray(self.prediction.limited().latency_s / self.limited.latency_s[0])
 
     @property
     def of_card(self) -> bool:
-        """Whether the costs are those of a model that learned the kernel on this card, nothing measured here."""
+        """Whether the costs come from a model that learned the kernel on this GPU, without measurements."""
         return self.measurements is None and self.scope is not None and self.scope.gpu_known and self.scope.kernel_known
 
     @property
     def ran(self) -> bool:
-        """Whether something is known of the kernel's configs from this very card."""
+        """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
         return self.measurements is not None or self.of_card
 
     @cached_property
     def caution(self) -> Array:
-        """The factor by which each config's costs count more than expected beside one that somebody ran, (C,)."""
+        """Risk factor of each config's costs when it is compared with a config that was run, (C,)."""
         if self.measurements is None and self.scope is None:
             return np.full(len(self.rows), unsure(self.belief.deviation))
         factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card, self.measurements is not None)
@@ -85,59 +88,59 @@ class KernelCandidates:
 
     @property
     def table(self) -> StaticTable:
-        """The static table of the kernel."""
+        """Static table of the kernel."""
         return self.runnable.table
 
     @property
     def rows(self) -> Array:
-        """Rows of the space that are estimated, ascending."""
+        """Estimated rows of the config space, ascending."""
         return self.prediction.rows
 
     def at(self, point: int) -> "KernelCandidates":
-        """The candidates at one of the operating points alone."""
+        """Return the candidates at one operating point only."""
         alone, there = slice(point, point + 1), self.measurements
         if there is not None:
             there = KernelMeasurements(there.measured[alone], there.predicted.at(alone), there.rescaling)
         return replace(self, limited=self.limited.at(alone), costs=self.costs.at(alone), measurements=there)
 
     def with_belief(self, belief: Belief) -> "KernelCandidates":
-        """The candidates of a kernel that nobody ran, with what is believed of their lead."""
+        """Return the candidates of a kernel that nobody ran, with their lead shrunk by `belief`."""
         costs = believed(self.costs, belief)
         return KernelCandidates(
             self.runnable, self.heuristic, self.prediction, self.limited, costs, None, self.scope, belief, self.remarks
         )
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
-        """The measurements at an operating point, by position of the candidate."""
+        """Return the measurements at an operating point, by position of the candidate."""
         return self.measurements.measured[point] if self.measurements else {}
 
     def config(self, position: int) -> dict[str, int]:
-        """The config of the candidate at this position."""
+        """Return the config of the candidate at `position`."""
         return self.table.config(self.rows.item(position))
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateSet:
-    """The candidates of all kernels on a problem; a candidate is a position, kernel after kernel.
+    """Candidates of all kernels on a problem.
 
-    The cost table is the arrays (points, C) `latency_s`, `energy_j` and `power_w`; intervals and sources are in
-    `kernels`.
+    A candidate is a position; the kernels follow one another. The cost table consists of the arrays `latency_s`,
+    `energy_j` and `power_w`, each of shape (points, C). `kernels` holds the intervals and sources.
     """
 
     problem: Problem
     gpu: GPU
     points: tuple[OperatingPoint, ...]
-    """The first one is what choices are compared at."""
+    """Operating points; recommendations are compared at the first one."""
     kernels: tuple[KernelCandidates, ...]
-    """Those with at least one candidate."""
+    """Kernels with at least one candidate."""
     considered: tuple[RunnableConfigs, ...]
-    """All kernels, also those without any config that can run."""
+    """All kernels, including those without a runnable config."""
     foreign: tuple[MeasuredAnswer, ...] = ()
-    """Measurements of kernels that are not among them, fastest first."""
+    """Measurements of kernels outside `kernels`, fastest first."""
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where the candidates of each kernel begin, and how many there are."""
+        """Position of each kernel's first candidate, then the total number of candidates."""
         return list(accumulate((len(kernel.rows) for kernel in self.kernels), initial=0))
 
     @cached_property
@@ -157,7 +160,7 @@ class CandidateSet:
 
     @cached_property
     def latency_source(self) -> Array:
-        """Where latencies come from, positions in `SOURCES`, (points, C)."""
+        """Source of each latency as an index into `SOURCES`, (points, C)."""
         return self._table([kernel.costs.latency.source for kernel in self.kernels])
 
     @staticmethod
@@ -166,47 +169,47 @@ class CandidateSet:
 
     @cached_property
     def any_measured(self) -> bool:
-        """Whether something was measured of some candidate."""
+        """Whether any candidate was measured."""
         return any(kernel.measurements is not None for kernel in self.kernels)
 
     @cached_property
     def fastest(self) -> int:
-        """The candidate that comes first at the first operating point where latency alone counts."""
+        """Position of the candidate with the lowest risk-adjusted latency at the first operating point."""
         return int(self.counted(self.latency_s[:1])[0].argmin())
 
     @property
     def runnable(self) -> int:
-        """How many configs of all kernels can run, estimated or not."""
+        """Number of runnable configs of all kernels, estimated or not."""
         return sum(len(kernel.rows) for kernel in self.considered)
 
     @cached_property
     def caution(self) -> Array | None:
-        """The factor by which each candidate's costs count more than expected, (C,); None where all count alike.
+        """Risk factor of each candidate's costs, (C,); None if all candidates carry the same risk.
 
-        A config that nobody ran comes before one that somebody ran, or that a model knows from this very card, only
-        where its lead is larger than its error.
+        A config that nobody ran beats a config that somebody ran, or that a model learned on this GPU, only if its lead
+        is larger than its error.
         """
         if not any(kernel.ran for kernel in self.kernels):
             return None
         return np.concatenate([kernel.caution for kernel in self.kernels])
 
     def counted(self, costs: Array) -> Array:
-        """Costs (points, C) as they count where candidates are compared."""
+        """Return costs of shape (points, C), multiplied by the risk factors that apply in comparisons."""
         return costs if self.caution is None else costs * self.caution
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
-        """(number of the kernel, the kernel, the candidate's position among its own)."""
+        """Return the kernel's number, the kernel, and the candidate's position within the kernel."""
         number = bisect_right(self.starts, position) - 1
         return number, self.kernels[number], position - self.starts[number]
 
     def at(self, point: int) -> "CandidateSet":
-        """The set at one of its operating points alone."""
+        """Return the set at one operating point only."""
         if len(self.points) == 1:
             return self
         kernels = tuple([kernel.at(point) for kernel in self.kernels])
         return CandidateSet(self.problem, self.gpu, (self.points[point],), kernels, self.considered, self.foreign)
 
     def only(self, number: int) -> "CandidateSet":
-        """The set of one of the kernels alone."""
+        """Return the set of one kernel only."""
         kernel = self.kernels[number]
         return CandidateSet(self.problem, self.gpu, self.points, (kernel,), (kernel.runnable,))

@@ -1,4 +1,4 @@
-"""The parts of a choice: its place, its costs with their intervals, comparisons, and when it was measured."""
+"""Parts of a recommendation: rank, costs with intervals, comparisons and measurements."""
 
 import math
 
@@ -7,10 +7,12 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Place:
-    """The rank of a choice among the others.
+    """Rank of a recommendation among the others.
 
-    number: from 1; equal for choices that cannot be told apart. exact: measured in all that the objective counts.
-    ambiguous: its intervals overlap those of the choice before or after it (a tied choice: of those it is tied with).
+    Attributes:
+        number: rank from 1; tied recommendations share a rank.
+        exact: whether every cost that the objective counts was measured.
+        ambiguous: whether its intervals overlap those of a neighbor, or of the rows it is tied with.
     """
 
     number: int
@@ -25,16 +27,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Estimate(float):
-    """One quantity with its 90 % interval, in SI units; as a number it is its value."""
+    """One quantity in SI units with its 90 % interval; as a number it equals `value`."""
 
     value: float
     low: float
     high: float
     source: str
-    """A `Source`; of a baseline `recorded`, `learned` or `transferred`."""
+    """A `Source`; for a baseline `published`, `learned`, `transferred` or `predicted`."""
     own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's own error, that of the kernel on the problem and card
-    left out; None where it is not known apart."""
+    """Logarithmic half-width of the 90 % interval of the config's own error. It excludes the error that all configs of
+    the kernel share on this problem and GPU. None if the two parts are not known separately."""
 
     __hash__ = float.__hash__
     __ne__ = object.__ne__  # the opposite of this class's `__eq__`, not of float's
@@ -44,14 +46,15 @@ class Estimate(float):
 
     @property
     def own_interval(self) -> tuple[float, float]:
-        """The interval of the config's own error: of another config of the kernel on the problem, it alone counts."""
+        """Interval of the config's own error, for comparisons with other configs of the kernel on the problem."""
         if self.own is None:
             return self.low, self.high
         factor = math.exp(self.own)
         return self.value / factor, self.value * factor
 
     def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """The value and its intervals: `latency_s`, `latency_interval_s` and `latency_own_interval_s`, for example."""
+        """Return the value and its intervals, such as `latency_s`, `latency_interval_s` and
+        `latency_own_interval_s`."""
         whole: dict[str, float | list[float]] = {
             f"{quantity}_{unit}": self.value,
             f"{quantity}_interval_{unit}": [self.low, self.high],
@@ -63,36 +66,36 @@ class Estimate(float):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A choice compared with another config."""
+    """Comparison of a config with a reference config."""
 
     energy_saved: float
-    """Fraction of the other's energy."""
+    """Energy saved, as a fraction of the reference's energy."""
     slowdown: float
-    """Fraction of the other's latency."""
+    """Additional latency, as a fraction of the reference's latency."""
 
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """When and where a config was measured."""
+    """Time and place of a config's measurements."""
 
     sessions: int
     measured_at: str
-    """The latest time, UTC, ISO 8601."""
+    """Time of the latest measurement, UTC, ISO 8601."""
     device: str | None
-    """The GPU as its driver names it; None where nobody recorded it."""
+    """Name of the GPU according to its driver; None if it was not recorded."""
     database: str
-    """Which database answered: `own`, `pulled`, or a file."""
+    """Database that holds the measurement: `own`, `pulled`, or a file."""
     signers: tuple[str, ...]
-    """Of rows that were pulled: the public keys of who shared them; empty text for unsigned ones."""
+    """Public keys of the people who shared pulled rows; an empty text for unsigned rows."""
     contributors: int = 1
-    """How many people's rows were combined: the cost is the median of theirs."""
+    """Number of people whose rows were combined; the cost is the median of their rows."""
     spread_s: tuple[float, float] | None = None
-    """The least and the greatest of their latencies, where there are several."""
+    """Lowest and highest latency of these people in seconds; None if there is only one."""
     rescaled: int = 0
-    """How many of them have a card whose rows were put on the scale of its kind."""
+    """Number of people whose rows were rescaled from their board to the GPU's typical speed."""
 
     def signed_by(self) -> list[dict[str, str | None]]:
-        """The signers with the names that the user gave them."""
+        """Return the signers with the names that the user gave them."""
         if not self.signers:
             return []
         from kernrec.store.keys import signer_name

@@ -1,9 +1,9 @@
-"""Choices from a candidate set: the picked candidates with their costs, places and comparisons.
+"""Build recommendations from picked candidates, with their costs, ranks and comparisons.
 
-Places admit what cannot be told apart. Measured choices whose 90 % intervals overlap that of the best of them share its
-place: which of them came first was noise. Predictions are never tied like this. They keep the place that their expected
-cost gives them, marked as approximate, and as ambiguous where it may be that of a neighbor: between configs of a kernel
-by the errors of their own, for what they have in common decides nothing; half of that counts between kernels.
+Ranks express uncertainty. Measured recommendations share a rank if their 90 % intervals overlap the interval of the
+best of them. Predictions never share a rank. Their rank follows from the expected cost and is marked approximate.
+It is ambiguous if a neighbor could hold it. Between configs of one kernel, only their own errors decide, because the
+shared error cancels. Between kernels, half of the shared variance counts too.
 """
 
 import math
@@ -23,11 +23,11 @@ from kernrec.recommender.select import Picked
 from kernrec.store import MeasuredAnswer
 
 LIMIT_STEP_W = 10.0
-"""Steps of the limits that are tried for a config that is estimated at the default limit alone."""
+"""Step in watts between the power limits tried for a config that was estimated at the default limit only."""
 NO_LOSS = 2.0 * LATENCY_DRIFT
-"""Largest slowdown that counts as none: that of a card that drifted by as much as is let pass, to both sides."""
+"""Largest slowdown that counts as none. It equals the accepted drift of a GPU, in both directions."""
 WORTH_SAYING = 2.0 * ENERGY_DRIFT
-"""Least share of the energy that is worth a line, for the same reason."""
+"""Minimum energy saving, as a fraction, that deserves a note. It equals the accepted drift, in both directions."""
 
 Interval = tuple[float, float]
 
@@ -35,7 +35,14 @@ Interval = tuple[float, float]
 def build_choices(
     candidates: CandidateSet, picked: Sequence[Picked], objective: Objective, alike: Sequence[int] | None = None
 ) -> tuple[Choice, ...]:
-    """The picked candidates in order, each with its place among them; alike: how many more each stands for."""
+    """Return the picked candidates in order, each with its rank.
+
+    Args:
+        candidates: the set that was picked from.
+        picked: operating point and position of each pick, best first.
+        objective: criterion whose costs decide the ranks.
+        alike: number of similar configs that each pick represents.
+    """
     costs = [costs_at(candidates, *pick) for pick in picked]
     which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
     deciding = [[pair[i] for i in which] for pair in costs]
@@ -48,9 +55,11 @@ def build_choices(
 
 
 def _beside(estimate: Estimate, common: float) -> Interval:
-    """The interval of a prediction whose overlap with that of another says that the two cannot be told apart.
+    """Return the interval that decides whether a prediction can be distinguished from another.
 
-    common: share of the variance of the part that the kernel's configs have in common that counts.
+    Args:
+        estimate: the predicted cost.
+        common: fraction of the shared error's variance that counts.
     """
     whole = 0.5 * math.log(estimate.high / estimate.low)
     own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
@@ -62,9 +71,9 @@ def _beside(estimate: Estimate, common: float) -> Interval:
 def best_of_other_kinds(
     candidates: CandidateSet, picked: Sequence[Picked], query: Query, first: int = 0
 ) -> tuple[Choice, ...]:
-    """The best CUDA kernel and the best one in Triton, if none of its kind is among some picks.
+    """Return the best CUDA kernel or the best Triton kernel, if the picks contain none of its kind.
 
-    The best is that by the objective, of a front by latency; its bounds are kept.
+    The objective decides; latency decides for a Pareto front. The query's bounds apply.
     """
     in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
     missing = {*in_triton}.difference([in_triton[candidates.locate(position)[0]] for _, position in picked])
@@ -85,12 +94,12 @@ def best_of_other_kinds(
 
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
-    """One candidate at one operating point, by itself."""
+    """Return one candidate at one operating point as a recommendation without neighbors."""
     return _build(candidates, (point, position), costs_at(candidates, point, position), Place(1, False, True))
 
 
 def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
-    """Latency and energy of one candidate at one operating point."""
+    """Return latency and energy of one candidate at one operating point."""
     _, kernel, own = candidates.locate(position)
     return _estimate(kernel.costs.latency, (point, own)), _estimate(kernel.costs.energy, (point, own))
 
@@ -123,7 +132,7 @@ def _build(
         clock_hz=kernel.limited.clock_hz.item(point, own),
         bottleneck=kernel.prediction.bottleneck(own),
         occupancy=table.occupancy(kernel.runnable.on_problem, kernel.rows.item(own)),
-        # Both at the first operating point.
+        # Both comparisons hold at the first operating point.
         versus_fastest=Comparison(1.0 - energy.value / joules.item(0, fastest), latency.value / fastest_s - 1.0),
         versus_occupancy=Comparison(
             1.0 - energy.value / joules.item(0, pick), latency.value / seconds.item(0, pick) - 1.0
@@ -152,13 +161,15 @@ def _measured_on(row: MeasuredAnswer) -> MeasuredOn:
 
 
 def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> list[Place]:
-    """The place of each choice, best first.
+    """Return the rank of each recommendation, best first.
 
-    intervals: of each choice, one for each cost that the objective counts; two choices overlap where all of theirs do.
-    exact: whether all those costs were measured.
+    Args:
+        intervals: for each recommendation, the interval of each cost that the objective counts. Two recommendations
+            overlap if all of these intervals overlap.
+        exact: whether all of these costs were measured.
     """
     numbers: list[int] = []
-    leader: int | None = None  # the best of the current tie; a chain of neighbors could drift any distance from it
+    leader: int | None = None  # best of the current tie: a chain of neighbors could drift away from it
     tied = set()
     for i, interval in enumerate(intervals):
         numbers.append(i + 1)
@@ -183,13 +194,13 @@ def _overlap(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
 
 
 def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving | None:
-    """The most energy that a picked candidate saves at another operating point than the first, without loss of time.
+    """Return the largest energy saving of a pick at another operating point, without loss of time.
 
-    A candidate set at one point, as an objective of latency alone has, knows nothing of others: there the prior says by
-    what share time and energy change at lower power limits.
+    A candidate set for latency has only one operating point. In that case the analytical model predicts the change of
+    time and energy at lower power limits.
 
     Returns:
-        None where a power limit or clock was asked for, or the saving is too small.
+        The saving; None if it is too small, or if the query sets a power limit or clock.
     """
     if query.power_limit_w is not None or query.clock_hz is not None:
         return None
@@ -200,7 +211,7 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
         gpu, (_, kernel, own) = candidates.gpu, candidates.locate(position)
         nominal, power = kernel.prediction.at(own), kernel.table.power
         if nominal.core_s * power.boost_hz > nominal.dram_s * power.running_hz:
-            return None  # bound by the core's clock: every watt less costs time
+            return None  # bound by the core clock: less power costs time
         limits = np.append(gpu.tdp_w, np.arange(gpu.power_min_w, gpu.tdp_w, LIMIT_STEP_W))
         repeated = NominalCosts(*(np.full(len(limits), part) for part in vars(nominal).values()))
         limited = power.apply_power_limit(repeated, limits)
@@ -216,9 +227,9 @@ def saving_of(candidates: CandidateSet, picked: Picked, query: Query) -> Saving 
 
 
 def foreign_rows(candidates: CandidateSet, query: Query) -> tuple[Foreign, ...]:
-    """Measurements of kernels that are not in the library, the best by the objective first, at most `query.top`.
+    """Return at most `query.top` measurements of kernels outside the library, best first.
 
-    Of a front the fastest come first. Rows without energy are left out where the objective counts energy alone.
+    Latency decides for a Pareto front. Rows without energy are skipped if the objective counts energy.
     """
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
     valued = []

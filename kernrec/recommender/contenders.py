@@ -1,8 +1,8 @@
-"""The configs that may be the best one of a problem, and the loss that is expected of the present choice.
+"""Find the configs that may be the best for a problem, and the expected loss of the current recommendation.
 
-For a decision it matters which errors candidates have in common: an estimate says which part of its interval is the
-config's own (`costs.Estimates.own`); of the rest, half is taken to be common to all kernels on the problem, which
-decides nothing, and half to one kernel. Measurements enter with their own intervals.
+Decisions depend on which errors the candidates share. An estimate separates the config's own error
+(`costs.Estimates.own`). Half of the remaining variance is attributed to all kernels on the problem and decides
+nothing. The other half is attributed to the kernel. Measurements keep their own intervals.
 """
 
 import math
@@ -26,48 +26,48 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 MOST = 48
-"""Contenders of a problem: the candidates of least expected cost."""
+"""Maximum number of contenders of a problem: the candidates with the lowest expected cost."""
 LISTED = 8
-"""Contenders that an answer lists."""
+"""Number of contenders that an answer lists."""
 _FEATURES = 128
-"""Features through which problems share what is learned; more are projected onto so many at random."""
+"""Number of features that share information between problems; more are projected onto this number at random."""
 _LEAST_NOISE = 0.005
-"""Of a measurement: medians of two sessions differ by so much."""
+"""Minimum relative noise of a measurement: medians of two sessions differ by this much."""
 
 Key = tuple[str, tuple[tuple[str, int], ...]]
 """Kernel and config of a contender."""
 
 
 def key_of(kernel: str, config: Mapping[str, int]) -> Key:
-    """The name of a config among the contenders of a problem."""
+    """Return the key of a config among the contenders of a problem."""
     return kernel, tuple(sorted(config.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class ProblemContenders:
-    """The contenders of one problem, before they are laid side by side with those of other problems."""
+    """Contenders of one problem, before they are combined with those of other problems."""
 
     problem: Problem
     keys: tuple[Key, ...]
-    """Kernel and config of each, the least expected cost first."""
+    """Kernel and config of each contender, lowest expected cost first."""
     expected: Array
     """Predicted log cost, (C,)."""
     deviation: Array
-    """Standard deviation of the whole error of each prediction, (C,)."""
+    """Standard deviation of the total error of each prediction, (C,)."""
     own_deviation: Array
     """Standard deviation of each config's own error, (C,)."""
     weight: float = 1.0
     inputs: Array | None = None
-    """The features of each but its tunables, (C, F); None where they are not needed, or nothing is predicted."""
+    """Features of each contender without its tunables, (C, F); None if not needed or not predicted."""
 
     @cached_property
     def kernel_deviation(self) -> float:
-        """Standard deviation of the error that the configs of one kernel have in common."""
+        """Standard deviation of the error that all configs of a kernel share."""
         common = np.maximum(self.deviation**2 - self.own_deviation**2, 0.0)
         return math.sqrt(0.5 * median(common))
 
     def place(self, key: Key) -> int | None:
-        """The position of a contender; None for a config that is none."""
+        """Return the position of a contender, or None if the config is not a contender."""
         return self.keys.index(key) if key in self.keys else None
 
 
@@ -79,15 +79,15 @@ def contenders_of(
     always: Collection[Key] = (),
     with_inputs: bool = False,
 ) -> ProblemContenders:
-    """The contenders among the candidates of a problem at the first operating point.
+    """Return the contenders among the candidates of a problem at the first operating point.
 
     Args:
-        candidates: predicted without regard to measurements of the problem, at least one.
-        objective: what is minimized; not `pareto` (`UsageError`).
-        weight: how much the problem counts.
-        among: the only candidates that can be contenders; None: all.
-        always: candidates that are contenders however slow they are expected to be, such as those measured.
-        with_inputs: whether predictions are to be corrected while problems are refined.
+        candidates: candidates predicted without measurements of the problem; must not be empty.
+        objective: quantity to minimize; `pareto` raises `UsageError`.
+        weight: weight of the problem.
+        among: the only candidates that may become contenders; None for all.
+        always: candidates that are always contenders, such as measured configs.
+        with_inputs: include the features, to correct predictions during refinement.
     """
     value = objective.value_of(candidates.latency_s[0], candidates.energy_j[0])
     chosen: list[int] = []
@@ -109,7 +109,7 @@ def contenders_of(
 
 
 def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
-    """The features of candidates but their tunables, (len(chosen), F)."""
+    """Return the features of candidates without their tunables, (len(chosen), F)."""
     from kernrec.model.learn import features
     from kernrec.recommender.estimate.model_inputs import inputs_of
 
@@ -125,24 +125,31 @@ def _inputs(candidates: CandidateSet, chosen: Sequence[int]) -> Array:
 
 
 def _half_widths(candidates: CandidateSet, quantity: str) -> Array:
-    """Logarithmic half-widths of the intervals, and of their configs' own parts, (2, C)."""
+    """Return logarithmic half-widths of the intervals and of the configs' own errors, (2, C)."""
     costs = [getattr(kernel.costs, quantity).at(0) for kernel in candidates.kernels]
     halves = [np.stack([0.5 * np.log(estimates.high / estimates.low), estimates.own]) for estimates in costs]
     return np.concatenate(halves, axis=1)
 
 
 def unpredicted(problem: Problem, keys: Sequence[Key], deviation: float, weight: float = 1.0) -> ProblemContenders:
-    """Contenders of which nothing is predicted; deviation: standard deviation of their log costs."""
+    """Return contenders without predictions.
+
+    Args:
+        problem: the problem.
+        keys: kernel and config of each contender.
+        deviation: standard deviation of the log costs.
+        weight: weight of the problem.
+    """
     own = np.full(len(keys), deviation)
     return ProblemContenders(problem, tuple(keys), np.zeros(len(keys)), own / math.sqrt(OWN), own, weight)
 
 
 def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
-    """The contenders of all problems as a joint posterior takes them.
+    """Return the contenders of all problems in the form of a joint posterior.
 
-    Errors are shared between problems through the kernel, the values of its tunables and the sizes of the problem.
+    Problems share errors through the kernel, the values of its tunables and the problem sizes.
     """
-    columns: dict[tuple[object, ...], dict[str, int]] = {}  # by kernel or value of a tunable, then by size
+    columns: dict[tuple[object, ...], dict[str, int]] = {}  # by kernel or tunable value, then by size
     width = 0
     entries = []
     for contenders, sizes in zip(problems, _sizes([each.problem for each in problems]), strict=True):
@@ -187,7 +194,10 @@ def side_by_side(problems: Sequence[ProblemContenders]) -> list[Contenders]:
 
 
 def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] | list[None]:
-    """The inputs of trees, (C, columns) each: the features, then a column for each kernel and for each tunable."""
+    """Return the inputs of trees, (C, columns) each.
+
+    The columns are the features, then one for each kernel and one for each tunable.
+    """
     inputs = [each.inputs for each in problems if each.inputs is not None]
     if len(inputs) < len(problems):
         return [None] * len(problems)
@@ -208,7 +218,7 @@ def _side_by_side_inputs(problems: Sequence[ProblemContenders]) -> list[Array] |
 
 
 def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
-    """Of each problem, (name of a dimension, how unlike the other problems of its op it is there)."""
+    """Return (dimension, standardized size) pairs for each problem, relative to the other problems of its op."""
     by_op: dict[str, list[Problem]] = {}
     for problem in problems:
         by_op.setdefault(problem.op, []).append(problem)
@@ -230,7 +240,7 @@ def _sizes(problems: Sequence[Problem]) -> list[list[tuple[str, float]]]:
 
 
 def _coordinates(keys: Sequence[Key]) -> Array:
-    """Points whose distance says how unlike two configs are; two random ones are about 1.4 apart."""
+    """Return points whose distance measures the difference of two configs; random pairs are about 1.4 apart."""
     names = list(dict.fromkeys(name for _, config in keys for name, _ in config))
     configs = [dict(config) for _, config in keys]
     values = np.array([[math.log2(1 + max(0, config.get(name, 0))) for name in names] for config in configs])
@@ -242,7 +252,7 @@ def _coordinates(keys: Sequence[Key]) -> Array:
 
 
 def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], objective: Objective) -> list[Measured]:
-    """The measurements of the contenders, for an objective; rows without a needed cost are left out."""
+    """Return the measurements of the contenders for an objective; skip rows that lack a needed cost."""
     result = []
     for row in rows:
         place = contenders.place(key_of(row.kernel, row.config))
@@ -254,31 +264,35 @@ def measured_of(contenders: ProblemContenders, rows: Sequence[MeasuredAnswer], o
 
 
 def noise_of(row: MeasuredAnswer, objective: Objective) -> float:
-    """Standard deviation of the logarithm of a measured cost."""
+    """Return the standard deviation of the logarithm of a measured cost."""
     if objective is Objective.LATENCY:
         return noise_between(row.latency_low_s, row.latency_high_s)
     return noise_between(row.energy_low_j, row.energy_high_j)
 
 
 def noise_between(low: float | None, high: float | None) -> float:
-    """Standard deviation of the logarithm of a cost with this 90 % interval; None: not stated."""
+    """Return the standard deviation of the logarithm of a cost with this 90 % interval.
+
+    Args:
+        low: lower end; None if not stated.
+        high: upper end; None if not stated.
+    """
     stated = math.log(high / low) / (2.0 * DEVIATIONS) if low and high else 0.0
     return max(_LEAST_NOISE, stated)
 
 
 @dataclass(frozen=True)
 class Regret:
-    """The expected loss by running the present choice and not the best config."""
+    """Expected loss from running the current recommendation instead of the best config."""
 
     objective: Objective
     expected: float
-    """As a fraction of the best config's cost."""
+    """Expected loss as a fraction of the best config's cost."""
     contenders: tuple[tuple[Key, float, float], ...]
-    """Of those of least expected cost: kernel and config, expected cost in SI units, and the probability of being the
-    best of all."""
+    """Key, expected cost in SI units and probability of being the best, for the contenders of lowest expected cost."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "expected": self.expected,
             "contenders": [
@@ -289,12 +303,12 @@ class Regret:
 
 
 def answer_regrets(candidates: CandidateSet, evidence: Evidence, objective: Objective) -> tuple[Regret, ...]:
-    """The regrets of an answer to a query without bounds, one for each cost that the objective minimizes.
+    """Return the regret of an answer for each cost that the objective minimizes.
 
     Args:
-        candidates: of one operating point, predicted without regard to measurements.
-        evidence: what databases hold of the problem.
-        objective: of the query; `pareto` minimizes latency, and energy.
+        candidates: candidates at one operating point, predicted without measurements.
+        evidence: rows about the problem from the databases.
+        objective: objective of the query, which has no bounds; `pareto` minimizes latency and energy.
     """
     hashes = {kernel.table.kernel.name: kernel.table.kernel.hash for kernel in candidates.kernels}
     rows = [

@@ -1,4 +1,4 @@
-"""The context of requests, opened once: databases, models and calibrations, and the static tables made from them."""
+"""Context of requests: databases, models, calibrations and static tables, opened once."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -26,16 +26,16 @@ from kernrec.store.keys import signer_name
 from kernrec.util.light_dataclass import dataclass
 
 Kind = tuple[tuple[str, str, str], ...]
-"""Op, data type and layout of each form of a problem."""
+"""Op, data type and layout of each equivalent form of a problem."""
 
 
 def kind_of(problem: Problem) -> Kind:
-    """Return what problems have in common that the same kernels compute."""
+    """Return a key that is equal for all problems that the same kernels compute."""
     return tuple([(form.op, form.dtype, form.layout) for form in equivalents(problem)])
 
 
 def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]) -> Evidence:
-    """Return the rows about a problem, in the terms of any op that states it."""
+    """Return the rows about a problem in any of its equivalent forms."""
     first, *others = equivalents(problem)
     evidence = stack.evidence(gpu.name, first.op, kernels, first.key)
     for form in others:
@@ -44,15 +44,15 @@ def evidence_of(stack: Stack, gpu: GPU, problem: Problem, kernels: Sequence[str]
 
 
 class Context:
-    """Databases, the models and calibrations beside them, and static tables, each of which is made once.
+    """Databases, models, calibrations and cached static tables.
 
     Args:
-        databases: files that are asked before the shipped database; None for the user's own, if there is one.
-        calibrated: whether the prior takes the coefficients that were fitted to measurements, where there are some.
-        models: trained models; None for those beside the first database.
-        keep_open: the database files stay open, for a program that asks once and ends.
+        databases: files to search before the shipped database; None for the user's database, if there is one.
+        calibrated: use fitted coefficients of the analytical model, if there are any.
+        models: trained models; None for those next to the first database.
+        keep_open: keep the database files open, for a program that asks once and ends.
         inputs: the kernels' input data, one of `kernrec.model.prior.power.INPUTS`.
-        triton: whether the library's kernels in Triton are among an op's.
+        triton: include the library's Triton kernels for an op.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Context:
         self._of_op: dict[tuple[str, Kind], tuple[StaticTable, ...]] = {}
 
     def for_inputs(self, inputs: str) -> "Context":
-        """The same databases and models for other inputs."""
+        """Return a context with the same databases and models for other inputs."""
         if inputs == self.inputs:
             return self
         other = copy(self)
@@ -80,14 +80,16 @@ class Context:
         return other
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of this name: that of the library, else the newest that the user analyzed, else of somebody else.
+        """Return the kernel of this name.
+
+        The library comes first, then the user's most recently analyzed kernel, then kernels of other people.
 
         Args:
-            name: with file or module in front, `rows.py:kernel` or `package.rows:kernel`, where functions of several
-                have the name, or one of the library does.
+            name: kernel name. A file or module in front, `rows.py:kernel` or `package.rows:kernel`, selects one of
+                several.
 
         Raises:
-            UsageError: there is none, or the user analyzed functions of several files that have it.
+            UsageError: there is none, or the user analyzed functions of this name in several files.
         """
         if name in kernel_names():
             return find_kernel(name)
@@ -99,7 +101,7 @@ class Context:
         return find_kernel(name)
 
     def calls(self, name: str) -> list[Kernel]:
-        """The kernels of this name in the user's databases whose source is that of the newest: each is a call of it."""
+        """Return all analyzed calls of a user's kernel: those with the same source as the newest."""
         if name in kernel_names():
             return []
         kernels: dict[str, Kernel] = {}
@@ -110,7 +112,7 @@ class Context:
         return [kernel for kernel in kernels.values() if newest is not None and kernel.source == newest.source]
 
     def newest_by_file(self, name: str) -> list[Kernel]:
-        """Of each file with a kernel of this name the newest in the user's databases, and that of the library."""
+        """Return the newest kernel of this name from each file in the user's databases, then the library's kernel."""
         newest: dict[tuple[str, str | None], _StoredKernel] = {}
         for stored in self._stored_kernels():
             if stored.name == name:
@@ -124,7 +126,7 @@ class Context:
         return kernels
 
     def own_kernels(self) -> list[str]:
-        """The names of the kernels in the user's databases as `kernel` takes them, ascending."""
+        """Return the names of the kernels in the user's databases, ascending, in the form that `kernel` accepts."""
         stored, library = list(self._stored_kernels()), kernel_names()
         names = set()
         for each in stored:
@@ -134,7 +136,7 @@ class Context:
         return sorted(names)
 
     def _stored_kernels(self) -> "Iterator[_StoredKernel]":
-        """Each kernel in the user's databases, the newest of a database first."""
+        """Yield each kernel in the user's databases, newest first within a database."""
         for path in own_databases(self._databases):
             with Database.open(path) as database:
                 for name, spec, source, signer in database.kernels():
@@ -142,9 +144,9 @@ class Context:
                     yield _StoredKernel(name, spec, source, owner)
 
     def evidence(self, problem: Problem, gpu: GPU, kernels: Sequence[Kernel]) -> Evidence:
-        """The rows of the databases about a problem on a GPU, in the terms of any op that states it.
+        """Return the rows of the databases about a problem on a GPU, in any of its equivalent forms.
 
-        Measurements are of random inputs: for other inputs only failures count.
+        Measurements have random inputs. For other inputs, only failures count.
         """
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
@@ -152,15 +154,15 @@ class Context:
     def tables_and_evidence(
         self, problem: Problem, gpu: GPU, kernel: Kernel | None = None
     ) -> tuple[tuple[StaticTable, ...], Evidence]:
-        """The static tables of a kernel, or of every one of the library, and the rows of the databases about them."""
+        """Return the static tables of one kernel or of the whole library, and the database rows about them."""
         tables = self.tables(problem, gpu) if kernel is None else (self.kernel_table(kernel, problem, gpu),)
         return tables, self.evidence(problem, gpu, [table.kernel for table in tables])
 
     def tables(self, problem: Problem, gpu: GPU) -> tuple[StaticTable, ...]:
-        """The static tables of every kernel of the library that implements a problem on a GPU.
+        """Return the static tables of every library kernel that implements a problem on a GPU.
 
         Raises:
-            KernrecError: no database holds profiles of one of them.
+            KernrecError: no database holds profiles of one of the kernels.
         """
         key = gpu.name, kind_of(problem)
         if (joint := self._of_op.get(key)) is None:
@@ -179,17 +181,17 @@ class Context:
         return joint
 
     def _triton_tables(self, problem: Problem, gpu: GPU) -> list[StaticTable]:
-        """The static tables of the library's Triton kernels, as far as there are profiles."""
+        """Return the static tables of the library's Triton kernels that have profiles."""
         kernels = triton_kernels(problem.op, problem.dtype, problem.layout, gpu.sm)
         tables = [self.kernel_table(k, problem, gpu) for k in kernels if self.find_profiles(k, problem, gpu)]
         return [table for table in tables if table.coverage.unprofiled < len(table.space.variants.keys)]
 
     def kernel_table(self, kernel: Kernel, problem: Problem, gpu: GPU) -> StaticTable:
-        """The static table of one kernel, a user's or the library's.
+        """Return the static table of one kernel of the user or the library.
 
         Raises:
-            KernrecError: there are no profiles for the GPU's architecture, or for the problem; the message says which
-                command makes them.
+            KernrecError: there are no profiles for the GPU's architecture or the problem. The message names the command
+                that creates them.
         """
         problem = kernel.form(problem)
         key = f"{kernel.name} {kernel.hash}", gpu.name, problem.dtype, problem.layout
@@ -199,14 +201,14 @@ class Context:
         if not profiles and kernel.name not in kernel_names():
             raise self._not_analyzed(kernel, problem, gpu)
         table = StaticTable.of(kernel, problem, gpu, profiles, self.models.calibration(gpu), self.inputs)
-        if not kernel.sampled:  # profiles of sampled blocks hold on one problem, and a program may ask about many
+        if not kernel.sampled:  # sampled profiles hold for one problem; a program may ask about many
             self._tables[key] = table
         return table
 
     def find_profiles(self, kernel: Kernel, problem: Problem, gpu: GPU) -> dict[int, ProfileTable]:
-        """The profiles of a kernel that hold on a problem, by launch; empty where there are none.
+        """Return the profiles of a kernel that hold for a problem, by launch; empty if there are none.
 
-        Profiles of a kernel that is profiled by a sample of blocks hold on the problem that was sampled.
+        Profiles from a sample of blocks hold only for the sampled problem.
         """
         profiles = self.stack.profiles(kernel.name, kernel.hash, gpu.sm)
         if not kernel.sampled or not profiles:
@@ -216,7 +218,7 @@ class Context:
         return of_problem if any(table.variant_keys for table in of_problem.values()) else {}
 
     def _not_analyzed(self, kernel: Kernel, problem: Problem, gpu: GPU) -> KernrecError:
-        """Why a user's kernel has no profiles, with the command that makes them."""
+        """Return the error for a user's kernel without profiles, with the command that creates them."""
         again = f"`kernrec analyze {kernel.source_name} --spec ... --gpu {gpu.name}"
         if not self.stack.profiles(kernel.name, kernel.hash, gpu.sm):
             return KernrecError(f"kernel {kernel.name} was not analyzed for {gpu.arch}: run {again}`")
@@ -227,7 +229,7 @@ class Context:
 
 
 def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
-    """The rows of a table whose variants are among `keys`."""
+    """Return the rows of a table whose variants are among `keys`."""
     rows = np.array([row for row, key in enumerate(table.variant_keys) if key in keys], dtype=np.int64)
     return replace(
         table,
@@ -241,12 +243,15 @@ def _restricted(table: ProfileTable, keys: set[str]) -> ProfileTable:
 
 
 def answering_with(database: Path) -> list[Path] | None:
-    """The databases that answer with one that a command was given: beside the user's own, what was pulled (None)."""
+    """Return the databases to search together with a command's database.
+
+    For the user's own database this is None, so that pulled rows are searched too.
+    """
     return None if database.absolute() == paths.user_database().absolute() else [database]
 
 
 def own_databases(databases: Sequence[Path | str] | None) -> list[Path]:
-    """The databases given, which may be none; None: the user's own if there is one."""
+    """Return the given databases, or the user's database if `databases` is None and it exists."""
     if databases is not None:
         return [Path(path) for path in databases]
     own = paths.user_database()
@@ -261,27 +266,27 @@ class _StoredKernel:
     spec: str
     source: str
     owner: str | None
-    """As `Kernel` has it."""
+    """Owner as in `Kernel.owner`."""
 
     @property
     def file(self) -> str:
-        """The name of the file that has the source, or of the module by which it is imported."""
+        """Name of the source file, or of the module that imports the kernel."""
         data = json.loads(self.spec)
         return str((data.get("triton") or {}).get("module") or data.get("source", ""))
 
     def kernel(self) -> Kernel:
-        """The kernel itself."""
+        """Return the kernel."""
         return replace(kernel_from(json.loads(self.spec), self.name, self.source), owner=self.owner)
 
 
 def _of_name(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """The stored kernels of a bare name: the user's, and only if there are none those of others."""
+    """Return the stored kernels of a bare name: the user's, or those of others if there are none."""
     named = [kernel for kernel in stored if kernel.name == name]
     return [kernel for kernel in named if kernel.owner is None] or named
 
 
 def _named(stored: Sequence[_StoredKernel], name: str) -> list[_StoredKernel]:
-    """The stored kernels of a name, which may have the file in front; `UsageError` where files are several."""
+    """Return the stored kernels of a name with an optional file in front; raise `UsageError` if several files match."""
     file, _, bare = name.rpartition(":")
     if file:
         return _of_name([kernel for kernel in stored if kernel.file == file], bare)

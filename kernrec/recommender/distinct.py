@@ -1,10 +1,10 @@
-"""Rows that are answers of their own: candidates that are as good as the same are one row, which says how many.
+"""Merge similar candidates into one row with a count.
 
-Two candidates are alike where they differ in one tunable, or in arguments of the same machine code, and by less than
-half a percent in each cost; of an op's kernels, the same machine code in blocks of the same size is one row whatever
-its arguments, the best of which are shown. A user's Triton function has the same arguments in all configs, so those of
-the same code and grid are one row. Measured configs are never hidden. Of a front, which has a point
-for each power limit, a config keeps its fastest, its most frugal and its balanced point, else one config would fill it.
+Two candidates are alike if each cost differs by less than half a percent, and they differ in one tunable or run the
+same machine code. For an op, all configs with the same machine code and block size form one row, represented by the
+best. All configs of a user's Triton function have the same arguments, so equal code and grid form one row. Measured
+configs are never merged. On a Pareto front each config keeps at most three points: lowest latency, lowest energy and
+lowest EDP. Otherwise a single config could fill the front.
 """
 
 import math
@@ -23,17 +23,21 @@ from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.select import Picked, select
 
 SAME = 0.005
-"""Costs that differ by less are the same: repeats of a measurement spread by 0.5 to 1 %."""
+"""Relative cost difference below which configs are alike. Repeated measurements differ by 0.5 to 1 %."""
 LISTED = 8
-"""So many times the rows wanted are looked at, for most of the best are alike."""
+"""Number of candidates examined per requested row, because most of the best are alike."""
 _WHOLE = 1 << 20
-"""More than any front has."""
+"""Row limit that exceeds the size of any front."""
 
 
 def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool = True) -> list[tuple[Picked, int]]:
-    """At most `query.top` picks in order that are no repetitions, each with how many alike it stands for.
+    """Return at most `query.top` distinct picks in order, each with the number of similar configs it represents.
 
-    The arguments and the error are those of `select`; of_op: whether the question is about an op, not one kernel.
+    Args:
+        candidates: as in `select`, whose errors apply too.
+        query: as in `select`.
+        first: as in `select`.
+        of_op: whether the question is about an op, not about one kernel.
     """
     if query.top == 1 or query.each_config:
         return [(pick, 0) for pick in select(candidates, query, first)]
@@ -53,27 +57,27 @@ def rows_of(candidates: CandidateSet, query: Query, first: int = 0, of_op: bool 
 def distinct(
     candidates: CandidateSet, picked: Sequence[Picked], which: Sequence[Array], top: int, by_code: bool = True
 ) -> list[tuple[Picked, int]]:
-    """The first `top` of some picks that are not alike, in order, each with how many alike come after it.
+    """Return the first `top` distinct picks in order, each with the number of similar picks after it.
 
     Args:
         candidates: the set that was picked from.
-        picked: best first.
-        which: the costs (points, C) that the objective counts.
-        top: how many rows are wanted.
-        by_code: whether the same machine code is one row whatever it costs.
+        picked: picks, best first.
+        which: costs that the objective counts, (points, C) each.
+        top: maximum number of rows.
+        by_code: merge configs with the same machine code at any cost.
     """
     starts = candidates.starts
     kinds = [(bisect_right(starts, position) - 1, point) for point, position in picked]
-    if len(set(kinds)) == len(kinds):  # configs are alike at one operating point of one kernel alone
+    if len(set(kinds)) == len(kinds):  # only configs of one kernel at one operating point can be alike
         return [(pick, 0) for pick in picked[:top]]
     logarithms = [[math.log(table.item(pick)) for pick in picked] for table in which]
-    first_cost, last_cost = logarithms[0], logarithms[-1]  # there are one or two
+    first_cost, last_cost = logarithms[0], logarithms[-1]  # there are one or two cost tables
     measured = [False] * len(picked)
     if candidates.any_measured:
         measured = [candidates.latency_source.item(pick) == MEASURED for pick in picked]
     codes, tunables = _described(candidates, [number for number, _ in kinds], [position for _, position in picked])
-    leaders: dict[tuple[int, int], list[int]] = {}  # the places of rows among the picks
-    alike: dict[int, int] = {}  # by place of a row
+    leaders: dict[tuple[int, int], list[int]] = {}  # position of each row among the picks
+    alike: dict[int, int] = {}  # count by position of the row
     for place, kind in enumerate(kinds):
         whole = by_code or _is_a_call(candidates.kernels[kind[0]].table)
         code, cost, other_cost = codes[place], first_cost[place], last_cost[place]
@@ -97,7 +101,7 @@ def distinct(
 def _described(
     candidates: CandidateSet, numbers: Sequence[int], positions: Sequence[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """(warps and machine code, values of tunables) of candidates, whose kernels are given by number."""
+    """Return (warps and machine code, tunable values) of candidates, given the number of each candidate's kernel."""
     codes: list[list[int]] = [[]] * len(numbers)
     tunables = codes.copy()
     for number in dict.fromkeys(numbers):
@@ -115,13 +119,15 @@ def _described(
 
 
 def _is_a_call(table: StaticTable) -> bool:
-    """Whether a kernel is a call of a Triton function, whose configs differ in their code and grid alone."""
+    """Return whether a kernel is a call of a Triton function, whose configs differ only in code and grid."""
     return table.kernel.triton is not None and table.kernel.sampled
 
 
 def _launches(table: StaticTable, on_problem: Any, rows: Array) -> Array:
-    """For each of some rows of a call a number, the same where code and grid are: where a block was counted to do the
-    same in every respect, it ran the same code."""
+    """Return a number for each row of a call; rows with equal code and grid share a number.
+
+    Code counts as equal if all counts of a block are equal.
+    """
     (launch,), (spec,) = table.launches, table.kernel.launches
     profiles = launch.profiles
     grid = [np.broadcast_to(np.asarray(on_problem.column(extent)), len(table)).take(rows) for extent in spec.grid]
@@ -135,11 +141,11 @@ def _launches(table: StaticTable, on_problem: Any, rows: Array) -> Array:
 
 
 def _thinned(candidates: CandidateSet, front: Sequence[Picked]) -> list[Picked]:
-    """The points of a front without those of a config that lie between its ends and the least energy x latency."""
+    """Return a front with at most three points per config: lowest latency, lowest energy and lowest EDP."""
     by_config: dict[int, list[Picked]] = {}
     for pick in front:
         by_config.setdefault(pick[1], []).append(pick)
-    if max(map(len, by_config.values())) <= 2:  # both are ends
+    if max(map(len, by_config.values())) <= 2:  # two points are both ends
         return list(front)
     chosen: set[Picked] = set()
     for picks in by_config.values():

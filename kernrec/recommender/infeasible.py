@@ -1,4 +1,4 @@
-"""Why no config of any kernel can run a problem, and what near it could be run: for messages."""
+"""Explain why no config can run a problem, and suggest a similar problem that can run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
-    """Why no config of any kernel of an op can run a problem."""
+    """Return the error for an op whose kernels cannot run a problem."""
     problem, gpu = candidates.problem, candidates.gpu
     failed = sum(len(considered.measured[0].failed) for considered in candidates.considered)
     kernels = [considered.table.kernel for considered in candidates.considered]
@@ -26,7 +26,7 @@ def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
 
 
 def none_runs(considered: "RunnableConfigs") -> KernrecError:
-    """Why no config of a kernel can run a problem."""
+    """Return the error for a kernel without a config that can run a problem."""
     table, problem = considered.table, considered.on_problem.problem
     kernel, gpu = table.kernel, table.gpu
     if failed := len(considered.measured[0].failed):
@@ -48,7 +48,7 @@ def none_runs(considered: "RunnableConfigs") -> KernrecError:
 
 
 def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
-    """Why the constraints of a kernel leave no config for a problem."""
+    """Return the error for a kernel whose constraints leave no config for a problem."""
     if problem.too_large:
         return UsageError(f"{kernel.name}: {problem.key}: {problem.too_large}")
     if text := refusing_constraint(kernel, problem, gpu) or _empty_constraint(kernel, problem, gpu):
@@ -57,7 +57,7 @@ def empty_space(kernel: Kernel, problem: Problem, gpu: GPU) -> UsageError:
 
 
 def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
-    """The change that would help, in words: a dimension, the dtype or layout; else which constraints refuse."""
+    """Return the changes of a dimension, data type or layout that would help, or the constraints that fail."""
     if problem.too_large:
         return f": {problem.too_large}"
     spaces = _spaces(kernels, problem, gpu)
@@ -72,7 +72,7 @@ def why_not(kernels: Sequence[Kernel], problem: Problem, gpu: GPU) -> str:
 
 
 def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """The first constraint that would leave some config if it were not there; None where no single one does it."""
+    """Return the first constraint whose removal alone would allow a config; None if there is none."""
     form = kernel.form(problem)
     for field in ("constraints", "implied"):
         for index, constraint in enumerate(getattr(kernel, field)):
@@ -82,16 +82,16 @@ def refusing_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | Non
     return None
 
 
-@lru_cache(maxsize=8)  # answers of one kind ask for the same few again and again; a space may be large
+@lru_cache(maxsize=8)  # answers of one kind repeat the same few arguments, and a space may be large
 def _without(kernel: Kernel, field: str, index: int, sm: int, limits: SmLimits, dtype: str, layout: str) -> Space:
-    """The space that a kernel has without one of its constraints, number `index` of a field."""
+    """Return the config space of a kernel without constraint number `index` of `field`."""
     constraints = getattr(kernel, field)
     relaxed = replace(kernel, **{field: constraints[:index] + constraints[index + 1 :]})
     return Space(relaxed, sm, limits, dtype, layout)
 
 
 def _empty_constraint(kernel: Kernel, problem: Problem, gpu: GPU) -> str | None:
-    """The first constraint that leaves no config all by itself; None where no single one does."""
+    """Return the first constraint that alone leaves no config; None if there is none."""
     for constraint in (*kernel.constraints, *kernel.implied):
         alone = replace(kernel, constraints=(constraint,), implied=())
         if not _runs(_spaces([alone], problem, gpu), problem):
@@ -104,7 +104,7 @@ def _spaces(kernels: Iterable[Kernel], problem: Problem, gpu: GPU) -> list[Space
 
 
 def _runs(spaces: Sequence[Space], problem: Problem) -> bool:
-    """Whether some config of the spaces can run a problem, which a kernel of another op may not even state."""
+    """Return whether any config can run a problem. A kernel of another op may not accept the problem."""
     able = [space for space in spaces if len(space) and as_op(problem, space.kernel.op)]
     return any(len(space.at(problem).rows) for space in able)
 
@@ -114,8 +114,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 
 def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
-    """The largest value of a dimension, the others as they are, up to which there is a config; None where it is not its
-    size that is refused."""
+    """Return the largest runnable value of a dimension with the others fixed; None if its size is not the cause."""
 
     def runs(value: int) -> bool:
         try:
@@ -127,7 +126,7 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
     bad = _sizes(problem)[name]
     powers = [1 << place for place in range(bad.bit_length()) if 1 << place < bad]
     good = next((power for power in reversed(powers) if runs(power)), None)
-    if good is None or runs(1 << bad.bit_length()):  # a larger one would do: it has to be divisible, say
+    if good is None or runs(1 << bad.bit_length()):  # a larger value works, for example because it must be divisible
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -136,14 +135,14 @@ def _most(spaces: Sequence[Space], problem: Problem, name: str) -> int | None:
 
 
 def _elsewhere(problem: Problem, gpu: GPU) -> list[str]:
-    """The same shape in the dtype's other layouts, and in the layout's other dtypes."""
+    """Return the other layouts of the data type, and the other data types of the layout, that can run."""
     op = problem.definition
     others = [(problem.dtype, layout) for layout in op.layouts] + [(dtype, problem.layout) for dtype in op.dtypes]
     runnable: dict[str, list[str]] = {}
     for dtype, layout in others:
         try:
             other = op.problem(dtype, layout, **_sizes(problem))
-        except UsageError:  # scales and types of the output are for some dtypes only
+        except UsageError:  # only some data types have scales and output types
             continue
         kernels = [kernel for kernel in kernels_for(op.name, dtype, layout) if kernel.runs_on(dtype, gpu.sm)]
         if _runs(_spaces(kernels, other, gpu), other):

@@ -1,4 +1,4 @@
-"""The data types that a problem is answered in where the GPU lacks arithmetic in its own, and the note that says so."""
+"""Replace a data type that the GPU has no arithmetic for, with a note."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,16 +11,17 @@ from kernrec.op import Problem
 from kernrec.op.dtype import FORMATS, INSTEAD
 
 EIGHT_BITS = ("f8e4m3", "i8", *FORMATS)
-"""The data types of quantized layers."""
+"""Data types of quantized layers."""
 
 
 def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
-    """Yield a problem in other data types, the nearest first, each with a note; none where the GPU computes in its own.
+    """Yield the problem in other data types, nearest first, each with a note.
 
-    Quantized types are left alone: whoever asks about them compares what GPUs have.
+    Yield nothing if the GPU computes in the problem's data type. Quantized types are never replaced, because users who
+    ask about them compare GPUs.
 
     Args:
-        problem: of an op.
+        problem: problem of an op.
         gpu: the GPU.
     """
     if problem.dtype in EIGHT_BITS or rate_of(gpu, problem.dtype) > 0.0:
@@ -28,11 +29,11 @@ def instead_of(problem: Problem, gpu: GPU) -> Iterator[tuple[Problem, str]]:
     op = problem.definition
     for dtype in INSTEAD.get(problem.dtype, ()):
         if any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, problem.layout)):
-            with suppress(UsageError):  # scales and types of the output are for some dtypes only
+            with suppress(UsageError):  # only some data types have scales and output types
                 other = op.problem(dtype, problem.layout, **problem.dim)
                 yield other, no_arithmetic(problem, gpu, other)
 
 
 def no_arithmetic(problem: Problem, gpu: GPU, other: Problem) -> str:
-    """Return the note on a problem that is asked in another data type."""
+    """Return the note on a problem that is answered in another data type."""
     return f"{problem.op}: the {gpu.title} has no {problem.dtype}; answered as {other.dtype}, {other.layout}"

@@ -1,4 +1,4 @@
-"""Attributes of answers under the names that JSON has, for what Python keeps in richer parts."""
+"""Properties that give answers the flat attribute names of their JSON form."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class IntervalNames:
-    """The ends of the intervals of latency and energy."""
+    """Properties for the intervals of latency and energy."""
 
     if TYPE_CHECKING:
         latency_s: Estimate
@@ -21,32 +21,32 @@ class IntervalNames:
 
     @property
     def latency_interval_s(self) -> tuple[float, float]:
-        """The ends of the 90 % interval."""
+        """Ends of the 90 % interval of latency in seconds."""
         return self.latency_s.low, self.latency_s.high
 
     @property
     def energy_interval_j(self) -> tuple[float, float]:
-        """The ends of the 90 % interval."""
+        """Ends of the 90 % interval of energy in joules."""
         return self.energy_j.low, self.energy_j.high
 
     @property
     def latency_own_interval_s(self) -> tuple[float, float]:
-        """The interval of the config's own error: what counts against other configs of the kernel on the problem."""
+        """Interval of the latency error of this config only, for comparisons within the kernel."""
         return self.latency_s.own_interval
 
     @property
     def energy_own_interval_j(self) -> tuple[float, float]:
-        """The interval of the config's own error: what counts against other configs of the kernel on the problem."""
+        """Interval of the energy error of this config only, for comparisons within the kernel."""
         return self.energy_j.own_interval
 
     @property
     def energy_source(self) -> str:
-        """Where energy comes from."""
+        """Source of the energy."""
         return self.energy_j.source
 
 
 class ChoiceNames(IntervalNames):
-    """The names of a choice: `rank` is `place.number`, `latency_interval_s` the ends of `latency_s`, and so on."""
+    """JSON names of a recommendation: `rank` is `place.number`, for example."""
 
     if TYPE_CHECKING:
         kernel: Kernel
@@ -57,99 +57,99 @@ class ChoiceNames(IntervalNames):
 
     @property
     def rank(self) -> int:
-        """From 1; equal for choices that cannot be told apart."""
+        """Rank from 1; tied recommendations share a rank."""
         return self.place.number
 
     @property
     def ambiguous(self) -> bool:
-        """Whether its intervals overlap those of the choice before or after it."""
+        """Whether the intervals overlap those of a neighbor."""
         return self.place.ambiguous
 
     @property
     def kernel_hash(self) -> str:
-        """The hash of the kernel's source and spec."""
+        """Hash of the kernel's source and spec."""
         return self.kernel.hash
 
     @property
     def locked_clock_hz(self) -> float | None:
-        """The clock that the costs hold at; None where it is not locked."""
+        """Locked core clock in Hz; None if it is not locked."""
         return self.point.clock_hz
 
     @property
     def versus_occupancy_heuristic(self) -> "Comparison":
-        """Against the config of the same kernel that the occupancy heuristic picks."""
+        """Comparison with the config of the same kernel that the occupancy heuristic picks."""
         return self.versus_occupancy
 
     @property
     def sessions(self) -> int:
-        """In how many sessions the config was measured; 0 for one that was not."""
+        """Number of sessions that measured the config; 0 if it was not measured."""
         return self.measurement.sessions if self.measurement else 0
 
     @property
     def measured_at(self) -> str | None:
-        """The latest time, UTC, ISO 8601."""
+        """Time of the latest measurement, UTC, ISO 8601."""
         return self.measurement.measured_at if self.measurement else None
 
     @property
     def device(self) -> str | None:
-        """The GPU as its driver names it."""
+        """Name of the GPU according to its driver."""
         return self.measurement.device if self.measurement else None
 
     @property
     def database(self) -> str | None:
-        """Which database answered: `own`, `pulled`, or a file."""
+        """Database that holds the measurement: `own`, `pulled`, or a file."""
         return self.measurement.database if self.measurement else None
 
     @property
     def signed_by(self) -> list[dict[str, str | None]]:
-        """The signers of pulled rows, with the names that the user gave them."""
+        """Signers of pulled rows, with the names that the user gave them."""
         return self.measurement.signed_by() if self.measurement else []
 
     @property
     def contributors(self) -> int:
-        """How many people's rows were combined; 0 for a config that was not measured."""
+        """Number of people whose rows were combined; 0 if the config was not measured."""
         return self.measurement.contributors if self.measurement else 0
 
     @property
     def contributors_latency_s(self) -> list[float] | None:
-        """The least and the greatest of several people's latencies."""
+        """Lowest and highest latency measured by several people, in seconds."""
         return list(self.measurement.spread_s) if self.measurement and self.measurement.spread_s else None
 
     @property
     def rescaled(self) -> int:
-        """How many of these people have a card whose rows were put on the scale of its kind."""
+        """Number of people whose rows were rescaled from their board to the GPU's typical speed."""
         return self.measurement.rescaled if self.measurement else 0
 
 
 class AnswerNames:
-    """The names of an answer: those of its problem."""
+    """JSON names of an answer, taken from its problem."""
 
     if TYPE_CHECKING:
         problem: Problem
 
     @property
     def op(self) -> str:
-        """The operator, or the kernel whose own problem it is."""
+        """Operator, or kernel that declares its own problem."""
         return self.problem.op
 
     @property
     def shape(self) -> dict[str, int]:
-        """The dimensions by name."""
+        """Dimensions by name."""
         return dict(self.problem.dim)
 
     @property
     def dtype(self) -> str:
-        """The data type."""
+        """Data type."""
         return self.problem.dtype
 
     @property
     def layout(self) -> str:
-        """The tensor layout."""
+        """Tensor layout."""
         return self.problem.layout
 
 
 class NetworkNames:
-    """The names of a network's answer: those of its workload and query."""
+    """JSON names of a network's answer, taken from its workload and query."""
 
     if TYPE_CHECKING:
         workload: Workload
@@ -158,35 +158,35 @@ class NetworkNames:
 
     @property
     def batch(self) -> int:
-        """The batch of the layers."""
+        """Batch size of the layers."""
         return self.workload.batch
 
     @property
     def tp(self) -> int:
-        """Over how many cards the layers are split."""
+        """Number of GPUs that the layers are split over."""
         return self.workload.tp
 
     @property
     def power_limit_w(self) -> float:
-        """The power limit that all layers run under, the GPU's default included."""
+        """Power limit in watts that all layers run under; the GPU's default if the query sets none."""
         return self.query.point.limit_w(self.gpu)
 
     @property
     def objective(self) -> "Objective":
-        """The criterion that each layer is optimized for."""
+        """Objective of each layer."""
         return self.query.objective
 
     @property
     def locked_clock_hz(self) -> float | None:
-        """The clock that was asked for; None where it is not locked."""
+        """Requested clock in Hz; None if it is not locked."""
         return self.query.clock_hz
 
     @property
     def inputs(self) -> str:
-        """The input data, `random` or `zeros`."""
+        """Input data, `random` or `zeros`."""
         return self.query.inputs
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """The stacks that were asked for; all where it is empty."""
+        """Requested backends; empty for all."""
         return tuple(self.query.stacks)

@@ -1,10 +1,10 @@
-"""The layout of a problem whose layout the user did not fix, and what a fixed one costs.
+"""Choose the layout of a problem if the user did not fix it, and report the cost of a fixed layout.
 
-Every command, the page, MCP and Python ask `Recommender.as_answered`, which runs the search of this module.
-
-Kernels that run in several layouts take about as long in each. A layout matters where it has a kernel that another
-lacks: the implicit GEMM on tensor cores wants channels last, Hopper's asynchronous products want both operands along k.
-So only layouts with such kernels are tried beside the op's default, and one is chosen where such a kernel comes first.
+All entry points use `Recommender.as_answered`, which runs the search of this module. Kernels that run in several
+layouts take about the same time in each. A layout matters only if it has a kernel that another layout lacks. The
+implicit GEMM on tensor cores requires channels last, for example. Hopper's asynchronous matmuls require both operands
+contiguous along k. So the search tries the default layout and the layouts with such kernels. It selects another layout
+only if such a kernel is fastest.
 """
 
 from collections.abc import Generator, Iterator
@@ -29,21 +29,23 @@ from kernrec.store import Evidence
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
-"""A fixed layout that takes this much longer than another one, as a fraction, is worth a note."""
+"""Slowdown of a fixed layout, as a fraction, that deserves a note."""
 _GAIN = 0.02
-"""A smaller gain is none: predictions in two layouts are no surer than that, and another layout has to be stored."""
+"""Minimum gain, as a fraction, that justifies another layout. Predictions in two layouts are no more accurate than
+this, and the data must be stored in the other layout."""
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """The kernel that runs a problem fastest, and its latency."""
+    """Fastest kernel of a problem, and its latency."""
 
     kernel: Kernel
     latency_s: float
 
 
 Asking = Generator[Problem, Fastest | None, Problem]
-"""A search that yields problems, is sent the fastest kernel of each (None if no kernel runs it), and returns one."""
+"""Search that yields problems, receives the fastest kernel of each (None if no kernel runs it), and returns a
+problem."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,24 @@ class LayoutGain:
 
     layout: str
     factor: float
-    """Latency in the fixed layout over that in this one."""
+    """Latency in the fixed layout over latency in this layout."""
 
     @property
     def note(self) -> str:
-        """The gain as a note."""
+        """Note that reports the gain."""
         return f"expected to take {100.0 - 100.0 / self.factor:.0f} % less time in layout {self.layout}"
 
 
 def in_layout(problem: Problem, layout: str) -> Problem:
-    """The same sizes in another layout; `UsageError` where they do not exist there."""
+    """Return the same sizes in another layout; raise `UsageError` if the layout does not support them."""
     return problem.definition.problem(problem.dtype, layout, **problem.dim)
 
 
 def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
-    """The layouts that have a kernel for a problem on a GPU which its own layout lacks, those with most of them first.
+    """Return the layouts with a kernel that the problem's own layout lacks, most such kernels first.
 
-    Constraints on sizes alone are asked, so a kernel for a few rows is none for many; no space is enumerated.
+    Only constraints on sizes are evaluated; no config space is enumerated. So a kernel for few rows does not count for
+    a problem with many rows.
     """
     names, key = problem.names, (problem.op, problem.dtype, problem.layout, gpu.sm)
     if (rules := _RULES.get(key)) is None:
@@ -83,12 +86,14 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
 
 _Rules = tuple[tuple[str, tuple[tuple[Expression, ...], ...]], ...]
 _RULES: dict[tuple[str, str, str, int], _Rules] = {}
-"""The results of `_own_rules`, by op, data type, layout and architecture."""
+"""Cached results of `_own_rules`, by op, data type, layout and architecture."""
 
 
 def _own_rules(problem: Problem, sm: int) -> _Rules:
-    """By other layout, for each of the kernels that a problem's layout lacks the constraints that are about the problem
-    alone; the problem may be any of its data type and layout."""
+    """Return, for each other layout, the size constraints of each kernel that the problem's layout lacks.
+
+    The result depends only on the problem's op, data type and layout.
+    """
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
     here = _names(op.name, dtype, problem.layout, sm)
     lacking = {
@@ -114,21 +119,21 @@ def _names(op: str, dtype: str, layout: str, sm: int) -> frozenset[str]:
 
 
 def lacks(problem: Problem, kernel: Kernel, gpu: GPU) -> bool:
-    """Whether a kernel does not run in a problem's layout."""
+    """Return whether a kernel does not run in a problem's layout."""
     return kernel.name not in _names(problem.op, problem.dtype, problem.layout, gpu.sm)
 
 
 def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
-    """Whether another layout has all kernels that a problem's layout has."""
+    """Return whether another layout has all kernels of a problem's layout."""
     here, there = (_names(each.op, each.dtype, each.layout, gpu.sm) for each in (problem, other))
     return there >= here
 
 
 def in_best_layout(context: Context, problem: Problem, gpu: GPU) -> Asking:
-    """Search the layout in which a problem is answered if nobody fixed one: the problem as it is answered.
+    """Search for the best layout if the user fixed none, and return the problem in it.
 
-    The search depends on the problem and the GPU only, not on a query: costs are compared at the default power limit.
-    Measurements decide before predictions: with rows of the problem in one layout it stays there.
+    The search depends only on the problem and the GPU: it compares costs at the default power limit. Measurements take
+    precedence over predictions: a problem with rows in one layout stays in this layout.
     """
     others = layouts_that_matter(problem, gpu)
     if measured := _measured_layout(context, problem, gpu, others):
@@ -140,7 +145,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU) -> Asking:
         own = fastest is not None and lacks(problem, fastest.kernel, gpu)
         if fastest is not None and own and (best is None or fastest.latency_s < best.latency_s):
             best, chosen = fastest, other
-    if best is not None and covers(chosen, problem, gpu):  # it came before all that the default has
+    if best is not None and covers(chosen, problem, gpu):  # it was faster than all kernels of the default layout
         return chosen
     default = yield problem
     if default is not None:
@@ -160,12 +165,12 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU) -> Asking:
 def _problems(problem: Problem, layouts: tuple[str, ...]) -> Iterator[Problem]:
     for layout in layouts:
         if layout != problem.layout:
-            with suppress(UsageError):  # sizes that exist in some layouts only
+            with suppress(UsageError):  # only some layouts support these sizes
                 yield in_layout(problem, layout)
 
 
 def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Problem | None:
-    """The problem in the layout that databases have rows of, the default one first; None without any rows."""
+    """Return the problem in the layout that databases have rows of, default first; None without any rows."""
     if not others:
         return None
     for candidate in (problem, *_problems(problem, others)):
@@ -177,9 +182,9 @@ def _measured_layout(context: Context, problem: Problem, gpu: GPU, others: tuple
 
 
 def gain_elsewhere(context: Context, answer: Recommendation, query: Query) -> LayoutGain | None:
-    """The layout in which a problem takes much less time than its answer, by a kernel that the answer's layout lacks.
+    """Return the layout that is much faster than the answer, through a kernel that the answer's layout lacks.
 
-    None where there is none. Only those kernels are estimated, at the first operating point.
+    Only these kernels are estimated, at the first operating point. Return None if there is no such layout.
     """
     problem, gpu = answer.problem, answer.gpu
     if not answer.choices:
@@ -198,7 +203,7 @@ def gain_elsewhere(context: Context, answer: Recommendation, query: Query) -> La
 def _of_own_kernels(
     context: Context, problem: Problem, other: Problem, gpu: GPU, point: OperatingPoint
 ) -> CandidateSet | None:
-    """The candidates in another layout of the kernels that a problem's layout lacks; None without any."""
+    """Return the candidates, in another layout, of kernels that the problem's layout lacks; None if there are none."""
     try:
         tables = [t for t in context.tables(other, gpu) if lacks(problem, t.kernel, gpu)]
     except KernrecError:

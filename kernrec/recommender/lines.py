@@ -1,8 +1,8 @@
-"""Baselines: the time and energy of what people run today for a problem, beside the choices or in their place.
+"""Baselines: expected time and energy of today's libraries for a problem, for comparison.
 
-A baseline is recorded (somebody measured this very problem), learned (from recordings of the GPU), transferred (from
-recordings of other GPUs) or, if nobody recorded such problems, predicted (by physics). It holds at an operating point,
-as a choice does.
+A baseline is published (somebody measured this problem), learned (from recordings of this GPU) or transferred (from
+recordings of other GPUs). Without recordings of similar problems, it is predicted by a physical model. Like a
+recommendation, it holds at one operating point.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,99 +32,99 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 NEARLY = 0.02
-"""A smaller difference of latency counts as none."""
+"""Relative latency difference that counts as none."""
 WORTH_PADDING = 0.10
-"""Least share of the time that padded sizes must save to be worth a note: they have to be stored and zeroed."""
+"""Minimum saving of time, as a fraction, that justifies padding: padded data must be stored and zeroed."""
 
 _WEIGHTED = ("matmul", "matvec", "conv2d", "moe")
 PREDICTED = "predicted"
 """Source of a baseline that nobody recorded."""
 _NAMED = 4
-"""Cards that a transferred line names at most."""
+"""Maximum number of GPUs that the text of a transferred baseline names."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Line:
-    """The estimate of what a stack takes for a problem at an operating point; in SI units, with 90 % intervals."""
+    """Baseline: estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
     stack: str
     version: str | None
-    """Version of the stack, as it was recorded on this card, or the range of versions that were recorded on the cards
-    of a transferred line; None if no version was stated."""
+    """Recorded version of the backend, or the range of recorded versions if transferred; None if not stated."""
     source: str
-    """`recorded`, `learned` (on this GPU), `transferred` (from other GPUs) or `predicted` (by physics)."""
+    """`published`, `learned` (on this GPU), `transferred` (from other GPUs) or `predicted` (by physics)."""
     latency_s: Estimate
     power_w: float | None
-    """Mean power; the power model's where nobody recorded it (`power_predicted`)."""
+    """Mean power in watts; estimated by the power model if `power_predicted`."""
     power_interval_w: Interval | None
     energy_j: Estimate | None
-    """None where nobody recorded power."""
+    """Energy in joules; None if power is not known."""
     power_limit_w: float
-    """The power limit that the costs hold under, the GPU's default included."""
+    """Power limit in watts that the costs hold under; the GPU's default if none was set."""
     locked_clock_hz: float | None
-    """None where the clock is not locked."""
+    """Locked core clock in Hz; None if it is not locked."""
     learned_on: tuple[str, ...]
-    """Catalog names of the cards whose latency was recorded."""
+    """Catalog names of the GPUs whose latency was recorded."""
     recorded_as: str | None
-    """Data type and layout that were recorded, where they are not the problem's; the interval is wider then."""
+    """Recorded data type and layout if they differ from the problem's; the interval is wider then."""
     power_transferred: bool
-    """Whether power was recorded on other cards only."""
+    """Whether power was recorded only on other GPUs."""
     power_predicted: bool = False
-    """Whether nobody recorded power, so that it is the GPU's power model's."""
+    """Whether power was not recorded and comes from the GPU's power model."""
     warm: str = ""
-    """Name of the data in L2 when it was benchmarked, such as `weights`, if it is faster than DRAM can read its bytes;
-    else empty."""
+    """Name of the data, such as `weights`, that must have been in L2 in the benchmark, because the time is shorter than
+    DRAM allows. Empty if DRAM can deliver the data in time."""
     provenance: Mapping[str, str] | None = None
-    """Of a recorded line: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else None."""
+    """Origin of a published baseline: `source`, `licence`, `recorded` (when and how) and the `kernel` that ran; else
+    None."""
     released: str | None = None
-    """When the version came out, as `2026-06-30`, or from when to when; None if that is not known."""
+    """Release date of the version, such as `2026-06-30`, or a range of dates; None if it is not known."""
     slowdown: float | None = None
-    """Latency over that of the first choice, less 1; None without a choice."""
+    """Latency over the top recommendation's latency, minus 1; None without a recommendation."""
     energy_saved: float | None = None
-    """Fraction of the first choice's energy; None where either is not known."""
+    """Fraction of the top recommendation's energy that the baseline saves; None if either energy is not known."""
     beaten: bool | None = None
-    """Whether the first choice is faster at the unfavorable ends of both intervals; None without a choice."""
+    """Whether the top recommendation is faster even at the unfavorable ends of both intervals; None without one."""
     less_sure: bool | None = None
-    """Whether this baseline's interval is wider than the first choice's, so that it is more likely wrong."""
+    """Whether the baseline's interval is wider than that of the top recommendation, so that it is less certain."""
 
     @property
     def latency_interval_s(self) -> Interval:
-        """The ends of the 90 % interval."""
+        """Ends of the 90 % interval of latency in seconds."""
         return self.latency_s.low, self.latency_s.high
 
     @property
     def energy_interval_j(self) -> Interval | None:
-        """The ends of the 90 % interval."""
+        """Ends of the 90 % interval of energy in joules; None if energy is not known."""
         return None if self.energy_j is None else (self.energy_j.low, self.energy_j.high)
 
     @property
     def name(self) -> str:
-        """The backend with its version, for people."""
+        """Name and version of the backend for display."""
         if self.source == PREDICTED:
             return self.stack
         return f"{self.stack} {self.version}" if self.version else f"{self.stack} (version unknown)"
 
     @property
     def dated_name(self) -> str:
-        """The stack with its version and the month in which that came out, if it is known."""
+        """Name and version of the backend with the month of the release, if it is known."""
         months = " to ".join(dict.fromkeys(date[:7] for date in (self.released or "").split(" to ")))
         return f"{self.name} ({months})" if months else self.name
 
     @property
     def faster(self) -> bool:
-        """Whether the stack is expected to be faster than the first choice."""
+        """Whether the backend is expected to be faster than the top recommendation."""
         return self.slowdown is not None and self.slowdown < -NEARLY
 
     @property
     def advised(self) -> bool:
-        """Whether to call it: even at the upper end of its interval it is faster than the first choice's estimate."""
+        """Whether the upper end of the baseline's interval is below the top recommendation's expected latency."""
         return self.faster and (1 + (self.slowdown or 0.0)) * self.latency_interval_s[1] / self.latency_s < 1
 
     @property
     def basis(self) -> str:
-        """Where the costs come from, in words."""
+        """Origin of the costs in words."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == "published":
             return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}{as_}"
@@ -138,7 +138,7 @@ class Line:
         return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, under the names of the attributes."""
+        """Return plain values for JSON, under the names of the attributes."""
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -153,7 +153,7 @@ class Line:
 
 
 def short_title(name: str) -> str:
-    """`A100` for a catalog name of an A100: data-center cards are known by the first word of their title."""
+    """Return a short GPU name, such as `A100`; data-center GPUs are known by the first word of their title."""
     title = find_gpu(name).title.removeprefix("NVIDIA ")
     first = title.split(" ")[0].split("-")[0]
     return first if any(c.isdigit() for c in first) else title
@@ -164,19 +164,19 @@ def lines_of(
 ) -> tuple[Line, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
-    If nobody recorded such problems, there is one by physics; there is none if the GPU lacks the arithmetic, or if
-    backends are wanted that have no model.
+    Without recordings of similar problems, return a baseline predicted by physics. Return nothing if the GPU lacks the
+    arithmetic, if the requested backends have no model, or if the inputs are not random.
 
     Args:
-        context: whose models of stacks are asked; lines are of random inputs, with which stacks were recorded.
-        problem: of an op.
-        gpu: the card.
-        point: its power limit and clock.
-        stacks: the only ones wanted; all by default.
+        context: context with the models of backends.
+        problem: problem of an op.
+        gpu: the GPU.
+        point: power limit and clock.
+        stacks: the only backends to include; all by default.
 
     Raises:
-        UsageError: the card does not accept the power limit or clock.
-        KernrecError: the GPU's memory does not hold the problem.
+        UsageError: the GPU does not accept the power limit or clock.
+        KernrecError: the problem does not fit the GPU's memory.
     """
     if context.inputs != RANDOM:
         return ()
@@ -201,7 +201,7 @@ def lines_of(
             row_of_problem = None if has_epilogue(problem) else row
             lines.append(_line(recorded_within(each, gpu, problem), problem, gpu, point, row_of_problem))
     else:
-        # Stacks that are not wanted tell of the problem's energy, too: no line depends on which others are asked for.
+        # All backends inform the problem's energy, so that no baseline depends on which others are requested.
         carried = [*wanted, *(each for _, each in recorded if predictions)]
         others = [each for each in predictions if each.stack not in {line.stack for line in carried}]
         every = at_point([*carried, *others], gpu, point, problem)
@@ -212,7 +212,7 @@ def lines_of(
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:
-    """Return the stacks, with `@` and a version, that answer only if that version is wanted."""
+    """Return the backends, with `@` and a version, that answer only if the version is requested."""
     model = _model(context, problem)
     return frozenset() if model is None else model.superseded(as_recorded(problem), gpu)
 
@@ -220,7 +220,7 @@ def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]
 def _of_versions(
     context: "Context", problem: Problem, gpu: GPU, versions: Collection[str], others: Collection[str]
 ) -> "tuple[list[StackPrediction], list[tuple[RecordedLine, StackPrediction]]]":
-    """(Predictions, recordings) of superseded versions of backends; `others` are not wanted."""
+    """Return predictions and recordings of superseded versions, without those in `others`."""
     recordings = Recordings.of(problem, gpu, others)
     recorded = list(recorded_predictions(recordings, (), tuple(versions)))
     there = {f"{row.stack}{AT}{row.version}" for row, _ in recorded}
@@ -233,17 +233,19 @@ def _of_versions(
 def cold_lines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
 ) -> "list[Line]":
-    """Return the baselines of a layer of a network, fastest first; arguments and errors as of `lines_of`."""
+    """Return the baselines of a network's layer, fastest first; arguments and errors are those of `lines_of`."""
     lines = [read_cold(line, problem, gpu) for line in lines_of(context, problem, gpu, point, stacks)]
     return sorted(lines, key=lambda line: line.latency_s)
 
 
 def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
-    """Return a baseline as a network runs it, in which no layer finds its weights in L2: its time is at least that of
-    its compulsory bytes at the DRAM bandwidth that kernels achieve. Its power stays, so energy grows with time.
+    """Return a baseline as it runs in a network, where no layer finds its weights in L2.
+
+    The time is at least that of the compulsory bytes at the achievable DRAM bandwidth. Power stays constant, so energy
+    grows with time.
 
     Args:
-        line: of the problem, perhaps benchmarked with weights in L2.
+        line: baseline of the problem, possibly benchmarked with weights in L2.
         problem: the layer.
         gpu: the GPU.
     """
@@ -254,7 +256,7 @@ def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
 
 
 def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) -> tuple[Estimate, Estimate]:
-    """Return the costs of a layer of a network, whose weights are not in L2: at least `cold_seconds`, at its power."""
+    """Return the costs of a network's layer with its weights outside L2: at least `cold_seconds`, at the same power."""
     least_s = cold_seconds(problem, gpu)
     if latency.value >= least_s:
         return latency, energy
@@ -266,13 +268,13 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 def beside(
     lines: Iterable[Line], latency_s: float, energy_j: float, interval_s: Interval | None = None
 ) -> tuple[Line, ...]:
-    """Return the baselines compared with the first choice.
+    """Return the baselines compared with the top recommendation.
 
     Args:
-        lines: of the choice's problem.
-        latency_s: the choice's.
-        energy_j: the choice's.
-        interval_s: the 90 % interval of its latency; without width if it is None.
+        lines: baselines of the recommendation's problem.
+        latency_s: latency of the recommendation.
+        energy_j: energy of the recommendation.
+        interval_s: 90 % interval of the latency; None for an interval without width.
     """
     low_s, high_s = interval_s or (latency_s, latency_s)
     return tuple(
@@ -288,7 +290,7 @@ def beside(
 
 
 def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
-    """Predicts the lines of many problems for `lines_of` to tell: one by one takes far longer."""
+    """Predict the baselines of many problems together for `lines_of`, because single predictions take far longer."""
     together: dict[str, list[Problem]] = {}
     for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
@@ -298,7 +300,7 @@ def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> 
 
 
 def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
-    """Lines about stacks that refuse a problem, that were asked for and have none, and about padded sizes."""
+    """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
     from kernrec.model.vendor.physics import derived
 
     by_physics = derived(problem, gpu) if len(stacks) == 1 and context.inputs == RANDOM else None
@@ -338,7 +340,7 @@ def _no_baseline(stack: str, instead: str) -> Note:
 
 
 def no_lines(context: "Context", problem: Problem) -> str:
-    """Return the kinds of problems that have baselines, for a problem that has none."""
+    """Return a description of the problems that have baselines, for a problem that has none."""
     if (model := _model(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
             return f"single problems of {problem.op} were recorded, in {', '.join(shipped['dtypes'])}, not this one"
@@ -352,7 +354,7 @@ def no_lines(context: "Context", problem: Problem) -> str:
 
 
 def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
-    """The data types of an op in which stacks were recorded, or take about as long as in one that was."""
+    """Return the data types of an op that were recorded, or take about as long as a recorded one."""
     if (model := models.vendor_model("matmul" if op.name == "matvec" else op.name)) is None:
         return []
     recorded = {name for entry in model.sets for name in (*entry.recorded.dtypes, *entry.recorded.alike)}
@@ -362,7 +364,7 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
 def without_line(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
 ) -> KernrecError:
-    """The error where neither a kernel nor a stack answers, of the kind of the kernels' `reason`."""
+    """Return the error for a problem without kernels and baselines, of the type of `reason`."""
     model = _model(context, problem)
     refused = {} if model is None else model.refusals(as_recorded(problem), gpu)
     if stacks:
@@ -418,7 +420,7 @@ def _line(
 
 
 def _padding(model: "VendorModel", problem: Problem, gpu: GPU, stacks: Sequence[str]) -> Iterator[str]:
-    """A note where the fastest stack takes clearly less for padded sizes: rows of a product that are not aligned."""
+    """Yield a note if padding unaligned matmul rows makes the fastest backend clearly faster."""
     sizes = problem.dim
     if not (others := padded(problem)):
         return

@@ -1,6 +1,6 @@
-"""One choice for each of many shapes: the same answers as one by one, many times quicker.
+"""Recommend one config for each of many shapes, many times faster than one by one.
 
-All shapes are estimated side by side; those of which databases have rows are asked one by one.
+All shapes are estimated side by side. Shapes with rows in the databases are answered one by one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,31 +21,31 @@ from kernrec.util.light_dataclass import dataclass
 
 _NOTHING = (float("nan"),) * 3
 _TOGETHER = 64
-"""Shapes whose layouts are searched and whose answers are made together: their candidate sets are still cached."""
+"""Number of shapes that are answered together, so that their candidate sets stay cached."""
 
 
 @dataclass(frozen=True, eq=False)
 class ManyAnswers:
-    """The best choice for each shape, or the fastest stack where no kernel runs it.
+    """Top recommendation for each shape, or the fastest backend if no kernel runs it.
 
-    Arrays (N,) in SI units, NaN where nothing can run a shape, or nobody recorded what a stack draws.
+    Arrays have shape (N, ...) and SI units. Values are NaN if nothing runs a shape, or if a backend's power is unknown.
     """
 
     problems: tuple[Problem, ...]
     kernels: tuple[str, ...]
-    """Name of the kernel; empty where none can run the shape."""
+    """Name of the kernel; empty if no kernel runs the shape."""
     configs: tuple[Mapping[str, int], ...]
     latency_s: np.ndarray
-    """(N, 3): expected value, lower and upper end of the 90 % interval."""
+    """Latency, (N, 3): expected value, lower and upper end of the 90 % interval."""
     energy_j: np.ndarray
-    """(N, 3), as `latency_s`."""
+    """Energy, (N, 3), in the form of `latency_s`."""
     power_limit_w: np.ndarray
     sources: tuple[str, ...]
-    """Where the latency comes from."""
+    """Source of the latency."""
     stacks: tuple[str, ...]
-    """The stack whose line is the answer; empty where a kernel is, or nothing can run the shape."""
+    """Backend whose baseline is the answer; empty if a kernel is the answer or nothing runs the shape."""
     failures: Mapping[int, str]
-    """Why nothing can run a shape, by its number."""
+    """Reason why nothing runs a shape, by its number."""
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -55,7 +55,7 @@ class ManyAnswers:
         return f"<ManyAnswers: {len(self)} shapes of {of_op}, {len(self.failures)} that nothing can run>"
 
     def to_arrow(self) -> Any:
-        """A row for each shape as a `pyarrow.Table`, under the names of `Recommendation.to_arrow`.
+        """Return a `pyarrow.Table` with a row for each shape, under the names of `Recommendation.to_arrow`.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -81,15 +81,18 @@ class ManyAnswers:
 def answer_many(
     recommender: Recommender, op: str, gpu: str, dims: Mapping[str, Any], query: Query, **kind: str | None
 ) -> ManyAnswers:
-    """The best choice for each of many shapes of an op.
+    """Return the top recommendation for each of many shapes of an op.
 
     Args:
+        recommender: the recommender.
+        op: name of the op.
+        gpu: name of the GPU.
         dims: dimensions by name: numbers, or sequences of N numbers.
         query: objective (`latency`, `energy` or `edp`), power limit and clock; no bounds.
         kind: `dtype` and `layout`; the op's first ones by default.
 
     Raises:
-        UsageError: a name is unknown, a value impossible, or arrays have different lengths.
+        UsageError: a name is unknown, a value is impossible, or sequences have different lengths.
         KernrecError: there are no profiles to predict from.
     """
     if query.objective is Objective.PARETO:
@@ -117,7 +120,7 @@ def answer_many(
 
 
 def _row(problem: Problem, answer: Recommendation | KernrecError) -> tuple[Any, ...]:
-    """Problem, kernel, config, latency and energy with their intervals, power limit, source, and stack."""
+    """Return problem, kernel, config, latency and energy with intervals, power limit, source and backend."""
     if isinstance(answer, KernrecError):
         return problem, "", {}, _NOTHING, _NOTHING, _NOTHING[0], "", ""
     first: Choice | Line = answer.choices[0] if answer.choices else answer.lines[0]

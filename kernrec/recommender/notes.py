@@ -1,4 +1,4 @@
-"""Notes: what the reader of a recommendation has to know besides its numbers, one line each."""
+"""Notes: one line each on the limits of a recommendation's numbers."""
 
 import math
 import re
@@ -31,26 +31,29 @@ PREDICTED_NOTE = Note(
 )
 
 DISAGREE = 1.1
-"""Two measurements of a config on two boards of a name differ by a few per cent."""
+"""Maximum ratio of agreeing measurements. Two boards of one GPU model differ by a few per cent."""
 
 BEYOND_LIMIT = 1.01
-"""A power above its limit by less than this factor is rounding."""
+"""Factor up to which power above the limit counts as rounding."""
 
 
 def sources_of(choices: Iterable[Choice]) -> set[Source]:
-    """Where the costs of choices come from."""
+    """Return the sources of the costs of recommendations."""
     return {Source(estimate.source) for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
 
 
 def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...]:
-    """The notes of an answer with these choices."""
+    """Return the notes of an answer with these recommendations."""
     return tuple(of_choices(candidates, choices)())
 
 
 def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequence[Choice] = ()) -> Remark:
-    """The notes of an answer with these choices, to be made when they are read; they hold no candidate set.
+    """Return a function that makes the notes of an answer when they are read, without the candidate set.
 
-    beside: further rows of the answer.
+    Args:
+        candidates: the candidate set.
+        choices: recommendations of the answer.
+        beside: additional rows of the answer.
     """
     sources, gpu = sources_of(choices), candidates.gpu
     predicted = [choice for choice in (*choices, *beside) if choice.source is not Source.MEASURED]
@@ -84,7 +87,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
 
 
 def of_inputs(inputs: str) -> Iterator[str]:
-    """A line about other inputs than random numbers."""
+    """Yield a note if the inputs are not random numbers."""
     if inputs == ZEROS:
         yield Note(
             "inputs are zeros: measurements, which had random inputs, are not used",
@@ -94,7 +97,7 @@ def of_inputs(inputs: str) -> Iterator[str]:
 
 
 def of_triton(candidates: CandidateSet) -> Remark:
-    """Why no Triton kernel is among the answers about an op that has some for the data type, as `of_choices`."""
+    """Return a remark that explains why an answer about an op contains none of its Triton kernels."""
     considered = [each for each in candidates.considered if each.table.kernel.triton]
     if not considered or any(len(each.rows) for each in considered):
         return tuple
@@ -116,7 +119,7 @@ def of_triton(candidates: CandidateSet) -> Remark:
 
 
 def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
-    """Name the clock that a choice assumes whose rate is above the GPU's published dense peak."""
+    """Yield a note on each kernel whose rate exceeds the GPU's published dense peak, with the clock assumed."""
     fastest: dict[str, Choice] = {}
     for choice in choices:
         if published_peak(gpu, choice.problem.dtype) < choice.problem.flops / choice.latency_s.value:
@@ -131,7 +134,7 @@ def of_peak(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
 
 
 def published_peak(gpu: GPU, dtype: str) -> float:
-    """Return the dense peak of a data type in FLOP/s at the clock of the data sheet."""
+    """Return the dense peak of a data type in FLOP/s at the data sheet's clock."""
     return max(gpu.peak_flops(name, tensor) for name in (math_dtype(dtype), "f32") for tensor in (True, False))
 
 
@@ -144,7 +147,7 @@ def assumed_range(gpu: GPU) -> str:
 
 
 def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
-    """Which power limits of the choices the card cannot hold, and which only some boards accept."""
+    """Yield notes on power limits that the GPU cannot hold, or that only some boards accept."""
     limits_w = dict.fromkeys(choice.power_limit_w for choice in choices)
     if gpu.power_range_assumed and any(limit_w != gpu.tdp_w for limit_w in limits_w):
         yield assumed_range(gpu)
@@ -167,7 +170,12 @@ def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
 
 
 def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
-    """Lines about the use of measurements; rescaled: the kernel's candidates where predictions of them are shown."""
+    """Yield notes on the use of measurements.
+
+    Args:
+        considered: configs of the kernel.
+        rescaled: candidates of the kernel if the answer shows predictions of it; else None.
+    """
     table, measured = considered.table, considered.measured[0]
     name = table.kernel.name
     if table.coverage.unprofiled and not table.kernel.sampled:
@@ -207,7 +215,7 @@ def _agrees(first_s: float, second_s: float) -> bool:
 
 
 def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
-    """Lines about the profiles of the kernel that an answer is about."""
+    """Yield notes on the profiles of the kernel that an answer is about."""
     table = considered.table
     kernel, coverage = table.kernel, table.coverage
     if considered.unprofiled:
@@ -256,8 +264,12 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
 
 
 def _extrapolated(considered: RunnableConfigs, metric: str) -> tuple[int, float]:
-    """How many configs have trips of loops that were counted but not emulated (`extrapolated`, or `sampled` where they
-    depend on data), and the greatest share of these."""
+    """Return the number of configs with loop trips that were not emulated, and the largest fraction of such work.
+
+    Args:
+        considered: configs of the kernel.
+        metric: `extrapolated`, or `sampled` for loops that depend on data.
+    """
     configs, greatest = 0, 0.0
     for launch in considered.table.launches:
         profiles = launch.profiles
@@ -269,7 +281,7 @@ def _extrapolated(considered: RunnableConfigs, metric: str) -> tuple[int, float]
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:
-    """How many configs have any of a metric."""
+    """Return the number of configs with a nonzero metric."""
     if metric not in profiles.metrics:
         return 0
     return int(np.count_nonzero(profiles.counts[:, profiles.metrics.index(metric), 0] > 0))

@@ -1,13 +1,17 @@
-"""The Pareto front of two costs, both to be minimized."""
+"""Pareto front of two costs that are both minimized."""
 
 import numpy as np
 
 
 def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
-    """Indices of the candidates no other beats in both costs, fastest first; of equals only the first.
+    """Return the indices of candidates that no other beats in both costs, fastest first; of equals only the first.
 
-    latency, energy: (C,) finite. Candidates slower than the most frugal or hungrier than the fastest are set aside
-    before sorting, which leaves a few dozen: lists of so few are sorted quicker than arrays.
+    Candidates slower than the lowest-energy one, or using more energy than the fastest, are removed before sorting.
+    A few dozen remain, and lists of this size sort faster than arrays.
+
+    Args:
+        latency: (C,), finite.
+        energy: (C,), finite.
     """
     fastest, frugal = latency.argmin(), energy.argmin()
     between = ((latency <= latency[frugal]) & (energy <= energy[fastest])).nonzero()[0]
@@ -23,14 +27,18 @@ def pareto_front(latency: np.ndarray, energy: np.ndarray) -> np.ndarray:
 
 
 def spread(front: np.ndarray, latency: np.ndarray, energy: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of a front that keep most of its extent: both ends, then the farthest from those chosen.
+    """Return at most `count` points of a front: both ends, then the point farthest from those selected.
 
-    front: indices ordered fastest first, as `pareto_front` returns them; so is the answer.
+    Args:
+        front: indices, fastest first, as from `pareto_front`; the result has the same order.
+        latency: (C,).
+        energy: (C,).
+        count: maximum number of points.
     """
     if len(front) <= count:
         return front
     if count == 1:
-        # One answer for two costs: the least energy-delay product.
+        # A single answer for two costs has the lowest energy-delay product.
         return front[[(latency[front] * energy[front]).argmin()]]
     x, y = np.log(latency[front]), np.log(energy[front])
     chosen = [0, len(front) - 1]

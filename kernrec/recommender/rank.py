@@ -1,9 +1,9 @@
-"""Ranking: the engine's costs, corrected by trained models, replaced by measurements, and set beside baselines.
+"""Rank configs: correct the engine's costs with trained models, apply measurements, compare with baselines.
 
-    engine.costs -> laws of physics -> model correction -> measurements -> yardstick -> CandidateSet
+    engine.costs -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
 
-A GPU is measured at one operating point as a rule. Measurements count there as measured. At the other points they
-correct the predictions: otherwise a config that turned out slow would be recommended at every point but that one.
+A GPU is usually measured at one operating point. Measurements count directly at this point. At other points they
+correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 ROWS = 1 << 16
-"""Configs times problems that are laid side by side: more take longer, because columns leave the processor's cache."""
+"""Maximum number of configs times problems evaluated together. More take longer, because columns leave the CPU
+cache."""
 TOGETHER = 64
-"""The most problems that are laid side by side: the model of stacks remembers the times of as many."""
+"""Maximum number of problems evaluated together. The backend model caches the times of this many."""
 SWEPT = 64
-"""Candidates of a kernel that are estimated at other operating points than the first: the fastest and the most frugal
-there. Of 72 problems of four ops the least energy was missed on one, by 1.3 %."""
+"""Number of a kernel's candidates estimated at other operating points: the fastest and those of lowest energy. On 72
+problems of four ops, this missed the lowest energy once, by 1.3 %."""
 
 
 def candidate_set(
@@ -59,16 +60,16 @@ def candidate_set(
     """Return the candidates of one problem; the set may be empty.
 
     Args:
-        tables: of the kernels that implement the problem on a GPU, at least one.
-        problem: any that the tables hold for.
-        points: at least one.
-        evidence: the rows of databases about the problem and GPU.
-        models: where trained models of the kernels are; None: only the prior predicts.
-        whole_space: whether every config is estimated, not only the most promising ones.
-        inputs: those that the tables were made for.
+        tables: static tables of the kernels that implement the problem on a GPU; at least one.
+        problem: any problem that the tables hold for.
+        points: operating points; at least one.
+        evidence: database rows about the problem and GPU.
+        models: trained models; None to use only the analytical model.
+        whole_space: estimate every config, not only the most promising ones.
+        inputs: input data that the tables were made for.
 
     Raises:
-        KernrecError: the GPU's memory does not hold the problem.
+        KernrecError: the problem does not fit the GPU's memory.
     """
     refuse_too_large(problem, tables[0].gpu)
     return next(candidate_sets(Space(tables, evidence, whole_space), [problem], points, models, inputs))
@@ -83,8 +84,8 @@ def candidate_sets(
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem, in order; a set may be empty.
 
-    The arguments are those of `engine.costs` and `candidate_set`. Each set is equal, to the last bit, to that of its
-    problem alone.
+    The arguments are those of `engine.costs` and `candidate_set`. Each set is bit-identical to the set of its problem
+    computed separately.
     """
     size = max(1, min(TOGETHER, ROWS // sum(len(table.space) for table in space.tables)))
     for first in range(0, len(problems), size):
@@ -107,7 +108,7 @@ def _ranked(
         prior, remarks = possible(
             prior_costs(costed.limited), None, costed.limited, _counts(costed.costed), gpu, points
         )
-        if remarks and len(problems) > 1:  # each problem has remarks of its own
+        if remarks and len(problems) > 1:  # each problem has its own remarks
             for problem in problems:
                 yield from _ranked(space, [problem], points, models, inputs)
             return
@@ -126,7 +127,7 @@ def _ranked(
 
 
 def _counts(kernels: Sequence[KernelCosts]) -> list[tuple[Problem, int]]:
-    """The problem of each run of candidates, and how long the run is."""
+    """Return the problem of each run of candidates, and the length of the run."""
     if len(kernels[0].runnable) == 1:
         return [(kernels[0].runnable[0].on_problem.problem, sum(len(kernel.estimated) for kernel in kernels))]
     return [
@@ -137,13 +138,13 @@ def _counts(kernels: Sequence[KernelCosts]) -> list[tuple[Problem, int]]:
 
 
 class _Kernel:
-    """The candidates of one kernel on all problems, from the engine's costs to their own."""
+    """Candidates of one kernel on all problems, from the engine's costs to the final ones."""
 
     def __init__(self, kernel: KernelCosts, costed: SpaceCosts, models: "ModelStore | None", whole: bool) -> None:
         self.costs, self._points, self._limited, self._whole = kernel, costed.points, costed.limited, whole
         self._first = first = costed.limited.at(0).part(kernel.part)
         self._taken = [measured.at(kernel.estimated) for measured in kernel.runnable[0].measured]
-        """The positions measured at each operating point, and their measurements."""
+        """Measured positions at each operating point, and their measurements."""
         self._most = max(len(positions) for positions, _ in self._taken)
         table = kernel.table
         scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
@@ -152,7 +153,8 @@ class _Kernel:
         if scope is not None:
             from kernrec.recommender.estimate import correction
 
-            # With enough measurements, others may be promising than the prior thinks: trees for all take milliseconds.
+            # With enough measurements, configs that the analytical model ranks low may be promising. Trees for all
+            # configs take milliseconds.
             if whole or len(self._taken[0][0]) >= correction.FEWEST:
                 scored = np.arange(len(kernel.estimated))
             else:
@@ -163,9 +165,9 @@ class _Kernel:
             self._scopes = [each.after(self._most) for each in self._correction.scopes]
 
     def swept(self) -> Array | None:
-        """The positions that are estimated at other operating points than the first; None for all.
+        """Return the positions to estimate at further operating points; None for all.
 
-        Measurements correct the predictions of all configs, so there all of them are estimated.
+        Measurements correct the predictions of all configs, so a measured kernel needs all of them.
         """
         if self._whole or self._most:
             return None
@@ -178,8 +180,8 @@ class _Kernel:
         """Yield the number of each problem that has candidates, and its candidates with their costs.
 
         Args:
-            prior: the analytical model's costs of the kernel's candidates, (points, C).
-            remarks: lines about them.
+            prior: costs of the kernel's candidates by the analytical model, (points, C).
+            remarks: notes on these costs.
         """
         kernel, limited = self.costs, self._limited.part(self.costs.part)
         expected, measurements = prior if self._correction is None else self._correction.correct(prior), None
@@ -202,11 +204,11 @@ class _Kernel:
 def beside_yardstick(
     kernels: Sequence[KernelCandidates], line: Yardstick | None, first: OperatingPoint
 ) -> list[KernelCandidates]:
-    """The kernels of one problem, their leads over what was recorded of it cut to what is believed.
+    """Return the kernels of one problem, with their lead over the recorded times shrunk.
 
-    Recorded are lines of stacks, of which the fastest is given, and the kernels in Triton that a model learned on this
-    very card. Kernels of which something was measured here are on the scale of that already. All are compared at the
-    default power limit and clock, so that a config costs the same however its operating point was asked for.
+    Recorded times are the fastest baseline, and the Triton kernels that a model learned on this GPU. Kernels with
+    measurements are already on the measured scale. All are compared at the default power limit and clock. So a config's
+    cost does not depend on how its operating point was requested.
     """
     default = all(first.is_default(kernel.table.gpu) for kernel in kernels)
     yardsticks = [line] if line else []
@@ -230,10 +232,10 @@ def _with_measurements(
     taken: Sequence[tuple[Array, list[MeasuredAnswer]]],
     correction: "Correction | None",
 ) -> tuple[Costs, KernelMeasurements]:
-    """The costs at each operating point where something was measured at one of them at least.
+    """Return the costs at each operating point, if at least one point has measurements.
 
-    A point at which nothing was measured takes its scale from the point with the most measured configs, the first of
-    them where several have as many.
+    A point without measurements takes its scale from the point with the most measured configs. Of equals, the first
+    counts.
     """
     by_point: list[Costs] = []
     scaled: list[Costs] = []

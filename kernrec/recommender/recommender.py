@@ -1,9 +1,8 @@
-"""The recommender: one engine for every command that chooses configs, explains them or orders them.
+"""Recommender: the class that every command uses to rank, explain or order configs.
 
-    request -> problem, GPU, static tables -> candidate set -> selection -> choices
+    request -> problem, GPU, static tables -> candidate set -> selection -> recommendations
 
-A `Recommender` caches what does not depend on the problem, the candidate sets of the problems that it was asked about
-last, and its latest answers, so a second request costs little; programs should reuse one.
+A `Recommender` caches static data, recent candidate sets and recent answers. So programs should reuse one instance.
 """
 
 from collections import OrderedDict
@@ -43,13 +42,13 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _CACHED_ANSWERS, _CACHED_SETS, _MOST_SETS = 1024, 16, 256
-"""Answers and candidate sets that are cached at most, and sets that were estimated side by side."""
+"""Maximum number of cached answers, of cached candidate sets, and of candidate sets estimated side by side."""
 _AHEAD = 64
-"""Candidate sets of which a walk over many problems has several at once."""
+"""Number of candidate sets that a loop over many problems holds at once."""
 
 
 class _Latest(OrderedDict[_Key, _Value]):
-    """A cache of the entries that were used last."""
+    """Cache of the most recently used entries."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -70,9 +69,9 @@ class _Latest(OrderedDict[_Key, _Value]):
 
 
 class Recommender:
-    """Answers requests from the shipped database, and from those given, which are asked first.
+    """Answer requests from the given databases, then from the shipped database.
 
-    The arguments are those of `Context`, or a `context` that is open already.
+    The arguments are those of `Context`; alternatively pass an open `context`.
     """
 
     def __init__(
@@ -109,15 +108,17 @@ class Recommender:
         layout: str | None = None,
         query: Query | None = None,
     ) -> Recommendation:
-        """The choices for one problem of an op, best first; as `answer` for a `Request`."""
+        """Return the recommendations for one problem of an op, as `answer` does for a `Request`."""
         return self.answer(Request(gpu, op, None, shape, dtype, layout, query or Query()))
 
     def answer(self, request: Request) -> Recommendation:
-        """The choices for a request, best first (a front: fastest first); lines of stacks where no kernel runs it.
+        """Return the recommendations for a request, best first (a Pareto front: fastest first).
+
+        If no kernel runs the problem, the answer contains baselines only.
 
         Raises:
-            UsageError: a name is unknown, or a value impossible.
-            KernrecError: neither a kernel nor a stack runs the problem, or there are no profiles to predict from.
+            UsageError: a name is unknown, or a value is impossible.
+            KernrecError: neither a kernel nor a backend runs the problem, or there are no profiles to predict from.
         """
         gpu = find_gpu(request.gpu)
         if request.kernel is None:
@@ -126,21 +127,21 @@ class Recommender:
         return self.answer_kernel(kernel, request.problem_of(kernel), gpu, request.query)
 
     def answer_op(self, problem: Problem, gpu: GPU, query: Query, fixed: bool = False) -> Recommendation:
-        """Return the answer for an op's problem, in the best layout unless the problem's layout is `fixed`."""
+        """Return the answer for an op's problem, in the best layout unless the layout is `fixed`."""
         return self._answer(problem, gpu, query, fixed if len(problem.definition.layouts) > 1 else None)
 
     def answer_problem(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """Return the answer for an op's problem in its own layout, without a look at other layouts."""
+        """Return the answer for an op's problem in its own layout, without comparing layouts."""
         return self._answer(problem, gpu, query, None)
 
     def _answer(self, problem: Problem, gpu: GPU, query: Query, fixed: bool | None) -> Recommendation:
-        """Return the answer, from the cache while no database changes.
+        """Return the answer, cached until a database changes.
 
         Args:
-            problem: of an op.
+            problem: problem of an op.
             gpu: the GPU.
-            query: what is wanted.
-            fixed: whether the layout was asked for; None to take it as it is without a note on a better one.
+            query: objective, bounds and operating point.
+            fixed: whether the user fixed the layout; None to keep it without a note on faster layouts.
         """
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs)._answer(problem, gpu, query, fixed)
@@ -161,19 +162,19 @@ class Recommender:
     def as_answered(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
     ) -> list[Problem]:
-        """Return problems whose layout nobody fixed, each in the layout in which it is answered on a GPU.
+        """Return each problem in the layout in which it is answered on a GPU, if the user fixed none.
 
         Args:
-            problems: in the op's default layout.
+            problems: problems in the op's default layout.
             gpu: the GPU.
-            points: the operating points that the answers are wanted at, so that estimates serve both.
+            points: operating points of the answers, so that estimates can be shared.
         """
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
             searches = {each: in_best_layout(self.context, each, gpu) for each in some}
             if not any(layouts_that_matter(each, gpu) for each in some):
-                compared_at = points  # what counts is only whether a kernel runs the problem
+                compared_at = points  # it matters only whether a kernel runs the problem
             else:
                 compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
             fastest = dict[Problem, Fastest | None]()
@@ -202,24 +203,24 @@ class Recommender:
         return Fastest(kernel.table.kernel, candidates.latency_s.item(0, candidates.fastest))
 
     def answer_calls(self, request: Request) -> list[Recommendation]:
-        """The answers of `answer` for every call of a user's function that was analyzed for the GPU."""
+        """Return an answer for every call of a user's function that was analyzed for the GPU."""
         gpu = find_gpu(request.gpu)
         calls = [(kernel, request.problem_of(kernel)) for kernel in self.context.calls(request.kernel or "")]
         analyzed = [(k, problem) for k, problem in calls if self.context.find_profiles(k, problem, gpu)]
         if not analyzed:
-            return [self.answer(request)]  # which says why there is none
+            return [self.answer(request)]  # raises the error that explains why
         return [self.answer_kernel(kernel, problem, gpu, request.query) for kernel, problem in analyzed]
 
     def answer_many(
         self, problems: Sequence[Problem], gpu: GPU, query: Query, fixed: bool = False
     ) -> "dict[Problem, Recommendation | KernrecError]":
-        """Return the answer to each distinct problem of an op, or why nothing can run the problem.
+        """Return the answer for each distinct problem of an op, or the error if nothing runs it.
 
         Args:
-            problems: of one op, data type and layout.
+            problems: problems of one op, data type and layout.
             gpu: the GPU.
-            query: what is wanted of each.
-            fixed: whether the layout of the problems was asked for.
+            query: query for each problem.
+            fixed: whether the user fixed the layout.
         """
         if query.inputs != self.context.inputs:
             return self.for_inputs(query.inputs).answer_many(problems, gpu, query, fixed)
@@ -263,7 +264,7 @@ class Recommender:
         return recommendation(candidates, query, self.context)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """The candidates; those of the prior alone where that is asked for."""
+        """Return the candidates, predicted only by the analytical model if the query asks for it."""
         points = op_points(gpu, query)
         if query.source != "predicted":
             return self.candidates(problem, gpu, points)
@@ -273,7 +274,7 @@ class Recommender:
         return candidates
 
     def answer_kernel(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
-        """The choices of one kernel: at the power limit asked for, else over a range of them.
+        """Return the recommendations of one kernel at the requested power limit, or over a range of limits.
 
         Costs are compared with those at the default power limit.
         """
@@ -283,7 +284,7 @@ class Recommender:
         return recommendation(candidates, query, self.context, of_one_kernel=True)
 
     def kernel_candidates(self, kernel: Kernel, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
-        """All configs of one kernel at the operating points of a query; the set may be empty."""
+        """Return all configs of one kernel at the operating points of a query; the set may be empty."""
         table = self.context.kernel_table(kernel, problem, gpu)
         evidence = self.context.evidence(problem, gpu, [kernel])
         points = kernel_points(gpu, query, evidence, kernel)
@@ -291,7 +292,7 @@ class Recommender:
         return candidate_set([table], problem, points, evidence, self.context.models, whole_space=True, inputs=inputs)
 
     def candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """The candidates of a problem of an op at these operating points; the latest are cached, as answers are.
+        """Return the candidates of an op's problem at these operating points, cached like answers.
 
         Raises:
             KernrecError: nothing can run the problem.
@@ -302,7 +303,7 @@ class Recommender:
         return self._sets.add(key, self._candidates(problem, gpu, points))
 
     def prepare(self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]) -> None:
-        """Estimates problems side by side, which takes a fraction of the time, for `candidates` to have them."""
+        """Estimate problems side by side for later calls of `candidates`, in a fraction of the time."""
         self._forget_if_changed()
         distinct = [each for each in dict.fromkeys(problems) if (each, gpu.name, points) not in self._sets]
         distinct = distinct[:_MOST_SETS]
@@ -315,7 +316,7 @@ class Recommender:
     def candidates_of_each(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """`candidates` of each problem in order, estimated side by side as far as they can be, and not cached.
+        """Yield the candidates of each problem in order, estimated side by side if possible, without caching.
 
         Raises:
             KernrecError: nothing can run a problem.
@@ -328,9 +329,9 @@ class Recommender:
                 yield together if together and together.kernels else self.candidates(problem, gpu, points)
 
     def _candidates(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> CandidateSet:
-        """The candidates of a problem with their costs, whatever a query wants of them.
+        """Return the candidates of a problem with their costs, independent of the query's bounds.
 
-        A sweep is also over the power limits that the kernels were measured at.
+        A sweep includes the power limits at which the kernels were measured.
         """
         tables, evidence = self.context.tables_and_evidence(problem, gpu)
         if len(points) > 1 and (measured := measured_limits(gpu, evidence, [table.kernel for table in tables])):
@@ -345,10 +346,11 @@ class Recommender:
     def candidate_sets(
         self, problems: Sequence[Problem], gpu: GPU, points: tuple[OperatingPoint, ...]
     ) -> Iterator[CandidateSet]:
-        """The candidates of many problems of ops, estimated side by side; sets may be empty.
+        """Yield the candidates of many problems, estimated side by side; sets may be empty.
 
-        Left out are problems with rows in the databases, without any kernel, or too large for the GPU's memory, and
-        those of kernels whose launches are not the same on every problem: these are for `candidates`.
+        Some problems are skipped and need `candidates`: those with rows in the databases, without a kernel, too large
+        for
+        the GPU's memory, or with kernels whose launches depend on the problem.
         """
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:
@@ -366,7 +368,7 @@ class Recommender:
                     yield from candidate_sets(Space(tables), new, points, context.models, context.inputs)
 
     def regrets(self, answer: Recommendation) -> "tuple[Regret, ...]":
-        """How much each objective of an answer is expected to lose by its present choice; of a front, both ends."""
+        """Return the expected loss of the top recommendation for each objective; for a front, at both ends."""
         from kernrec.recommender.contenders import answer_regrets
 
         if answer.inputs != self.context.inputs:
@@ -385,7 +387,7 @@ class Recommender:
         return answer_regrets(candidates, evidence, answer.objective)
 
     def _cached_at(self, problem: Problem, gpu: GPU, point: OperatingPoint) -> CandidateSet | None:
-        """A cached candidate set whose first operating point is this one, at that point alone."""
+        """Return a cached candidate set whose first operating point is `point`, at this point only."""
         for (of_problem, name, points), candidates in self._sets.items():
             if (of_problem, name, points[0]) == (problem, gpu.name, point):
                 return candidates.at(0)

@@ -1,4 +1,4 @@
-"""The configs of a kernel that a database has rows of, in an order of which every beginning covers them."""
+"""Configs of a kernel that a database has rows of, in an order whose prefixes are random samples."""
 
 import json
 from pathlib import Path
@@ -12,10 +12,10 @@ from kernrec.util.human import counted
 
 
 def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[Config]:
-    """The configs with rows about a kernel and a problem, on any GPU; each beginning of the list is a random sample.
+    """Return the configs with rows about a kernel and a problem on any GPU; each prefix is a random sample.
 
     Raises:
-        UsageError: the file is no database, or has no such rows; the message says what it has of the kernel instead.
+        UsageError: the file is not a database, or has no such rows. The message lists the rows it has.
     """
     with Database.open(database) as opened:
         problems = {row["problem_id"]: str(row["key"]) for row in opened.rows("problem")}

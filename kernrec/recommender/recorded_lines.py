@@ -1,10 +1,9 @@
-"""Lines of problems that somebody recorded: they go before what is learned of the same stack.
+"""Baselines of problems that somebody recorded; they take precedence over a backend's learned baselines.
 
-A recording holds at the card's default power limit and clock. Carried to others, as predictions are, it is no recording
-any more: such a line is `learned`, on this card. So is one of a problem with a bias or an activation.
-
-A stack never takes longer for n items than for n + 1 (`kernrec.model.vendor.more_items`). Where a recording says so,
-that of more items counts, for whoever has fewer can pad. A prediction lies between the recordings of fewer and of more.
+A recording holds at the GPU's default power limit and clock. Converted to another operating point it becomes
+`learned`. So does the recording of a problem with a bias or an activation. A backend never takes longer for n items
+than for n + 1 (`kernrec.model.vendor.more_items`), because fewer items can be padded. So a faster recording of more
+items applies to fewer items. A prediction lies between the recordings of fewer and of more items.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,25 +23,28 @@ if TYPE_CHECKING:
 
 
 Row = tuple[int, float, int]
-"""Number of items, seconds, and number of a recorded row."""
+"""Number of items, seconds, and index of a recorded row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """What was recorded of a problem on a card, and of the same problem with other numbers of items."""
+    """Recordings of a problem on a GPU, with any number of items."""
 
     problem: Problem
     gpu: GPU
     items: int
-    """Items of the problem."""
+    """Number of items of the problem."""
     rows: Mapping[tuple[str, str, str], Sequence[Row]]
-    """By stack, version and variant, ascending."""
+    """Rows by backend, version and variant, ascending."""
 
     @classmethod
     def of(cls, problem: Problem, gpu: GPU, superseded: Collection[str] = ()) -> "Recordings":
-        """Return the recordings about a problem, which may have a bias or an activation.
+        """Return the recordings of a problem, with or without a bias or activation.
 
-        superseded: stacks with `@` and a version whose recordings do not count.
+        Args:
+            problem: the problem.
+            gpu: the GPU.
+            superseded: backends with `@` and a version whose recordings are ignored.
         """
         plain = as_recorded(problem)
         rows: dict[tuple[str, str, str], list[Row]] = {}
@@ -59,9 +61,10 @@ class Recordings:
         return cls(problem, gpu, items, rows)
 
     def exact(self, stacks: Sequence[str] = ()) -> Iterator[RecordedLine]:
-        """Yield the row of each stack that recorded as many items, or that of more items if it took less.
+        """Yield each backend's row with the same number of items, or a row of more items if it took less time.
 
-        stacks: the only ones wanted; all by default.
+        Args:
+            stacks: the only backends to include; all by default.
         """
         for (stack, version, _), rows in self.rows.items():
             if is_wanted(stack, stacks, version) and any(items == self.items for items, _, _ in rows):
@@ -69,13 +72,13 @@ class Recordings:
                 yield recorded_line(as_recorded(self.problem).op, row, self.gpu)
 
     def ordered(self, predictions: Sequence["StackPrediction"]) -> tuple["StackPrediction", ...]:
-        """Return predictions between the recordings of fewer and of more items."""
+        """Return predictions limited to lie between the recordings of fewer and of more items."""
         if not self.rows:
             return tuple(predictions)
         return tuple([replace(each, latency_s=self._between(each.stack, each.latency_s)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> "Predicted":
-        """Return a recorded time, with its interval if there is one, as that of the problem."""
+        """Return a recorded time, with its interval if there is one, as the time of this problem."""
         from kernrec.model.vendor.predicted import Predicted
 
         low_s, high_s = interval_s or (seconds, seconds)
@@ -94,18 +97,21 @@ class Recordings:
 
 
 def _least(rows: Sequence[Row], items: int) -> Row:
-    """Return the fastest of the rows of as many items and more."""
+    """Return the fastest row with at least `items` items."""
     return min((row for row in rows if row[0] >= items), key=lambda row: row[1])
 
 
 def recorded_predictions(
     recordings: Recordings, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedLine, "StackPrediction"]]:
-    """The recorded rows of a problem, each with a prediction: the stack's own, with the recorded time and power.
+    """Yield the recorded rows of a problem, each with its backend's prediction at the recorded time and power.
 
-    Without a prediction of a stack the first one says in what proportion the parts of the card are busy.
+    Without a prediction for a backend, the first prediction provides the utilization of the GPU's units.
 
-    stacks: the only ones wanted; all by default.
+    Args:
+        recordings: recordings of the problem.
+        predictions: predictions of backends.
+        stacks: the only backends to include; all by default.
     """
     for row in recordings.exact(stacks):
         from kernrec.model.vendor.predicted import Predicted, StackPrediction
@@ -125,5 +131,5 @@ def recorded_predictions(
 
 
 def version_of(row: RecordedLine) -> str:
-    """The version of the stack, with what distinguishes the call: `1.3.0rc20, static scales`."""
+    """Return the backend's version and variant, such as `1.3.0rc20, static scales`."""
     return f"{row.version}, {row.variant}" if row.variant else row.version

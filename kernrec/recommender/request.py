@@ -1,4 +1,4 @@
-"""The question: `Request` names the problem and the GPU, `Query` says which configs are wanted."""
+"""Question: `Request` names the problem and the GPU, `Query` the objective and bounds."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Objective(StrEnum):
-    """The criterion for choices; `pareto` is the front of latency and energy, `edp` energy x latency."""
+    """Criterion for recommendations; `pareto` is the front of latency and energy, `edp` is energy x latency."""
 
     PARETO = "pareto"
     LATENCY = "latency"
@@ -31,11 +31,11 @@ class Objective(StrEnum):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """The quantities that decide: `latency`, `energy` or both."""
+        """Quantities that decide: `latency`, `energy` or both."""
         return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
     def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
-        """The value to minimize, elementwise; a Pareto front has no single one (`UsageError`)."""
+        """Return the value to minimize, elementwise; raise `UsageError` for a Pareto front."""
         if self is Objective.PARETO:
             raise unknown("objective", self.value, SCALAR_OBJECTIVES)
         if self is Objective.LATENCY:
@@ -44,24 +44,24 @@ class Objective(StrEnum):
 
 
 SOURCES = ("predicted", "learned", "measured", "published")
-"""Sources that a query can be restricted to; `published` are recorded baselines of this problem on this GPU."""
+"""Sources that a query can be restricted to; `published` means recorded baselines of this problem on this GPU."""
 _FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}
-"""Names of 0.1.0 and the names that replace them."""
+"""Names of sources in 0.1.0, and their replacements."""
 SCALAR_OBJECTIVES = (Objective.LATENCY, Objective.ENERGY, Objective.EDP)
 
 
 KERNREC, MIXED = "kernrec", "mixed"
-"""Values of `backend` for a network that name no program: kernrec's kernels, and the fastest backend of each layer."""
+"""Values of `backend` that name no library: kernrec's kernels, and the fastest backend of each layer of a network."""
 
 
 def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], str]:
-    """Return the backends of these names, and `KERNREC` or `MIXED` if it is among them (empty if not).
+    """Return the backends of these names, and `KERNREC` or `MIXED` if named (else empty).
 
     Args:
-        names: given one by one or with commas between them.
+        names: names in a sequence, or in a text separated by commas.
 
     Raises:
-        UsageError: a name is unknown, or kernrec is asked for together with others.
+        UsageError: a name is unknown, or `kernrec` is combined with others.
     """
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
@@ -73,7 +73,7 @@ def backends_named(names: str | Iterable[str] | None) -> tuple[tuple[str, ...], 
 
 
 def objective_named(name: str) -> Objective:
-    """The objective of this name; `UsageError` with the nearest known one."""
+    """Return the objective of this name; raise `UsageError` with the nearest known name."""
     if name not in tuple(Objective):
         raise unknown("objective", name, tuple(Objective))
     return Objective(name)
@@ -81,28 +81,28 @@ def objective_named(name: str) -> Objective:
 
 @dataclass(frozen=True)
 class Query:
-    """Which configs are wanted, and how the GPU will be run. None leaves a bound out."""
+    """Objective, bounds and operating point of a request; None disables a bound."""
 
     objective: Objective = Objective.PARETO
-    """Of what is not an `Objective`, the one of this name is taken (`UsageError`)."""
+    """Objective; a text is converted to an `Objective` or raises `UsageError`."""
     max_slowdown: float | None = None
-    """Fraction above the fastest config's latency that is accepted."""
+    """Accepted latency above the fastest config's, as a fraction."""
     max_power_w: float | None = None
-    """Mean power that a choice may draw."""
+    """Maximum mean power of a recommendation in watts."""
     power_limit_w: float | None = None
-    """Power limit of the GPU; None for its default, and a range of limits where energy counts."""
+    """Power limit of the GPU in watts; None for its default, and a range of limits if energy counts."""
     clock_hz: float | None = None
-    """Locked core clock; None where it is not locked."""
+    """Locked core clock in Hz; None if it is not locked."""
     top: int = 5
     clocks: bool = False
     inputs: str = RANDOM
-    """The kernel's input data, one of `INPUTS`: power depends on it, and with it the clock under a limit."""
+    """Input data, one of `INPUTS`. It affects power, and so the clock under a power limit."""
     source: str = ""
-    """The only source that answers, one of `SOURCES`; all where it is empty."""
+    """The only source to answer from, one of `SOURCES`; empty for all."""
     stacks: tuple[str, ...] = ()
-    """The stacks whose lines are wanted, by their names in `STACKS`; all of them where it is empty."""
+    """Backends whose baselines are included, by their names in `STACKS`; empty for all."""
     each_config: bool = False
-    """Whether every config is a row, also one that is like another: for programs that measure them."""
+    """Whether similar configs keep separate rows, for programs that measure them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", objective_named(self.objective))
@@ -140,27 +140,28 @@ class Query:
 
     @cached_property
     def point(self) -> OperatingPoint:
-        """The operating point that is asked for."""
+        """Requested operating point."""
         return OperatingPoint(self.power_limit_w, self.clock_hz)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A problem, a GPU and a query. Names are as people type them; one of `op` and `kernel` is given.
+    """Problem, GPU and query, with names as people type them; exactly one of `op` and `kernel` is given.
 
-    With `op` every kernel that implements the op is considered; with `kernel` it is that kernel alone, a user's own or
-    one of the library. `sweep` says at which operating points.
+    An op considers every kernel that implements it. A kernel, from the user or the library, is considered alone.
+    `sweep`
+    determines the operating points.
     """
 
     gpu: str
     op: str | None = None
     kernel: str | None = None
     shape: str | Mapping[str, int] = field(default_factory=dict)
-    """Dimensions, as text (`m=1,n=2,k=3`) or by name; what is left out has the op's or the spec's default."""
+    """Dimensions as text (`m=1,n=2,k=3`) or by name; missing ones take the default of the op or spec."""
     dtype: str | None = None
     """Data type; the first one of the op or kernel by default."""
     layout: str | None = None
-    """Tensor layout; of an op the best one on the GPU by default, of a kernel its first one."""
+    """Tensor layout. The default is the best one on the GPU for an op, and the first one for a kernel."""
     query: Query = field(default_factory=Query)
 
     def __post_init__(self) -> None:
@@ -169,11 +170,11 @@ class Request:
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """The dimensions by name."""
+        """Dimensions by name."""
         return parse_shape(self.shape) if isinstance(self.shape, str) else self.shape
 
     def problem_of(self, kernel: "Kernel | None" = None) -> Problem:
-        """The problem of the request's op, or of the kernel that it is about."""
+        """Return the problem of the request's op, or of the given kernel."""
         if kernel is None:
             return find_op(self.op or "").problem(self.dtype, self.layout, **self.dims)
         dtype, layout = self.dtype or kernel.dtypes[0], self.layout or kernel.layouts[0]

@@ -1,4 +1,4 @@
-"""A recommendation and its parts: choices with their costs, how sure these are, and comparisons."""
+"""Recommendation and its parts: configs with their costs, intervals, sources and comparisons."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from kernrec.recommender.lines import Line
 
 Remark = Callable[[], Iterable[str]]
-"""Notes of an answer that are made when they are read."""
+"""Function that returns notes of an answer when they are read."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """The saving of the first choice's config at another operating point, at no loss of time."""
+    """Energy saving of the top recommendation's config at another operating point, without loss of time."""
 
     point: OperatingPoint
     power_limit_w: float
-    """The power limit there, the default one included."""
+    """Power limit in watts at this point; the GPU's default if none is set."""
     slowdown: float
-    """Fraction of the latency at the point that choices are compared at."""
+    """Additional latency, as a fraction of the latency at the reference operating point."""
     energy_saved: float
-    """Fraction of the energy there."""
+    """Energy saved, as a fraction of the energy at the reference operating point."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "power_limit_w": self.power_limit_w,
             "locked_clock_hz": self.point.clock_hz,
@@ -55,58 +55,58 @@ class Saving:
 
 @dataclass(frozen=True)
 class Choice(ChoiceNames):
-    """One recommended config: what to run, what it is expected to cost, and where those numbers come from."""
+    """One recommended config with its expected costs and their sources."""
 
     kernel: Kernel
     config: Mapping[str, int]
     problem: Problem
     gpu: GPU
     point: OperatingPoint
-    """The power limit and clock that the costs hold at."""
+    """Power limit and clock at which the costs hold."""
     place: Place
     latency_s: Estimate
     energy_j: Estimate
     power_w: float
-    """Mean power while running."""
+    """Mean power in watts while running."""
     clock_hz: float
-    """Core clock that is expected under the power limit."""
+    """Expected core clock in Hz under the power limit."""
     bottleneck: str
     occupancy: float
-    """Resident warps over the most an SM holds, of the first launch."""
+    """Resident warps over the maximum of an SM, for the first launch."""
     versus_fastest: Comparison
-    """Against the fastest config of all kernels."""
+    """Comparison with the fastest config of all kernels."""
     versus_occupancy: Comparison
-    """Against the config of the same kernel that the occupancy heuristic picks."""
+    """Comparison with the config of the same kernel that the occupancy heuristic picks."""
     measurement: MeasuredOn | None = None
-    """None for a config that was not measured at this point."""
+    """Measurement at this operating point; None if the config was not measured."""
     alike: int = 0
-    """How many more configs it stands for: the same machine code, or of costs that differ by less than half a percent
-    and by one tunable."""
+    """Number of further configs that this row represents. They run the same machine code, or differ in one tunable and
+    by less than half a percent in cost."""
     unsure: float = 1.0
-    """The factor by which its costs count more than expected beside what somebody ran; 1 for what somebody ran."""
+    """Risk factor of the costs when compared with configs that somebody ran; 1 for a config that was run."""
     may_be_faster: bool = False
-    """Whether it is expected to be faster than what comes first, but not by more than its error: measure it."""
+    """Whether the config may be faster than the top recommendation, but by less than its error; measure it to know."""
 
     def __repr__(self) -> str:
         return tabular.choice_summary(self)
 
     @property
     def source(self) -> Source:
-        """Where latency comes from; energy may be less well known, see `energy_j.source`."""
+        """Source of the latency; the energy may have another one, see `energy_j.source`."""
         return Source(self.latency_s.source)
 
     @property
     def power_limit_w(self) -> float:
-        """The power limit that the costs hold under, the GPU's default included."""
+        """Power limit in watts that the costs hold under; the GPU's default if none is set."""
         return self.point.limit_w(self.gpu)
 
     @cached_property
     def launches(self) -> tuple[BoundLaunch, ...]:
-        """The launches that run the config, with grid, block, shared memory and arguments."""
+        """Launches that run the config, with grid, block, shared memory and arguments."""
         return bind_launches(self.kernel, self.config, self.problem, self.gpu.sm)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         measurement = self.measurement
         return {
             "rank": self.place.number,
@@ -145,32 +145,32 @@ class Choice(ChoiceNames):
 
 @dataclass(frozen=True)
 class Foreign:
-    """A measured config of a kernel that is not in the library: it can be compared with, but not emitted."""
+    """Measured config of a kernel outside the library; it can be compared with, but not emitted."""
 
     kernel: str
     config: Mapping[str, int]
     point: OperatingPoint
     latency_s: Estimate
     energy_j: Estimate | None
-    """None where it was not measured."""
+    """Energy in joules; None if it was not measured."""
     replayed: bool
-    """Whether the rows come from a recording that was replayed."""
+    """Whether the rows come from a replayed recording."""
     measurement: MeasuredOn
     measured_by: str | None
-    """The program that measured, or of imported rows the tool and who recorded them."""
+    """Program that measured; for imported rows, the tool and who recorded them."""
 
     @property
     def source(self) -> str:
-        """Where the costs come from."""
+        """Source of the costs."""
         return "replayed" if self.replayed else Source.MEASURED
 
     @property
     def power_w(self) -> float | None:
-        """Mean power while running."""
+        """Mean power in watts while running; None if energy was not measured."""
         return None if self.energy_j is None else self.energy_j.value / self.latency_s.value
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         energy = self.energy_j
         return {
             "kernel": self.kernel,
@@ -189,54 +189,53 @@ class Foreign:
 
 @dataclass(frozen=True)
 class KernelAnswer:
-    """The part that only an answer about one kernel has."""
+    """Part of an answer that exists only for a question about one kernel."""
 
     kernel: Kernel
     heuristic: Choice
-    """The pick of the occupancy heuristic, at the default power limit."""
+    """Config that the occupancy heuristic picks, at the default power limit."""
     sampled_blocks: tuple[int, int]
-    """How many blocks of the first launch were emulated, least and most over the configs; 0 where profiles hold on all
-    blocks."""
+    """Fewest and most emulated blocks of the first launch over the configs; 0 if profiles hold for all blocks."""
 
 
 @dataclass(frozen=True)
 class Recommendation(AnswerNames):
-    """The answer for one problem on one GPU."""
+    """Answer for one problem on one GPU."""
 
     problem: Problem
     gpu: GPU
     objective: Objective
     point: OperatingPoint
-    """The operating point that choices are compared at; in a sweep each choice has its own."""
+    """Operating point at which recommendations are compared; in a sweep each has its own."""
     choices: tuple[Choice, ...]
-    """Best first; a Pareto front with the fastest first."""
+    """Recommendations, best first; a Pareto front has the fastest first."""
     candidates: int
-    """How many configs can run."""
+    """Number of configs that can run."""
     remarks: tuple[Remark, ...] = field(repr=False, compare=False)
-    """Of `notes`, each is made when they are first read."""
+    """Functions that make `notes` when they are first read."""
     inputs: str = RANDOM
-    """The input data that the kernel is taken to compute on, `random` or `zeros`."""
+    """Assumed input data, `random` or `zeros`."""
     calibration: "Calibration | None" = None
-    """The fitted coefficients of the prior; None for the data sheet's."""
+    """Fitted coefficients of the analytical model; None for the data sheet's."""
     models: "tuple[ModelScope, ...]" = ()
     about_kernel: KernelAnswer | None = None
-    """Of a request about one kernel."""
+    """Details for a request about one kernel."""
     saving: Saving | None = None
-    """None where it is little, or a power limit or clock was asked for."""
+    """Saving at another operating point; None if it is small, or if the query sets a power limit or clock."""
     beside: tuple[Choice, ...] = ()
-    """The best CUDA kernel, or the best one in Triton, where none of its kind is among the choices."""
+    """Best CUDA kernel or best Triton kernel, if `choices` has none of this kind."""
     foreign: tuple[Foreign, ...] = ()
-    """The best by the objective first."""
+    """Measurements of kernels outside the library, best first."""
     layout_chosen: bool = False
-    """Whether nobody asked for the layout, and it is not the op's default."""
+    """Whether the user fixed no layout and the answer is not in the op's default layout."""
     no_kernel: str | None = None
-    """Why no kernel runs the problem: then there are no choices, and the lines of stacks are the answer."""
+    """Reason why no kernel runs the problem; the answer then contains only baselines."""
     stacks: tuple[str, ...] = ()
-    """The only stacks whose lines are wanted; all where it is empty."""
+    """The only backends whose baselines are included; empty for all."""
     source: str = ""
-    """The only source that was asked for; all where it is empty."""
+    """The only source that was requested; empty for all."""
     context: "Context | None" = field(default=None, repr=False, compare=False)
-    """Whose models of stacks are asked for lines; None for an answer without any."""
+    """Context with the models of backends; None for an answer without baselines."""
 
     def __repr__(self) -> str:
         return tabular.summary(self)
@@ -248,9 +247,9 @@ class Recommendation(AnswerNames):
         return tabular.html(self)
 
     def to_arrow(self) -> Any:
-        """Return the choices, then the baselines, as a `pyarrow.Table` with the columns of `--csv`.
+        """Return the recommendations, then the baselines, as a `pyarrow.Table` with the columns of `--csv`.
 
-        Pandas takes it by `.to_pandas()`, polars by `polars.from_arrow`.
+        Convert it with `.to_pandas()`, or with `polars.from_arrow`.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -259,14 +258,14 @@ class Recommendation(AnswerNames):
 
     @property
     def best(self) -> Choice:
-        """The first choice; `KernrecError` for an answer by lines alone."""
+        """Top recommendation; raises `KernrecError` if the answer contains only baselines."""
         if self.no_kernel is not None:
             raise KernrecError(self.no_kernel)
         return self.choices[0]
 
     @cached_property
     def lines(self) -> "tuple[Line, ...]":
-        """The lines of stacks at the operating point of the first choice, fastest first; computed when first read."""
+        """Baselines at the operating point of the top recommendation, fastest first; computed when first read."""
         if self.context is None:
             return ()
         from kernrec.recommender.lines import beside, lines_of
@@ -282,18 +281,21 @@ class Recommendation(AnswerNames):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the reader, besides the numbers; made when first read."""
+        """Notes for the reader; made when first read."""
         return tuple(line for remark in self.remarks for line in remark())
 
     @property
     def leading_stack(self) -> str | None:
-        """The stack of `leading_line`, under the name that JSON has."""
+        """Backend of `leading_line`, under its JSON name."""
         return None if self.leading_line is None else self.leading_line.stack
 
     @cached_property
     def leading_line(self) -> "Line | None":
-        """The line of a stack that comes before the first choice: it costs less of what the objective counts, or the
-        choice's lead over what was recorded of this card is less than its error. None where the choice comes first."""
+        """Baseline that ranks before the top recommendation; None if the recommendation leads.
+
+        A baseline leads if it has the lower cost. It also leads if the recommendation's advantage over data recorded on
+        this GPU is smaller than its error.
+        """
         if not self.choices:
             return None
         own = self.value_of(self.best.latency_s.value, self.best.energy_j.value)
@@ -306,11 +308,11 @@ class Recommendation(AnswerNames):
 
     @property
     def ranked_lines(self) -> "tuple[Line, ...]":
-        """The lines of stacks, the best by the objective first."""
+        """Baselines, best by the objective first."""
         return tuple(sorted(self.lines, key=lambda line: self.value_of(line.latency_s, line.energy_j)))
 
     def value_of(self, latency_s: float, energy_j: float | None) -> float:
-        """Return what the objective counts; of a front the latency, and without a recorded energy infinity."""
+        """Return the value that the objective minimizes: latency for a front, infinity without a required energy."""
         if self.objective in (Objective.LATENCY, Objective.PARETO):
             return latency_s
         if energy_j is None:
@@ -319,31 +321,31 @@ class Recommendation(AnswerNames):
 
     @property
     def power_limit_w(self) -> float:
-        """The power limit that choices are compared under."""
+        """Power limit in watts at which recommendations are compared."""
         return self.point.limit_w(self.gpu)
 
     @property
     def kernel(self) -> "Kernel | None":
-        """The kernel that the request is about; None for an op."""
+        """Kernel that the request is about; None for an op."""
         return self.about_kernel.kernel if self.about_kernel else None
 
     @property
     def kernel_hash(self) -> str | None:
-        """The hash of that kernel's source and spec."""
+        """Hash of the kernel's source and spec; None for an op."""
         return self.about_kernel.kernel.hash if self.about_kernel else None
 
     @property
     def sampled_blocks(self) -> tuple[int, int] | None:
-        """How many of that kernel's blocks were emulated, least and most over the configs."""
+        """Fewest and most emulated blocks of the kernel over its configs; None for an op."""
         return self.about_kernel.sampled_blocks if self.about_kernel else None
 
     @property
     def occupancy_heuristic(self) -> "Choice | None":
-        """The occupancy heuristic's pick of that kernel's configs."""
+        """Config of the kernel that the occupancy heuristic picks; None for an op."""
         return self.about_kernel.heuristic if self.about_kernel else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         about = self.about_kernel
         kernel: dict[str, Any] = {}
         if about is not None:

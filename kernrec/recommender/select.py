@@ -1,4 +1,4 @@
-"""Which candidates are chosen: the query's bounds, then its objective."""
+"""Select candidates by the query's bounds, then by its objective."""
 
 import numpy as np
 
@@ -9,16 +9,17 @@ from kernrec.recommender.pareto import pareto_front, spread
 from kernrec.recommender.request import Objective, Query
 
 Picked = tuple[int, int]
-"""Number of the operating point, position of the candidate."""
+"""Index of the operating point, and position of the candidate."""
 
 
 def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | None = None) -> list[Picked]:
-    """At most `top` choices (None: `query.top`) in order: best first, of a Pareto front the fastest first.
+    """Return at most `top` picks, best first; for a Pareto front, fastest first.
 
     Args:
         candidates: a set that is not empty.
         query: bounds and objective.
-        first: operating points before it are compared with, but not chosen.
+        first: first operating point to select from; earlier ones are only compared with.
+        top: maximum number of picks; None for `query.top`.
 
     Raises:
         UsageError: no candidate keeps the bounds.
@@ -26,7 +27,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     latency, energy = (candidates.counted(costs[first:]) for costs in (candidates.latency_s, candidates.energy_j))
     count, top = latency.shape[1], query.top if top is None else top
     if len(latency) > 1 and candidates.any_measured:
-        # A power limit that does not bind gives the same prediction as the default one: the measured one is taken.
+        # A power limit that does not bind has the same prediction as the default. Prefer the measured one.
         of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
         latency, energy = latency * of_equals, energy * of_equals
     wanted = None
@@ -49,7 +50,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
 
 
 def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None) -> Array:
-    """Places in the flattened table that keep the bounds, ascending."""
+    """Return the ascending indices in the flattened table that keep the bounds."""
     flat, watts = latency.ravel(), power.ravel()
     allowed = np.arange(len(flat)) if wanted is None else np.flatnonzero(wanted)
     if query.max_power_w is not None:
@@ -66,7 +67,7 @@ def _allowed(latency: Array, power: Array, query: Query, wanted: Array | None) -
 
 
 def _least(value: Array, allowed: Array | None, top: int) -> Array:
-    """Places of the least values, each candidate at its best operating point; of equals the first candidate."""
+    """Return the indices of the lowest values, each candidate at its best operating point; of equals the first."""
     points, count = value.shape
     if allowed is not None:
         masked = np.full(value.size, np.inf)

@@ -1,7 +1,7 @@
-"""The operating points that a request is answered at: the one that is asked for, or a sweep.
+"""Operating points of a request: the requested one, or a sweep.
 
-An objective that counts energy gains from a lower power limit, so without `--power-limit` and `--clock` it is asked at
-every limit of a range. Latency alone is not: it is least at the default limit.
+An objective that counts energy gains from a lower power limit. So without `--power-limit` and `--clock`, it is
+evaluated over a range of limits. Latency is lowest at the default limit and needs no sweep.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,57 +17,59 @@ from kernrec.recommender.request import Objective, Query
 from kernrec.store import Evidence
 
 POWER_LIMITS = 8
-"""Power limits that a sweep tries, from the least that a GPU accepts to the most or to the default one."""
+"""Number of power limits in a sweep, from the GPU's minimum to its maximum or default."""
 CLOCKS = 8
-"""Locked core clocks that a sweep tries, up to the boost clock."""
+"""Number of locked core clocks in a sweep, up to the boost clock."""
 CLOCK_STEP_HZ = 15e6
-"""Core clocks of NVIDIA GPUs are set in steps of 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."""
+"""Step between core clocks of NVIDIA GPUs, 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."""
 
 
 def power_limits(gpu: GPU) -> list[float]:
-    """The power limits that a sweep tries for a kernel (W), in steps of whole watts."""
+    """Return the power limits of a kernel's sweep in whole watts."""
     return list(_steps(gpu.power_min_w, gpu.power_max_w))
 
 
 def sweep(gpu: GPU, limits: Sequence[float]) -> list[OperatingPoint]:
-    """The operating points at the default power limit, which comes first, and at these."""
+    """Return the operating points at the default power limit, then at `limits`."""
     return [OperatingPoint(limit) for limit in dict.fromkeys([gpu.tdp_w, *limits])]
 
 
 def lower_limits(gpu: GPU) -> tuple[OperatingPoint, ...]:
-    """The power limits below the default one that a sweep tries for an op.
+    """Return the power limits of an op's sweep below the default.
 
-    A board may accept more than its default, too; nobody who asks for a config expects to be told to raise the limit.
+    A board may accept more than its default, but users who ask for a config do not expect to raise the limit.
     """
     return _points_below(gpu.power_min_w, gpu.tdp_w)
 
 
 def lowest_clock_hz(gpu: GPU) -> float:
-    """The lowest core clock that a sweep tries."""
+    """Return the lowest core clock of a sweep in Hz."""
     return PowerModel.for_gpu(gpu).minimum_hz
 
 
 def clocks(gpu: GPU, limit_w: float | None) -> tuple[OperatingPoint, ...]:
-    """The locked core clocks that a sweep tries at a power limit."""
+    """Return the locked core clocks of a sweep at a power limit."""
     steps = np.linspace(lowest_clock_hz(gpu), gpu.boost_clock_hz, CLOCKS + 1)[1:]
     return tuple([OperatingPoint(limit_w, float(step // CLOCK_STEP_HZ * CLOCK_STEP_HZ)) for step in steps])
 
 
 def op_points(gpu: GPU, query: Query) -> tuple[OperatingPoint, ...]:
-    """The operating points of a request about an op: the one that is asked for, and those of a sweep."""
+    """Return the operating points of a request about an op: the requested one, then those of a sweep."""
     if query.clock_hz is not None:
         return (query.point,)
     swept = query.objective is not Objective.LATENCY and query.power_limit_w is None
     limits = lower_limits(gpu) if swept else ()
     if (most_w := query.max_power_w) is not None and query.power_limit_w is None and gpu.power_min_w <= most_w:
-        # Nothing draws more than the limit, and a limit below it costs time.
+        # No config draws more than the limit, and a lower limit costs time.
         limits = (*limits, OperatingPoint(most_w)) if most_w < gpu.tdp_w else limits
     return (query.point, *limits, *(clocks(gpu, query.power_limit_w) if query.clocks else ()))
 
 
 def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) -> list[OperatingPoint]:
-    """The operating points of a request about one kernel: the default one, and the limit that is asked for, else a
-    range of limits and those that the kernel was measured at."""
+    """Return the operating points of a request about one kernel, default first.
+
+    The requested limit follows. Without one, a range of limits and all measured limits follow.
+    """
     if query.power_limit_w is None:
         limits = [*power_limits(gpu), *measured_limits(gpu, evidence, [kernel])]
     else:
@@ -76,7 +78,7 @@ def kernel_points(gpu: GPU, query: Query, evidence: Evidence, kernel: Kernel) ->
 
 
 def measured_limits(gpu: GPU, evidence: Evidence, kernels: Iterable[Kernel]) -> list[float]:
-    """The power limits that kernels were measured at on a GPU, ascending."""
+    """Return the power limits at which kernels were measured on a GPU, ascending."""
     if not evidence.measured:
         return []
     hashes = {kernel.hash for kernel in kernels}

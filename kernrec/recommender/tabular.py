@@ -1,7 +1,7 @@
-"""Answers as rows of plain values, and from them text, HTML and Arrow: what programs and notebooks show and compute on.
+"""Convert answers to rows of plain values, and these to text, HTML and Arrow, for programs and notebooks.
 
-A row is a choice or the baseline of a backend; its columns are those of `--csv`, in SI units.
-Answers show themselves by these functions, so that their classes cannot be imported here.
+A row is a recommendation or a baseline. Its columns are those of `--csv`, in SI units. The answer classes import this
+module to display themselves, so it cannot import them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,18 +13,19 @@ from kernrec.util.human import human
 from kernrec.util.optional import import_optional
 
 _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
-"""Names of values that are the same in all rows."""
+"""Names of values that are equal in all rows."""
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return a row of nested plain values for each choice, then for each baseline, which alone has a `stack`."""
+    """Return nested plain values, a row for each recommendation, then for each baseline; only baselines have
+    `stack`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["choices"], *whole["lines"])]
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A `pyarrow.Table` of rows; pandas (`.to_pandas()`) and polars (`polars.from_arrow`) take it.
+    """Return a `pyarrow.Table` of rows, for pandas (`.to_pandas()`) and polars (`polars.from_arrow`).
 
     Raises:
         KernrecError: PyArrow is not installed.
@@ -34,12 +35,12 @@ def arrow_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def title(answer: Any) -> str:
-    """The question: problem, GPU and objective."""
+    """Return the question: problem, GPU and objective."""
     return f"{answer.problem.title} on {answer.gpu.title}, objective {answer.objective}"
 
 
 def summary(answer: Any) -> str:
-    """The answer in one line."""
+    """Return the answer in one line."""
     about = f"Recommendation {answer.problem.title} on {answer.gpu.name}, {answer.objective}"
     if not answer.choices:
         return f"<{about}: no choice, {len(answer.lines)} lines of stacks>"
@@ -48,7 +49,7 @@ def summary(answer: Any) -> str:
 
 
 def choice_summary(choice: Any) -> str:
-    """A choice in one line."""
+    """Return a recommendation in one line."""
     return f"<Choice {choice.place} of {choice.problem.title} on {choice.gpu.name}: {_words(choice)}>"
 
 
@@ -59,22 +60,22 @@ def _words(choice: Any) -> str:
 
 
 def text(answer: Any) -> str:
-    """The table of an answer: its choices, then the lines of stacks."""
+    """Return the table of an answer: recommendations, then baselines."""
     return "\n".join([title(answer), *_aligned(_cells(answer))])
 
 
 def html(answer: Any) -> str:
-    """The table of an answer for a notebook."""
+    """Return the table of an answer as HTML for a notebook."""
     return _html(title(answer), _cells(answer)) + _list(answer.notes)
 
 
 def network_text(answer: Any) -> str:
-    """The totals of a network, then its layers."""
+    """Return the totals of a network, then its layers."""
     return "\n".join([_network_title(answer), *_aligned(_totals(answer)), "", *_aligned(_layers(answer))])
 
 
 def network_html(answer: Any) -> str:
-    """The totals and the layers of a network for a notebook."""
+    """Return the totals and the layers of a network as HTML for a notebook."""
     return _html(_network_title(answer), _totals(answer)) + _html("", _layers(answer)) + _list(answer.notes)
 
 
@@ -104,7 +105,7 @@ def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _html(caption: str, rows: Iterable[tuple[str, ...]]) -> str:
-    from html import escape  # in notebooks alone
+    from html import escape  # needed only in notebooks
 
     heading, *others = (tuple(map(escape, row)) for row in rows)
     body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in others)
@@ -120,7 +121,7 @@ def _list(notes: Iterable[str]) -> str:
 
 
 def _cells(answer: Any) -> Iterator[tuple[str, ...]]:
-    """The heading and the rows of the table for people."""
+    """Yield the heading and the rows of the table for display."""
     yield "rank", "kernel", "latency (90 %)", "energy (90 %)", "power limit", "source", "config"
     for choice in answer.choices:
         costs = (_interval(choice.latency_s, "s"), _interval(choice.energy_j, "J"))
