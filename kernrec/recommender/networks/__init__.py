@@ -1,1 +1,1 @@
-"""Networks: every layer answered, backends beside them, and totals: costs, memory, power limits, a year's bill."""
+"""Networks: answer every layer, compare backends and add up cost, memory, power and yearly bill."""

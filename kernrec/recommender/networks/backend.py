@@ -1,8 +1,7 @@
-"""The backend that a network is compared with, and its baseline for each layer.
+"""Select the backend that a network is compared with, and its baseline for each layer.
 
-Backends whose kernels take about as long take turns in being the fastest from one batch to the next, and then layers of
-a larger batch would seem faster: they would be another backend's. So the backend is chosen by several batches, which
-are the same ones for every batch that is asked about.
+Backends with similar kernels alternate as the fastest from one batch size to the next. A larger batch could then seem
+faster only because another backend runs it. So several fixed batch sizes together determine the backend.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,26 +21,26 @@ from kernrec.recommender.result import Recommendation
 
 MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
-"""The batches that the backend of a network is chosen by; each counts as much as the others."""
+"""Batch sizes that determine the backend of a network, with equal weight."""
 
 Lines = Mapping[Problem, Sequence[Line]]
 Counted = Sequence[tuple[Problem, int]]
-"""The problems of a network's layers, and how many times each is there."""
+"""Problems of a network's layers, and the number of occurrences of each."""
 
 
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Recommendation]], query: Query, wanted: str
 ) -> tuple[str, dict[Problem, Line]]:
-    """Return the backend that the totals count (empty for none), and its line for each problem that it has one for.
+    """Return the backend that the totals count (empty for none), and its baseline for each problem.
 
-    It is the fastest that has all layers that any backend has, of those asked for; if none has, the one that lacks the
-    least time. A layer without choices has some backend's line.
+    Among the requested backends, the fastest one with baselines for all layers wins. If none covers all layers, the one
+    that lacks the least time wins. A layer without recommendations has the baseline of any backend.
 
     Args:
-        context: whose models of backends are asked.
+        context: context with the models of backends.
         workload: the network.
-        answered: its layers, each with its answer.
-        query: the operating point, and the only backends that are wanted.
+        answered: layers of the network with their answers.
+        query: the operating point, and the only backends to consider.
         wanted: `KERNREC`, `MIXED`, or empty for one backend.
     """
     gpu = answered[0][1].gpu
@@ -54,7 +53,7 @@ def backend_of(
             problem: (lines_of if problem in alone else cold_lines)(context, problem, gpu, query.point, query.stacks)
             for problem, _ in layers
         }
-        # Totals of a backend count what somebody recorded: physics alone cannot tell backends apart.
+        # Totals of a backend count only recorded data, because physics cannot distinguish backends.
         return {problem: [line for line in each if line.source != PREDICTED] for problem, each in lines.items()}
 
     by_problem = lines_of_each(counted)
@@ -92,7 +91,7 @@ def backend_of(
 def program_of(line: Line) -> str:
     """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
 
-    PyTorch runs the libraries: its convolutions are cuDNN's.
+    PyTorch runs the baselines of cuDNN and cuBLAS.
     """
     return "PyTorch" if _library(line) in ("cuDNN", "cuBLAS") else _library(line)
 
@@ -102,9 +101,15 @@ def _library(line: Line) -> str:
 
 
 def at_point(context: Context, line: Line, problem: Problem, gpu: GPU, point: OperatingPoint, alone: bool) -> Line:
-    """Return the baseline of the same library at another operating point; as it is if there is none.
+    """Return the baseline of the same library at another operating point; unchanged if there is none.
 
-    `alone`: whether the problem is no layer of a network, which reads its weights from DRAM.
+    Args:
+        context: context with the models of backends.
+        line: the baseline.
+        problem: the problem.
+        gpu: the GPU.
+        point: the other operating point.
+        alone: whether the problem is not part of a network, where layers read their weights from DRAM.
     """
     lines = (lines_of if alone else cold_lines)(context, problem, gpu, point, (_library(line),))
     return next((other for other in lines if other.stack == line.stack), line)
@@ -116,7 +121,7 @@ def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
 
 
 def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendation]]) -> list[Counted]:
-    """Return the answered layers in each of `BATCHES`; none where their sizes cannot be divided so."""
+    """Return the answered layers at each of `BATCHES`, without those that cannot be scaled."""
     if any(layer.alone for layer in workload.layers):
         return []
     layers = tuple([replace(layer, problem=answer.problem) for layer, answer in answered])
@@ -129,7 +134,7 @@ def _in_batches(workload: Workload, answered: Sequence[tuple[Layer, Recommendati
 
 
 def _seconds(program: str, layers: Counted, by_problem: Lines) -> tuple[float, float]:
-    """Return the seconds of layers that a backend lacks and others have, and of all layers that any has."""
+    """Return the seconds of layers that a backend lacks, and of all layers with any baseline."""
     lacking = whole = 0.0
     for problem, count in layers:
         if lines := by_problem[problem]:

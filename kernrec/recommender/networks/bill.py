@@ -1,4 +1,4 @@
-"""The bill of a year: energy, money and carbon dioxide of GPUs while they run a network.
+"""Yearly bill: energy, money and carbon dioxide of GPUs that run a network.
 
 Idle power, host, memory outside the GPU, power supplies and cooling are not included.
 """
@@ -14,38 +14,38 @@ J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Tariff:
-    """How much a network runs in a year, and the price of a kilowatt-hour. No price is built in: all of them change."""
+    """Yearly use of a network, and prices per kilowatt-hour; no price is built in, because all prices change."""
 
     calls: float | None = None
-    """Passes a year; None if a number of GPUs says how many."""
+    """Passes per year; None if `gpu_seconds` determines them."""
     energy_price: tuple[float, str] | None = None
-    """Money for a kilowatt-hour, and the currency."""
+    """Money per kilowatt-hour, and the currency."""
     carbon_g_per_kwh: float | None = None
-    """Grams of carbon dioxide for a kilowatt-hour."""
+    """Grams of carbon dioxide per kilowatt-hour."""
     gpu_seconds: float = 0.0
-    """Seconds in which GPUs run the network, of all GPUs together; used without `calls`."""
+    """Seconds per year in which GPUs run the network, summed over all GPUs; used without `calls`."""
 
     def passes(self, total: Total, gpus: int) -> float:
-        """Return the passes of a year, for a total of one of the GPUs that share each pass."""
+        """Return the passes per year, given the total of one of the GPUs that share each pass."""
         return self.gpu_seconds / gpus / total.latency_s.value if self.calls is None else self.calls
 
 
 @dataclass(frozen=True)
 class Bill:
-    """A year of passes."""
+    """Bill for one year."""
 
     name: str
-    """The name of a total."""
+    """Name of the total."""
     energy_kwh: float
     cost: tuple[float, str] | None
     carbon_kg: float | None
     versus: str = ""
-    """The name of the total that it is compared with; empty for none."""
+    """Name of the reference total; empty for none."""
     more_kwh: float = 0.0
-    """Kilowatt-hours beyond those of that total; less than 0 if it takes less."""
+    """Additional kilowatt-hours compared with the reference total; negative for a saving."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         cost, currency = self.cost or (None, None)
         return {
             "name": self.name,
@@ -59,13 +59,13 @@ class Bill:
 
 
 def bills(totals: Sequence[Total], tariff: Tariff, reference: Total | None = None, gpus: int = 1) -> list[Bill]:
-    """Return a year of each total, as many passes of each as of the reference.
+    """Return the yearly bill of each total, for the reference's number of passes.
 
     Args:
-        totals: of one GPU.
-        tariff: the passes, or the seconds in which the reference runs, and prices.
-        reference: what the others are compared with; None: each total has its own passes.
-        gpus: how many GPUs share each pass.
+        totals: totals of one GPU.
+        tariff: number of passes or running time of the reference, and prices.
+        reference: total to compare with; None to use each total's own number of passes.
+        gpus: number of GPUs that share each pass.
     """
     rows = []
     for total in totals:

@@ -1,4 +1,4 @@
-"""GPUs and batches side by side on one network: memory, time, energy, best power limit, work for the money."""
+"""Compare GPUs and batch sizes on one network: memory, time, energy, power limit and price."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,78 +18,78 @@ from kernrec.util.note import Note
 
 @dataclass(frozen=True)
 class Work:
-    """The yield of one pass through the network."""
+    """Output of one pass through the network."""
 
     amount: float = 1.0
     unit: str = "call"
-    """`call`, `token` or `image`."""
+    """Unit of the output: `call`, `token` or `image`."""
 
 
 @dataclass(frozen=True)
 class CardPrice:
-    """The user's price of a card."""
+    """Price of a GPU, given by the user."""
 
     amount: float
     currency: str
     hourly: bool
-    """Whether it is rented, and the amount is for an hour."""
+    """Whether the price is rent per hour."""
 
 
 @dataclass(frozen=True)
 class ComparedGpu:
-    """One GPU of a comparison, or each of several that share the network."""
+    """One GPU of a comparison, or one of several GPUs that share the network."""
 
     answer: NetworkAnswer
     work: Work
     price: CardPrice | None = None
     sweep: NetworkSweep | None = None
-    """The network over power limits, if the best limit is wanted."""
+    """The network over power limits, if the best limit is requested."""
 
     @property
     def gpu(self) -> GPU:
-        """The card."""
+        """The GPU."""
         return self.answer.gpu
 
     @property
     def batch(self) -> int:
-        """Items of one pass."""
+        """Items per pass."""
         return self.answer.batch
 
     @property
     def total(self) -> Total:
-        """The total that is compared."""
+        """Total that is compared."""
         return self.answer.headline
 
     @property
     def rate(self) -> float:
-        """Calls, tokens or images a second."""
+        """Calls, tokens or images per second."""
         return self.work.amount / self.total.latency_s.value
 
     @property
     def energy_j(self) -> float:
-        """Joules of all GPUs for one call, token or image."""
+        """Energy of all GPUs in joules per call, token or image."""
         return self.answer.tp * self.total.energy_j.value / self.work.amount
 
     @property
     def energy_interval_j(self) -> tuple[float, float]:
-        """Joules of one call, token or image, at the ends of the 90 % interval."""
+        """Ends of the 90 % interval of the energy in joules per call, token or image."""
         energy, share = self.total.energy_j, self.answer.tp / self.work.amount
         return energy.low * share, energy.high * share
 
     @property
     def rate_per_watt(self) -> float:
-        """Calls, tokens or images a second and watt of all GPUs; the inverse of `energy_j`."""
+        """Calls, tokens or images per second and watt of all GPUs; the inverse of `energy_j`."""
         return self.rate / (self.answer.tp * self.total.power_w)
 
     @property
     def rate_per_money(self) -> float | None:
-        """Of bought cards: calls, tokens or images a second for a thousand units of the currency."""
+        """Calls, tokens or images per second for 1,000 units of the currency, if the GPUs are bought."""
         price = self.price
         return None if price is None or price.hourly else self.rate / (self.answer.tp * price.amount) * 1e3
 
     @property
     def money_per_million(self) -> float | None:
-        """Of rented cards that are always busy: money for a million calls, tokens or images."""
+        """Money per million calls, tokens or images, if the GPUs are rented and always busy."""
         price = self.price
         if price is None or not price.hourly:
             return None
@@ -97,11 +97,11 @@ class ComparedGpu:
 
     @property
     def best_limit_w(self) -> float | None:
-        """The power limit worth setting; None if limits were not tried."""
+        """Recommended power limit in watts; None if limits were not compared."""
         return None if self.sweep is None else self.sweep.rows[self.sweep.best].point.limit_w(self.gpu)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         answer = self.answer
         return {
             "gpu": answer.gpu.name,
@@ -128,7 +128,7 @@ class ComparedGpu:
 
 @dataclass(frozen=True)
 class Unfit:
-    """A GPU and a batch whose memory the network does not fit."""
+    """GPU and batch size for which the network does not fit the memory."""
 
     gpu: GPU
     batch: int
@@ -136,11 +136,11 @@ class Unfit:
 
     @property
     def note(self) -> Note:
-        """What the memory is needed for, below a table whose row has the reason in a few words."""
+        """Note that details the required memory, for a table whose row contains a short reason."""
         return Note(f"batch {self.batch} does not fit the {self.gpu.title}", f"{self.error}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "gpu": self.gpu.name,
             "batch": self.batch,
@@ -159,21 +159,21 @@ def compare_gpus(
     batches: Sequence[int | None] = (None,),
     limits: bool = False,
 ) -> tuple[list[ComparedGpu | Unfit], list[str]]:
-    """Return a row for each GPU (at least one) and batch in this order, and why some of them are missing.
+    """Return a row for each GPU and batch size in order, and the reasons for missing rows.
 
     Args:
-        recommender: the engine.
-        gpus: the cards.
+        recommender: the recommender.
+        gpus: the GPUs; at least one.
         wanted: the network.
-        query: the objective, and how the GPUs are run.
-        work: the yield of each item of a pass; by default the tokens of a language model, else a call.
-        prices: by name of the GPU.
-        batches: items of one pass; None for the request's.
-        limits: whether the power limit worth setting is searched.
+        query: objective, bounds and operating point.
+        work: output of each item of a pass; by default the tokens of a language model, else a call.
+        prices: prices by name of the GPU.
+        batches: items per pass; None for the request's.
+        limits: search for the best power limit.
 
     Raises:
-        UsageError: a name is unknown, or a value impossible for all GPUs.
-        KernrecError: none of the GPUs can run any layer, or has enough memory.
+        UsageError: a name is unknown, or a value is impossible for all GPUs.
+        KernrecError: no GPU can run any layer, or no GPU has enough memory.
     """
     rows: list[ComparedGpu | Unfit] = []
     missing: list[str] = []
@@ -211,7 +211,7 @@ def compare_gpus(
 
 
 def _work(answer: NetworkAnswer, asked_for: Work | None) -> Work:
-    """Return the yield of a pass: what was asked for, or the tokens of all sequences; a call of other networks."""
+    """Return the requested output of a pass; by default the tokens of all sequences, else a call."""
     if asked_for is not None:
         return asked_for if asked_for.unit == "call" else replace(asked_for, amount=asked_for.amount * answer.batch)
     if answer.workload.one_network and answer.workload.tokens:
@@ -220,11 +220,11 @@ def _work(answer: NetworkAnswer, asked_for: Work | None) -> Work:
 
 
 _FACTOR = 1.5
-"""A slowdown from which on it is said as a factor."""
+"""Slowdown from which the text states a factor instead of a percentage."""
 
 
 def verdict(rows: Sequence[ComparedGpu]) -> str:
-    """Return which GPU is the fastest, and which takes the least energy, as a sentence."""
+    """Return a sentence that names the fastest GPU and the GPU with the lowest energy."""
     fastest, frugal = max(rows, key=lambda row: row.rate), min(rows, key=lambda row: row.energy_j)
     if fastest is frugal:
         return f"{fastest.gpu.title} is expected to be the fastest and to take the least energy."

@@ -1,15 +1,16 @@
-"""Estimate what GPUs of a tensor-parallel group take to add up their partial results: all-reduces over their links.
+"""Estimate the all-reduces of a tensor-parallel group over the links of its GPUs.
 
-After each layer whose inputs are divided (`o_proj`, `down_proj`, experts), every GPU has a part of each sum. Engines
-add small messages in one step, in which every GPU reads those of the others, and large ones along a ring:
+After each layer with divided inputs (`o_proj`, `down_proj`, experts), every GPU holds a part of each sum. Engines add
+small messages in one step, in which every GPU reads the parts of the others. They add large messages along a ring:
 
     one step    LATENCY_S + (gpus - 1) x bytes / (ONE_STEP_SHARE x link)
     ring        RING_S + 2 (gpus - 1) / gpus x bytes / (RING_SHARE x link)
 
-The constants follow from figures that others recorded on H100 SXM: TensorRT-LLM's one step of 74 kB and 1.7 MB between
-two GPUs in 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773; the model: 6.3 and 12.3), NCCL between eight of
-128 B, 1 and 4 MB in 19, 32 and 59 us (ByteDance-Seed/Triton-distributed issue 57; the model: 19, 24 and 39), and NCCL's
-370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212). Other links are taken to have the same shares.
+The constants follow from figures that others recorded on H100 SXM. TensorRT-LLM's one step of 74 kB and 1.7 MB between
+two GPUs took 7.0 and 13.0 us (flagos-ai/FlagGems-vllm pull request 773; the model: 6.3 and 12.3). NCCL between eight
+GPUs took 19, 32 and 59 us for 128 B, 1 MB and 4 MB (ByteDance-Seed/Triton-distributed issue 57; the model: 19, 24 and
+39). NCCL reached 370 of 450 GB/s for large messages (NVIDIA/nccl-tests issue 212). The model assumes the same
+efficiency for other links.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from kernrec.util.note import Note
 LATENCY_S, RING_S = 6e-6, 19e-6
 ONE_STEP_SHARE, RING_SHARE = 0.6, 0.82
 UNSURE = 1.5
-"""Factor from the estimate to each end of its interval; the figures above are within 1.5 of it."""
+"""Factor from the estimate to each end of its interval; the recorded figures are within 1.5."""
 
 _NVLINK = {
     900e9: ("b200", "b300", "gb200", "gb300"),
@@ -34,8 +35,8 @@ _NVLINK = {
     150e9: ("v100-sxm2-16gb", "v100-sxm2-32gb"),
     80e9: ("p100-sxm2-16gb",),
 }
-"""GPUs on a board with NVLink to all others, by bytes per second and direction: half of the "NVLink bandwidth" of
-NVIDIA's data sheets, which add both directions."""
+"""Bytes per second and direction of NVLink, for boards that connect each GPU to all others. NVIDIA's data sheets add
+both directions, so the values are half of their "NVLink bandwidth"."""
 _BRIDGES = {
     450e9: ("h200-nvl",),
     300e9: ("h100-nvl", "h100-pcie", "a100-pcie-40gb", "a100-pcie-80gb"),
@@ -45,26 +46,27 @@ _BRIDGES = {
     50e9: ("quadro-rtx-6000", "quadro-rtx-8000", "titan-rtx", "rtx2080ti"),
     25e9: ("rtx2080", "rtx2080-super"),
 }
-"""GPUs that a bridge joins in pairs (data sheets of the cards; GA102 and TU102 architecture whitepapers)."""
+"""Bytes per second and direction of NVLink bridges, which join pairs of GPUs (data sheets, GA102 and TU102
+whitepapers)."""
 _PCIE = {"pascal": 15.75e9, "volta": 15.75e9, "turing": 15.75e9, "ampere": 31.5e9, "ada": 31.5e9, "hopper": 63e9}
 _PCIE |= {"blackwell": 63e9}
-"""Bytes per second and direction of 16 lanes (PCI Express 3.0, 4.0 and 5.0), by generation of the GPU."""
+"""Bytes per second and direction of 16 PCIe lanes (3.0, 4.0 and 5.0), by generation of the GPU."""
 _EIGHT_LANES = ("a2", "rtx4060", "rtx4060ti", "rtx4060ti-16gb", "rtx5060ti", "rtx5060ti-16gb", "rtx3050-laptop")
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The all-reduces of one pass through a network."""
+    """All-reduces of one pass through a network."""
 
     count: int
     latency_s: Estimate
-    """Of all together; totals count the mean power of the layers while GPUs exchange."""
+    """Total latency; totals assume the mean power of the layers during the exchange."""
     link: str
-    """The link in words, with its rate."""
+    """Description of the link with its rate."""
 
     @property
     def note(self) -> Note:
-        """The note that states the model."""
+        """Note that states the model."""
         return Note(
             f"totals include {self.count} all-reduces over {self.link}",
             f"Each takes {LATENCY_S * 1e6:g} us, and more with its bytes: a model from recordings of an H100, within a"
@@ -72,7 +74,7 @@ class Exchange:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {"count": self.count, **self.latency_s.as_dict("latency", "s"), "link": self.link}
 
 
@@ -90,7 +92,7 @@ def exchange_of(workload: Workload, layers: Sequence[Layer], gpu: GPU) -> Exchan
 
 
 def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
-    """Return the bytes per second and direction between GPUs of a group, and the link in words."""
+    """Return the bytes per second and direction between GPUs of a group, and a description of the link."""
     for kind, table, most in (("NVLink", _NVLINK, gpus), ("an NVLink bridge", _BRIDGES, 2)):
         rate = next((rate for rate, names in table.items() if gpu.name in names), None)
         if rate is not None and gpus <= most:
@@ -101,14 +103,20 @@ def link_of(gpu: GPU, gpus: int) -> tuple[float, str]:
 
 
 def all_reduce_s(size: float, gpus: int, rate: float) -> float:
-    """Return the seconds in which `gpus` GPUs add up `size` bytes, over links of `rate` bytes per second."""
+    """Return the seconds of an all-reduce.
+
+    Args:
+        size: bytes to add up.
+        gpus: number of GPUs.
+        rate: bytes per second of the links, in each direction.
+    """
     one_step = LATENCY_S + (gpus - 1) * size / (ONE_STEP_SHARE * rate)
     return min(one_step, RING_S + 2 * (gpus - 1) / gpus * size / (RING_SHARE * rate))
 
 
 def _summed_bytes(layer: Layer) -> float | None:
-    """Return the bytes that are added up after a layer; None if every GPU has the whole result or its own part."""
-    if "shared experts" in layer.name:  # engines add them to the other experts' results first
+    """Return the bytes that are added up after a layer; None if no all-reduce follows it."""
+    if "shared experts" in layer.name:  # engines first add them to the results of the other experts
         return None
     if layer.problem.op != "moe" and "k" not in layer.split:
         return None

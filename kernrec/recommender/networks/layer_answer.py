@@ -1,4 +1,4 @@
-"""The answer for one layer of a network: kernrec's choice, the baseline of a backend, and which of them runs it."""
+"""Answer for one layer of a network: kernrec's recommendation, a backend's baseline, and which of them runs it."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kernrec.recommender.lines import Line
 
 PAYS = 0.05
-"""Least fraction of what a stack takes for a layer that a config of one's own has to save: it must be built, tested and
-maintained, and predictions of two programs are no surer."""
+"""Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
+maintenance. Predictions of two programs are no more accurate than this."""
 
 Costs = tuple[Estimate, Estimate]
 """Latency and energy."""
@@ -31,26 +31,26 @@ class LayerAnswer:
     name: str
     count: int
     answer: Recommendation
-    """Without choices where only stacks run the layer."""
+    """Answer for the layer's problem; without recommendations if only backends run it."""
     line: "Line | None" = None
-    """The baseline of the backend that is compared with; None where none was recorded."""
+    """Baseline of the reference backend; None if none was recorded."""
     objective: Objective = Objective.LATENCY
     alone: bool = False
-    """Whether it is a problem by itself, with the costs that `recommend` gives it, and no layer of a network."""
+    """Whether the problem is independent of a network, with the costs that `recommend` gives it."""
     of_kernrec: bool = False
-    """Whether the network's costs are those of kernrec's kernels, so that no backend runs a layer that they run."""
+    """Whether the network counts kernrec's kernels, so that no backend replaces them."""
 
     def __repr__(self) -> str:
         return f"<LayerAnswer {self.name}, {self.count} times: {self.answer!r}>"
 
     @property
     def best(self) -> Choice | None:
-        """The first choice; None where only stacks run the layer."""
+        """Top recommendation; None if only backends run the layer."""
         return self.answer.choices[0] if self.answer.choices else None
 
     @cached_property
     def costs(self) -> Costs:
-        """Latency and energy of the choice, or of the stack where there is none."""
+        """Latency and energy of the recommendation, or of the baseline without one."""
         if (best := self.best) is not None:
             if self.alone:
                 return best.latency_s, best.energy_j
@@ -61,7 +61,7 @@ class LayerAnswer:
 
     @cached_property
     def stack_costs(self) -> Costs | None:
-        """Latency and energy of the stack; energy at the choice's power where nobody recorded the stack's."""
+        """Latency and energy of the baseline; None if there is none."""
         if (line := self.line) is None:
             return None
         source = Source.MEASURED if line.source == "published" else Source.LEARNED
@@ -71,27 +71,29 @@ class LayerAnswer:
 
     @property
     def saved(self) -> float | None:
-        """Fraction of the stack's cost (what the objective counts) that the choice saves; None without either."""
+        """Fraction of the baseline's cost that the recommendation saves under the objective; None without either."""
         if self.best is None or (stack := self.stack_costs) is None:
             return None
         return 1.0 - value_of(self.objective, self.costs) / value_of(self.objective, stack)
 
     @property
     def pays(self) -> bool | None:
-        """Whether a custom kernel is worth it, also at the unfavorable ends of both intervals; None without a
-        baseline."""
+        """Whether a custom kernel is worth it even at the unfavorable ends of both intervals.
+
+        None without a baseline.
+        """
         if self.best is None:
             return False
         return None if self.saved is None else self.may_pay and self.certain
 
     @property
     def may_pay(self) -> bool:
-        """Whether the choice is expected to save enough of the backend's cost."""
+        """Whether the recommendation is expected to save at least `PAYS` of the baseline's cost."""
         return self.saved is not None and self.saved >= PAYS
 
     @property
     def certain(self) -> bool:
-        """Whether the choice costs less than the backend at the unfavorable ends of both intervals."""
+        """Whether the recommendation costs less than the baseline at the unfavorable ends of both intervals."""
         backend = self.stack_costs
         assert backend is not None
         worst, best = ([replace(each, value=getattr(each, end)) for each in costs]
@@ -100,40 +102,40 @@ class LayerAnswer:
 
     @property
     def runs_backend(self) -> bool:
-        """Whether the backend runs the layer: no config of kernrec's is worth it."""
+        """Whether the backend runs the layer, because no kernel of kernrec is worth it."""
         return self.line is not None and self.pays is False and not (self.of_kernrec and self.best is not None)
 
     @cached_property
     def run_costs(self) -> Costs:
-        """Latency and energy of what runs the layer: the choice where it pays, else the backend."""
+        """Latency and energy of the program that runs the layer: kernrec where it is worth it, else the backend."""
         return (self.runs_backend and self.stack_costs) or self.costs
 
     @property
     def program(self) -> tuple[str, str]:
-        """Kernel and config of what runs the layer; the backend's name where it does."""
+        """Kernel and config that run the layer, or the name of the backend."""
         if (best := self.best) is not None and not self.runs_backend:
             return best.kernel.name, short_config(best.config)
         return (self.line.name if self.line is not None else ""), ""
 
     @property
     def source(self) -> str:
-        """Where the latency of what runs the layer comes from."""
+        """Source of the latency of the program that runs the layer."""
         if self.best is not None and not self.runs_backend:
             return self.best.source
         return self.line.source if self.line is not None else ""
 
     @property
     def latency_s(self) -> float:
-        """Seconds of all occurrences together, by what runs them."""
+        """Seconds of all occurrences of the layer, by the program that runs it."""
         return self.count * self.run_costs[0].value
 
     @property
     def energy_j(self) -> float:
-        """Joules of all occurrences together, by what runs them."""
+        """Joules of all occurrences of the layer, by the program that runs it."""
         return self.count * self.run_costs[1].value
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         line = None if self.line is None else self.line.as_dict()
         return {
             "name": self.name,
@@ -147,7 +149,7 @@ class LayerAnswer:
 
 
 def value_of(objective: Objective, costs: Costs) -> float:
-    """The value that an objective counts; of a Pareto front the latency."""
+    """Return the value that an objective minimizes; the latency for a Pareto front."""
     latency, energy = (np.array(estimate.value) for estimate in costs)
     scalar = Objective.LATENCY if objective is Objective.PARETO else objective
     return float(scalar.value_of(latency, energy))

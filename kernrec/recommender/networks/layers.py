@@ -1,4 +1,4 @@
-"""The layers that a network is asked for: their batch, tensor parallelism, data types and layouts."""
+"""Layers of a network request: batch, tensor parallelism, data types and layouts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,42 +22,42 @@ from kernrec.recommender.result import Recommendation
 from kernrec.util.light_dataclass import dataclass
 
 WEIGHTS = "nt"
-"""The layout of a product whose layout nobody fixed: frameworks store weights as (features out, features in)."""
+"""Layout of a matmul if the user fixed none: frameworks store weights as (features out, features in)."""
 
 Answering = Callable[[Problem], Recommendation]
 
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """The layers that are asked for."""
+    """Request for the layers of a network."""
 
     workload: str | Workload | None = None
-    """A workload that ships by name, a file by its path, or one at hand; None for the op's own."""
+    """Name of a shipped workload, path of a file, or a workload; None for the op's default workload."""
     op: str | None = None
-    """The layers of one op; None for all."""
+    """The only op whose layers are included; None for all."""
     dtype: str | None = None
-    """Data type of all layers; None for the network's. One of 8 or 4 bits is for the layers that are quantized so."""
+    """Data type of all layers; None for the network's. A type of 8 or 4 bits applies to the quantized layers."""
     layout: str | None = None
-    """Layout of the layers whose op has it; None for the network's."""
+    """Layout of the layers whose op supports it; None for the network's."""
     fixed: Mapping[str, int] = field(default_factory=dict)
     """Values of dimensions that an ONNX model leaves open, by name."""
     batch: int | None = None
-    """Items, such as images or sequences, of one pass; None for the workload's."""
+    """Items per pass, such as images or sequences; None for the workload's."""
     tp: int = 1
-    """The GPUs that tensor parallelism divides the layers among; the answer is for one of them."""
+    """Number of GPUs in the tensor-parallel group; the answer is for one of them."""
     context: int | None = None
-    """Tokens that a generated token attends to, or those of the prompt; None for the workload's."""
+    """Number of tokens that a generated token attends to, or that the prompt has; None for the workload's."""
     phase: str | None = None
-    """`decode` or `prefill` of a model's `config.json`; None for `decode`."""
+    """`decode` or `prefill` for a model's `config.json`; None for `decode`."""
     backend: str = ""
-    """Whose kernels the totals count: `KERNREC`, `MIXED` (the fastest backend of each layer), or one backend: that of
-    the query, or else the fastest that has all layers."""
+    """Kernels that the totals count: `KERNREC`, `MIXED` (the fastest backend of each layer), or empty for one backend.
+    That is the query's backend, or the fastest that has all layers."""
     ignore_memory: bool = False
-    """Whether a network is answered that does not fit the memory."""
+    """Whether to answer for a network that does not fit the memory."""
 
 
 def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, layout: str | None = None) -> Workload:
-    """Shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each. Raises `UsageError`."""
+    """Return shapes of an op (`m=1,n=2,k=3`) as a network with a layer for each; raise `UsageError` for a bad shape."""
     free = layout is None and len(find_op(op).layouts) > 1
     layers = tuple(
         Layer(shape, problem_from_shape(op, shape, dtype, layout), 1, layout_free=free, alone=True) for shape in shapes
@@ -68,10 +68,10 @@ def shapes_as_network(op: str, shapes: Sequence[str], dtype: str | None = None, 
 
 
 def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
-    """The workload of a request and its layers, in the dtype and layout asked for; there is at least one.
+    """Return the workload of a request and its layers (at least one), in the requested data type and layout.
 
     Raises:
-        UsageError: a name is unknown, a batch or a split impossible, or no layer is of the op.
+        UsageError: a name is unknown, a batch or split is impossible, or no layer belongs to the op.
     """
     op = None if wanted.op is None or wanted.op == "all" else find_op(wanted.op)
     if wanted.workload is None:
@@ -104,7 +104,7 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
 
 
 def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> Layer:
-    """A layer in the dtype and layout of a request."""
+    """Return a layer in the data type and layout of a request."""
     problem = layer.problem
     op, dtype, layout = problem.definition, problem.dtype, problem.layout
     if wanted.dtype is not None:
@@ -128,24 +128,24 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
 def in_best_layouts(
     recommender: Recommender, layers: Sequence[Layer], gpu: GPU, points: tuple[OperatingPoint, ...] = (DEFAULT_POINT,)
 ) -> tuple[tuple[Layer, ...], Mapping[str, str]]:
-    """Return the layers as they are answered on a GPU, and by op the layouts that were chosen instead of its default.
+    """Return the layers in their best layouts, and the layouts other than the default by op.
 
-    A layer that stands alone is a problem as any other (`Recommender.as_answered`). All other layers of an op have one
-    layout, because tensors go from one to the next: another one than the default is taken where layers whose best
-    kernel the default lacks have most of the time.
+    An independent layer is treated like a single problem (`Recommender.as_answered`). All other layers of an op share a
+    layout, because tensors pass from one to the next. Another layout replaces the default if layers whose best kernel
+    the default lacks take most of the time.
 
     Args:
-        recommender: the engine.
-        layers: of a network.
+        recommender: the recommender.
+        layers: layers of a network.
         gpu: the GPU.
-        points: the operating points that the answers are wanted at.
+        points: operating points of the answers.
     """
     alone = [layer.problem for layer in layers if layer.layout_free and layer.alone]
     moved = dict(zip(alone, recommender.as_answered(alone, gpu, points), strict=True))
     for op in dict.fromkeys(layer.problem.op for layer in layers if layer.layout_free and not layer.alone):
         free = [layer for layer in layers if layer.layout_free and not layer.alone and layer.problem.op == op]
         for layout in dict.fromkeys(layout for layer in free for layout in layouts_that_matter(layer.problem, gpu)):
-            with suppress(UsageError):  # sizes that exist in some layouts only
+            with suppress(UsageError):  # only some layouts support these sizes
                 there = {layer.problem: in_layout(layer.problem, layout) for layer in free}
                 if _has_most_of_the_time(recommender, free, there, gpu, points):
                     moved |= there
@@ -168,7 +168,7 @@ def _has_most_of_the_time(
     gpu: GPU,
     points: tuple[OperatingPoint, ...],
 ) -> bool:
-    """Whether kernels that the default layout lacks are the best of most layers, weighed by time, in another one."""
+    """Return whether kernels that the default layout lacks are best for most of the time in another layout."""
     compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
     recommender.prepare(list(there.values()), gpu, compared_at)
     gained = whole = 0.0
@@ -183,18 +183,18 @@ def _has_most_of_the_time(
 
 
 def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answering) -> tuple[Recommendation, str]:
-    """The answer for a layer, and a note where it is asked in another dtype or layout (empty where not).
+    """Return the answer for a layer, and a note if its data type or layout was replaced (else empty).
 
     Args:
-        problem: the layer's.
-        gpu: the card.
-        exactly: whether the dtype was asked for: then it is not changed.
-        answer: gives the answer for a problem, or raises `KernrecError`.
+        problem: problem of the layer.
+        gpu: the GPU.
+        exactly: whether the user fixed the data type, so that it must not change.
+        answer: returns the answer for a problem, or raises `KernrecError`.
 
     Raises:
-        KernrecError: nothing can run it.
+        KernrecError: nothing can run the layer.
     """
-    # Without arithmetic in a dtype a network runs in another one, not the few layers in it that some kernel converts.
+    # Without arithmetic for a data type, the whole network runs in another one, even if some kernel converts.
     computes = exactly or rate_of(gpu, problem.dtype) > 0.0
     reason: KernrecError | None = None
     if computes:
@@ -221,11 +221,11 @@ def answer_as_it_runs(problem: Problem, gpu: GPU, exactly: bool, answer: Answeri
 
 
 def _others(problem: Problem, gpu: GPU, exactly: bool) -> Iterable[Problem]:
-    """The same layer in the dtype's other layouts, then in other dtypes."""
+    """Yield the layer in the data type's other layouts, then in other data types."""
     op: Op = problem.definition
     for dtype in (problem.dtype, *(() if exactly else INSTEAD.get(problem.dtype, ()))):
         for layout in dict.fromkeys((problem.layout, *op.layouts)):
             able = any(kernel.runs_on(dtype, gpu.sm) for kernel in kernels_for(op.name, dtype, layout))
             if able and (dtype, layout) != (problem.dtype, problem.layout):
-                with suppress(UsageError):  # scales and types of the output are for some dtypes only
+                with suppress(UsageError):  # only some data types have scales and output types
                     yield op.problem(dtype, layout, **problem.dim)

@@ -1,4 +1,4 @@
-"""Compare what a network needs in memory with what a GPU has: weights, keys and values, activations, workspaces."""
+"""Compare the memory that a network needs with a GPU's: weights, keys and values, activations and workspaces."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from kernrec.op.workload import Layer, Workload
 from kernrec.util.light_dataclass import dataclass
 
 WORKSPACE_BYTES = 1 << 30
-"""Bytes of the CUDA context, of libraries' workspaces and of captured graphs: an assumption."""
+"""Assumed bytes of the CUDA context, library workspaces and captured graphs."""
 _WEIGHTS = {"matmul": ("b", "bias"), "matvec": ("a",), "conv2d": ("w", "bias"), "moe": ("gate", "up", "down")}
 _WEIGHTS |= dict.fromkeys(("rmsnorm", "layernorm"), ("weight", "bias"))
 _MOST_GPUS = 64
@@ -23,17 +23,17 @@ class Memory:
 
     weights: int
     cache: int
-    """Keys and values of all sequences, at the length of their context."""
+    """Bytes of keys and values of all sequences, at their full context length."""
     activations: int
     workspaces: int
 
     @property
     def needed(self) -> int:
-        """Bytes of all parts together."""
+        """Bytes of all parts."""
         return self.weights + self.cache + self.activations + self.workspaces
 
     def fits(self, gpu: GPU) -> bool:
-        """Return whether a GPU has as much memory."""
+        """Return whether the memory of a GPU suffices."""
         return self.needed <= gpu.memory_bytes
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Memory:
         return ", ".join([*listed, f"workspaces {gigabytes(self.workspaces)} (assumed)"])
 
     def as_dict(self) -> dict[str, int]:
-        """Return plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "needed_bytes": self.needed,
             "weights_bytes": self.weights,
@@ -53,23 +53,23 @@ class Memory:
 
 
 class DoesNotFitError(KernrecError):
-    """A network needs more memory than a GPU has; the message says what would fit."""
+    """A network needs more memory than a GPU has; the message names changes that would make it fit."""
 
     def __init__(self, message: str, memory: Memory, short: str) -> None:
         super().__init__(message)
         self.memory = memory
         self.short = short
-        """The reason in a few words, as a table has it."""
+        """Short reason for a table."""
 
 
 def memory_of(workload: Workload, layers: Sequence[Layer]) -> Memory:
-    """Return what one GPU needs for a network, or for the largest layer if the layers are not all of one network.
+    """Return the memory that one GPU needs for a network, or for the largest layer of unrelated layers.
 
-    Activations are twice the inputs and outputs of the largest layer: one layer writes while its input is kept.
+    Activations are twice the inputs and outputs of the largest layer, because its input stays while it writes.
 
     Args:
-        workload: the network, of one of the GPUs that share it.
-        layers: its layers in the data types that they run in.
+        workload: part of the network that one GPU runs.
+        layers: layers of the network in their final data types.
     """
     if not workload.one_network or len(layers) < len(workload.layers):
         return Memory(0, 0, max(sum(map(int, layer.problem.tensor_bytes.values())) for layer in layers), 0)
@@ -98,13 +98,13 @@ def _parts(problem: Problem) -> tuple[int, int, int]:
 def shortage(
     workload: Workload, memory: Memory, gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]]
 ) -> DoesNotFitError:
-    """Return the error of a network that does not fit a GPU, with the smallest change that makes it fit.
+    """Return the error for a network that does not fit a GPU, with the smallest change that makes it fit.
 
     Args:
         workload: the network.
-        memory: what one GPU needs for it.
-        gpu: the card.
-        other: returns the network and its layers with another (batch, number of GPUs).
+        memory: memory that one GPU needs.
+        gpu: the GPU.
+        other: returns the network and its layers for another (batch, number of GPUs).
     """
     remedies = []
     if workload.one_network:
@@ -129,15 +129,15 @@ def shortage(
 def _fits(gpu: GPU, other: Callable[[int, int], tuple[Workload, Sequence[Layer]]], batch: int, tp: int) -> bool:
     try:
         return memory_of(*other(batch, tp)).fits(gpu)
-    except UsageError:  # sizes that cannot be divided so
+    except UsageError:  # sizes that cannot be divided this way
         return False
 
 
 def gigabytes(size: float, digits: int = 3) -> str:
-    """Return a size in gigabytes with so many significant digits."""
+    """Return a size in gigabytes with this number of significant digits."""
     return f"{float(f'{size / 1e9:.{digits}g}'):g} GB"
 
 
 def memory_json(memory: Memory, gpu: GPU) -> dict[str, Any]:
-    """Return what is needed and what the GPU has as plain values for JSON."""
+    """Return the required and available memory as plain values for JSON."""
     return {"fits": memory.fits(gpu), "memory": memory.as_dict() | {"available_bytes": gpu.memory_bytes}}

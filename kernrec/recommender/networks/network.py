@@ -1,6 +1,6 @@
-"""A whole network on one GPU: the choice for each layer, what backends take for it today, and the totals of all layers.
+"""Answer for a whole network on one GPU: a recommendation per layer, backends, and totals.
 
-All layers run at one operating point: nobody sets another power limit between two layers.
+All layers run at one operating point, because nobody changes the power limit between layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,19 +50,19 @@ __all__ = [
 
 
 COVERED = 0.5
-"""Least share of a network's operations in layers with a baseline, for a total of the backend: else it would mostly be
-kernrec's."""
+"""Minimum fraction of a network's operations with a baseline for a total of the backend. Otherwise most of the total
+would be kernrec's."""
 
 
 def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequest, query: Query) -> NetworkAnswer:
-    """The choice for each layer of a network on a GPU, and what backends take.
+    """Return the recommendation for each layer of a network on a GPU, and the baselines of backends.
 
-    A layer that no kernel can run in the network's dtype and layout is asked in another one, which is said; one that
-    cannot be run at all is left out, which is said too.
+    If no kernel runs a layer in the network's data type and layout, another one replaces it, with a note. A layer that
+    nothing can run is left out, with a note.
 
     Raises:
-        UsageError: a name is unknown, or a value impossible.
-        DoesNotFitError: the network needs more memory than the GPU has, and the request does not ignore that.
+        UsageError: a name is unknown, or a value is impossible.
+        DoesNotFitError: the network does not fit the GPU's memory, and the request does not ignore memory.
         KernrecError: no layer can be run.
     """
     card = gpu if isinstance(gpu, GPU) else find_gpu(gpu)
@@ -81,7 +81,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             workload, memory, card, lambda batch, tp: layers_of(replace(wanted, batch=batch, tp=tp // shared))
         )
 
-    # A layer that stacks alone run counts, whichever stack it is; the power limit keeps the bound on power.
+    # A layer that only backends run counts, whichever backend it is. The power limit enforces the bound on power.
     of_all_stacks = replace(query, stacks=(), max_power_w=None)
 
     def answer(problem: Problem) -> Recommendation:
@@ -95,7 +95,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
     left_out, adjusted = list(workload.unknown), dict.fromkeys(workload.notes)
     for original, layer in zip(asked_layers, layers, strict=True):
         try:
-            if original.alone:  # with the notes on its layout that any answer about a shape has
+            if original.alone:  # with the notes on layouts that every answer about a shape has
                 result, message = (
                     recommender.answer_op(original.problem, card, of_all_stacks, not original.layout_free),
                     "",
@@ -107,7 +107,7 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
             continue
         adjusted |= dict.fromkeys([message] if message else [])
         answered.append((layer, result))
-        if result.choices:  # now: the candidates of the latest problems alone are cached
+        if result.choices:  # do it now: only the latest candidate sets stay cached
             candidates = recommender.candidates(result.problem, card, points)
             alternatives.append(_alternatives(candidates, result.best, original.alone))
         else:
@@ -142,10 +142,10 @@ def answer_network(recommender: Recommender, gpu: str | GPU, wanted: NetworkRequ
 
 
 def within_power(query: Query, gpu: GPU) -> Query:
-    """Return a query for a network whose power limit is at most the bound on its power: only so do backends keep it.
+    """Return a network query whose power limit enforces the bound on power, also for backends.
 
     Raises:
-        UsageError: the GPU accepts no limit that is so low.
+        UsageError: the GPU does not accept such a low limit.
     """
     if (most_w := query.max_power_w) is None or query.point.limit_w(gpu) <= most_w:
         return query
@@ -158,7 +158,7 @@ def within_power(query: Query, gpu: GPU) -> Query:
 
 
 def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
-    """Raise `UsageError` for a data type of 8 or 4 bits that the GPU cannot multiply, with those that it can."""
+    """Raise `UsageError` if the GPU cannot multiply in a data type of 8 or 4 bits."""
     if dtype is None or (name := canonical_dtype(dtype)) not in EIGHT_BITS:
         return
     if not gpu.multiplies(math_dtype(name)):
@@ -169,18 +169,18 @@ def _refuse_dtype(gpu: GPU, dtype: str | None) -> None:
 def _headline(
     workload: Workload, layers: Sequence[LayerAnswer], query: Query, wanted: NetworkRequest, backend: str
 ) -> str:
-    """Return the name of the total that stands for the network: what people run, but of shapes the choice."""
+    """Return the name of the total that represents the network: the backend's, or kernrec's for single shapes."""
     asked_for = query.stacks or wanted.backend == MIXED or not any(layer.best for layer in layers)
     return today(backend) if backend and (asked_for or workload.one_network) else CHOICE
 
 
 def today(backend: str) -> str:
-    """Return the name of the total of a backend."""
+    """Return the name of a backend's total."""
     return f"{backend} today"
 
 
 def _alternatives(candidates: CandidateSet, best: Choice, alone: bool) -> Mapping[str, Costs]:
-    """(latency, energy) of a layer at the alternatives of the choice."""
+    """Return latency and energy of a layer for the alternatives of the recommendation."""
     number = next(i for i, kernel in enumerate(candidates.kernels) if kernel.table.kernel is best.kernel)
     heuristic = candidates.starts[number] + candidates.kernels[number].heuristic
     positions = {FASTEST: candidates.fastest, FRUGAL: int(candidates.energy_j[0].argmin()), HEURISTIC: heuristic}
@@ -197,7 +197,7 @@ def _totals(
     exchange: Exchange | None,
     query: Query,
 ) -> tuple[Total, ...]:
-    """Return the totals, the best by the objective first: the choice, a backend, and the alternatives of kernrec."""
+    """Return the totals of kernrec, of the backend and of kernrec's alternatives, best by the objective first."""
     names = [CHOICE]
     if backend:
         names += [today(backend), MIXTURE]
@@ -217,13 +217,13 @@ def _totals(
 
 
 def _lines_cover(layers: Sequence[LayerAnswer]) -> bool:
-    """Return whether layers with a baseline do enough of the operations, the share of which no batch changes."""
+    """Return whether layers with a baseline do enough of the operations; the batch size does not affect it."""
     operations = [(layer.count * layer.answer.problem.flops, layer.line is not None) for layer in layers]
     return sum(count for count, has_line in operations if has_line) >= COVERED * sum(count for count, _ in operations)
 
 
 def _slow_layouts(context: Context, layers: Sequence[LayerAnswer], query: Query) -> list[str]:
-    """Notes on ops whose layers would take much less time in another layout than in the one that was asked for."""
+    """Return notes on ops whose layers would take much less time in another layout than the requested one."""
     notes: list[str] = []
     for op in dict.fromkeys(layer.answer.problem.op for layer in layers):
         now = best = 0.0
@@ -246,9 +246,9 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
     """Return the notes on what the totals count.
 
     Args:
-        answer: the network's, whose `backend` is empty if the baselines cover too little of it.
-        backend: the backend that the network is compared with.
-        kernrec_only: whether no backend was wanted.
+        answer: answer for the network; its `backend` is empty if the baselines cover too little.
+        backend: reference backend of the network.
+        kernrec_only: whether the user excluded backends.
     """
     notes: list[str] = []
     layers, query, tp = answer.layers, answer.query, answer.workload.tp
@@ -292,6 +292,6 @@ def _remarks(answer: NetworkAnswer, backend: str, kernrec_only: bool) -> list[st
 
 
 def _listed(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

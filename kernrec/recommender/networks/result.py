@@ -1,12 +1,9 @@
-"""The answer for a whole network: layers, what a backend takes for them today, and the totals.
+"""Answer for a whole network: layers, baselines and totals.
 
-Totals are sums of count x layer, so they hold for layers that run one after the other, with nothing between them but
-what several GPUs exchange.
-
-Intervals of totals are the sums of the layers' bounds: every layer is taken to be wrong in the same direction at once.
-Predictions of one kernel on one GPU share their error (`estimate.costs.OWN` has the share that is a config's own), and
-kernels share the GPU's figures; were errors independent, the relative interval of a sum would shrink with the number of
-layers, and promise far more than is known.
+Totals are sums of count x layer. They hold for layers that run one after another, with only the exchange between GPUs
+added. Intervals of totals assume fully correlated errors, so they are the sums of the layers' bounds. Predictions of
+one kernel on one GPU share most of their error (`estimate.costs.OWN` is the part that belongs to a config), and all
+kernels share the GPU's specifications. Independent errors would make the interval far too narrow for many layers.
 """
 
 from collections.abc import Mapping
@@ -35,41 +32,42 @@ if TYPE_CHECKING:
 
 CHOICE, FASTEST, FRUGAL = "kernrec", "kernrec, lowest latency", "kernrec, lowest energy"
 HEURISTIC, MIXTURE = "occupancy heuristic", "mixture: kernrec where it is worth it"
-"""Names of totals: of kernrec's choice, of its alternatives, and of the choice where it pays with a backend elsewhere.
-The total of a backend has its name. Layers that the backend has no baseline for run the choice in all."""
+"""Names of totals: kernrec's recommendations, their alternatives, and the mixture. The mixture uses kernrec where it is
+worth it and a backend elsewhere. A backend's total is named after the backend. Every total uses the recommendation if
+the backend has no baseline for a layer."""
 
 MOST_OF_THE_TIME, MOST_SHOWN = 0.8, 10
-"""The layers that matter: those that together take this share of the time, at most so many."""
+"""Layers that matter: those that together take this fraction of the time, at most this many."""
 
 
 @dataclass(frozen=True)
 class Total(IntervalNames):
-    """The sum over all answered layers, with one config for each of them."""
+    """Sum over all answered layers, with one config for each."""
 
     name: str
-    """Which config of each layer is counted."""
+    """Name of the selection of configs."""
     latency_s: Estimate
     energy_j: Estimate
 
     @property
     def power_w(self) -> float:
-        """Mean power of the whole."""
+        """Mean power in watts."""
         return self.energy_j.value / self.latency_s.value
 
     @property
     def source(self) -> str:
-        """The least sure source of its latency and energy."""
+        """Least certain source of latency and energy."""
         return str(min(self.latency_s.source, self.energy_j.source, key=SOURCES.index))
 
     def versus(self, other: "Total") -> tuple[float, float]:
-        """Latency and energy over those of another total, less 1."""
+        """Return latency and energy over those of another total, minus 1."""
         return (
             self.latency_s.value / other.latency_s.value - 1.0,
             self.energy_j.value / other.energy_j.value - 1.0,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "name": self.name,
             **self.latency_s.as_dict("latency", "s"),
@@ -81,7 +79,7 @@ class Total(IntervalNames):
 
 
 class TotalSum:
-    """Adds up layers; a total is as sure as the least sure of them."""
+    """Sum of layers; its source is the least certain source of them."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((2, 3))
@@ -94,13 +92,13 @@ class TotalSum:
             self._sources[row] = min(self._sources[row], SOURCES.index(Source(estimate.source)))
 
     def wait(self, latency: Estimate) -> None:
-        """Add time in which the mean power stays as it is."""
+        """Add waiting time at unchanged mean power."""
         self._sums[1] *= (self._sums[0, 0] + latency.value) / self._sums[0, 0]
         self._sums[0] += (latency.value, latency.low, latency.high)
         self._sources[0] = min(self._sources[0], SOURCES.index(latency.source))
 
     def result(self, name: str) -> Total:
-        """The total so far, under this name."""
+        """Return the current total under this name."""
         latency, energy = (
             Estimate(float(bounds[0]), float(bounds[1]), float(bounds[2]), SOURCES[source])
             for bounds, source in zip(self._sums, self._sources, strict=True)
@@ -113,34 +111,34 @@ def _changed(change: float, what: str) -> str:
 
 
 _PREFERRED = {CHOICE: 1, MIXTURE: 2, FASTEST: 3, FRUGAL: 4, HEURISTIC: 5}
-"""By name, how late a total comes among equal ones; the backend's comes first."""
+"""Order of equal totals by name; the backend's comes first."""
 
 
 @dataclass(frozen=True)
 class NetworkAnswer(NetworkNames):
-    """The choice for each layer of a network on a GPU, and the totals."""
+    """Recommendation for each layer of a network on a GPU, and the totals."""
 
     workload: Workload
     gpu: GPU
     query: Query
     layers: tuple[LayerAnswer, ...]
-    """In the order of the network."""
+    """Layers in the order of the network."""
     left_out: tuple[str, ...]
-    """Layers that are in no total, with the reason."""
+    """Layers that no total includes, with the reason."""
     totals: tuple[Total, ...]
-    """The best by the objective first."""
+    """Totals, best by the objective first."""
     adjusted: tuple[str, ...] = ()
-    """Layers that are asked in another dtype or layout, because no kernel runs them so on this GPU."""
+    """Notes on layers answered in another data type or layout, because no kernel runs them as requested on this GPU."""
     layouts_chosen: Mapping[str, str] = field(default_factory=dict)
-    """By op, the layout of layers whose layout nobody fixed, where it is not the op's default."""
+    """Layouts other than the op's default that were selected for layers with a free layout, by op."""
     backend: str = ""
-    """The backend that has a total; empty if there is none."""
+    """Backend that has a total; empty if there is none."""
     headline_name: str = CHOICE
-    """The name of the total that stands for the network."""
+    """Name of the total that represents the network."""
     exchange: "Exchange | None" = None
     """All-reduces of a tensor-parallel group; None for one GPU."""
     memory: "Memory | None" = None
-    """Bytes that one GPU needs."""
+    """Memory that one GPU needs."""
 
     def __repr__(self) -> str:
         chosen = self.headline
@@ -155,7 +153,7 @@ class NetworkAnswer(NetworkNames):
         return tabular.network_html(self)
 
     def to_arrow(self) -> Any:
-        """The first choice of each layer (its line where it has none) as a `pyarrow.Table`.
+        """Return the top recommendation of each layer (or its baseline) as a `pyarrow.Table`.
 
         Raises:
             KernrecError: PyArrow is not installed.
@@ -169,32 +167,32 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def choice(self) -> Total:
-        """The total of what kernrec chose for each layer."""
+        """Total of kernrec's recommendations."""
         return self.total(CHOICE)
 
     @property
     def headline(self) -> Total:
-        """The total that stands for the network: that of a backend, or else the choice."""
+        """Total that represents the network: the backend's, or else kernrec's."""
         return self.total(self.headline_name)
 
     @property
     def today(self) -> Total | None:
-        """The total of the backend; None if there is none."""
+        """Total of the backend; None if there is none."""
         return next((total for total in self.totals if self.backend and total.name == f"{self.backend} today"), None)
 
     @property
     def fits(self) -> bool:
-        """Whether the GPU has as much memory as the network needs."""
+        """Whether the network fits the GPU's memory."""
         return self.memory is None or self.memory.fits(self.gpu)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The data types of the layers."""
+        """Data types of the layers."""
         return tuple(dict.fromkeys(layer.answer.problem.dtype for layer in self.layers))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the latencies of the layers come from."""
+        """Sources of the layers' latencies."""
         return tuple(dict.fromkeys(str(layer.source) for layer in self.layers))
 
     @cached_property
@@ -206,7 +204,7 @@ class NetworkAnswer(NetworkNames):
         return sum(layer.latency_s for layer in self.layers)
 
     def dominant(self, most: int = 3) -> list[tuple[str, float]]:
-        """The layers that take most of the time, with their shares of all; what GPUs exchange counts as one."""
+        """Return the layers that take most of the time, with their fractions; the exchange counts as one layer."""
         parts = {layer.name: layer.latency_s for layer in self._by_time}
         if self.exchange is not None:
             parts["all-reduces"] = self.exchange.latency_s.value
@@ -215,7 +213,7 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def layers_that_matter(self) -> tuple[LayerAnswer, ...]:
-        """Those that together take most of the time, the longest first."""
+        """Layers that together take most of the time, longest first."""
         taken = 0.0
         for number, layer in enumerate(self._by_time[:MOST_SHOWN], 1):
             taken += layer.latency_s
@@ -224,17 +222,17 @@ class NetworkAnswer(NetworkNames):
         return self._by_time[:MOST_SHOWN]
 
     def longest(self, most: int | None = None) -> tuple[LayerAnswer, ...]:
-        """The layers that take most time, the longest first; those that matter where no number is given."""
+        """Return the layers that take most time, longest first; `layers_that_matter` without a number."""
         return self.layers_that_matter if most is None else self._by_time[:most]
 
     @property
     def paying(self) -> tuple[LayerAnswer, ...]:
-        """The layers where a config of one's own pays."""
+        """Layers in which a custom kernel is worth it."""
         return tuple(layer for layer in self.layers if layer.pays)
 
     @property
     def advice(self) -> str:
-        """Where a custom kernel is worth it, as a sentence; empty where no backend is known for most of the time."""
+        """Sentence on where a custom kernel is worth it; empty without a backend for most of the operations."""
         if (stack := self.today) is None:
             return ""
         lined, count = [layer.line for layer in self.layers if layer.line is not None], len(self.layers)
@@ -262,7 +260,7 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def distinct_totals(self) -> tuple[Total, ...]:
-        """The totals that differ: of equal ones the one that is named first in `_PREFERRED`."""
+        """Totals that differ; of equal totals, the first in `_PREFERRED`."""
         distinct: dict[Any, Total] = {}
         for total in sorted(self.totals, key=lambda total: _PREFERRED.get(total.name, 0)):
             distinct.setdefault((total.latency_s, total.energy_j), total)
@@ -270,16 +268,16 @@ class NetworkAnswer(NetworkNames):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines that the reader has to know."""
+        """Notes for the reader."""
         lines = (note for layer in self.layers for note in layer.answer.notes)
         return tuple(dict.fromkeys([*self.adjusted, *(f"not in the totals: {line}" for line in self.left_out), *lines]))
 
     def total(self, name: str) -> Total:
-        """The total of this name."""
+        """Return the total of this name."""
         return next(total for total in self.totals if total.name == name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "workload": self.workload.title,
             "batch": self.workload.batch,
@@ -303,9 +301,9 @@ class NetworkAnswer(NetworkNames):
         }
 
     def as_dict_with_regrets(self, recommender: "Recommender") -> dict[str, Any]:
-        """Plain values for JSON, with the expected regret of each objective: of each layer, and of the whole.
+        """Return plain values for JSON, with the regret of each objective for each layer and the network.
 
-        The whole loses what its layers lose, each as often as the network has it; as a share of what all of them cost.
+        The network's regret is the sum of its layers' regrets, as a fraction of their total cost.
         """
         document = self.as_dict()
         lost: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""A whole network over power limits or locked clocks, and the limit worth setting."""
+"""Sweep a whole network over power limits or locked clocks, and select the best."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from kernrec.util.human import human
 from kernrec.util.light_dataclass import dataclass
 
 STEPS = 16
-"""The most power limits or clocks that a sweep tries beside the default one."""
+"""Maximum number of power limits or clocks in a sweep, besides the default."""
 _LIMIT_STEP_W = 10.0
 
 Swept = Literal["power limit", "clock"]
@@ -31,24 +31,24 @@ Swept = Literal["power limit", "clock"]
 
 @dataclass(frozen=True)
 class SweptTotal:
-    """The network at one operating point."""
+    """Network at one operating point."""
 
     point: OperatingPoint
     total: Total
     versus_first: Comparison
-    """Against the default power limit and no locked clock, where every sweep begins."""
+    """Comparison with the first point: the default power limit without a locked clock."""
 
 
 @dataclass(frozen=True)
 class NetworkSweep:
-    """A network over operating points."""
+    """Network over operating points."""
 
     answer: NetworkAnswer
-    """The answer at the first point."""
+    """Answer at the first point."""
     rows: tuple[SweptTotal, ...]
-    """The default point first, then descending."""
+    """Rows, default point first, then descending."""
     best: int
-    """Position of the row worth setting; see `best_of`."""
+    """Index of the recommended row; see `best_of`."""
 
     def __repr__(self) -> str:
         answer, best = self.answer, point_text(self.rows[self.best].point, self.answer.gpu)
@@ -57,17 +57,17 @@ class NetworkSweep:
 
     @property
     def why_best(self) -> str:
-        """Why the best row is best: `knee`, or what it has least of."""
+        """Criterion of the best row: `knee`, or the quantity that it minimizes."""
         return why_best(self.answer.query)
 
     @property
     def locked(self) -> bool:
-        """Whether clocks are swept, and not power limits."""
+        """Whether the sweep is over clocks instead of power limits."""
         return any(row.point.clock_hz for row in self.rows)
 
     @property
     def advice(self) -> str:
-        """The best row as a sentence."""
+        """Sentence that describes the best row."""
         gpu, first, row = self.answer.gpu, self.rows[0], self.rows[self.best]
         default = human(first.point.limit_w(gpu), "W")
         if self.best == 0:
@@ -78,12 +78,12 @@ class NetworkSweep:
 
     @property
     def billed(self) -> tuple[Total, ...]:
-        """The totals that a bill compares: at the point worth setting, and at the first one where that is another."""
+        """Totals for a bill: at the recommended point, then at the first one if it differs."""
         rows = [self.rows[number] for number in dict.fromkeys((self.best, 0))]
         return tuple(replace(row.total, name=point_text(row.point, self.answer.gpu)) for row in rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "workload": self.answer.workload.title,
             "gpu": self.answer.gpu.name,
@@ -106,12 +106,12 @@ class NetworkSweep:
 
 
 def point_text(point: OperatingPoint, gpu: GPU) -> str:
-    """An operating point in words: its locked clock, or else its power limit."""
+    """Return the text of an operating point: its locked clock, or else its power limit."""
     return f"a clock of {human(point.clock_hz, 'Hz')}" if point.clock_hz else human(point.limit_w(gpu), "W")
 
 
 def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> tuple[OperatingPoint, ...]:
-    """The points of a sweep: the default one (or the power limit given), then lower limits or clocks, descending."""
+    """Return the points of a sweep: the default (or given) power limit, then lower limits or clocks, descending."""
     first = OperatingPoint(gpu.tdp_w if power_limit_w is None else power_limit_w)
     if swept == "power limit":
         step = _LIMIT_STEP_W * np.ceil((gpu.tdp_w - gpu.power_min_w) / (STEPS * _LIMIT_STEP_W))
@@ -125,14 +125,16 @@ def swept_points(gpu: GPU, swept: Swept, power_limit_w: float | None = None) -> 
 def sweep_network(
     recommender: Recommender, answer: NetworkAnswer, swept: Swept, power_limit_w: float | None = None
 ) -> NetworkSweep:
-    """The layers of an answer over power limits or locked clocks, each config chosen anew at every point.
+    """Return the layers of an answer over power limits or locked clocks, with the best config at every point.
 
     Args:
-        answer: the network's, at any operating point.
-        power_limit_w: the limit that clocks are swept under; None for the GPU's default.
+        recommender: the recommender.
+        answer: answer for the network, at any operating point.
+        swept: quantity to sweep.
+        power_limit_w: power limit during a sweep over clocks; None for the GPU's default.
 
     Raises:
-        UsageError: a bound of the query is kept at no point.
+        UsageError: no point keeps the bounds of the query.
     """
     gpu, recommender = answer.gpu, recommender.for_inputs(answer.query.inputs)
     if swept == "power limit" and gpu.power_range_assumed:
@@ -161,7 +163,7 @@ def sweep_network(
             if total is not None:
                 try:
                     ((_, position), *_) = select(candidates.at(number), query)
-                except UsageError:  # a bound that no config keeps at this point
+                except UsageError:  # no config keeps a bound at this point
                     sums[number] = None
                     continue
                 costs = costs_at(candidates, number, position)
@@ -189,18 +191,19 @@ KNEE = "knee"
 
 
 def why_best(query: Query) -> str:
-    """Return the criterion of the row worth setting: within a bound or for energy the least of it, else the knee."""
+    """Return the criterion of the recommended row: lowest energy or EDP, or else the knee."""
     if query.max_slowdown is not None or query.objective is Objective.ENERGY:
         return "least energy"
     return "least EDP" if query.objective is Objective.EDP else KNEE
 
 
 def best_of(rows: Sequence[SweptTotal], query: Query) -> int:
-    """Return the row worth setting.
+    """Return the index of the recommended row.
 
-    It is the one of least energy within a bound on the slowdown, or of the objective's least value. For latency and for
-    fronts it is the knee: the point that is farthest below the straight line from the fastest point to the one of least
-    energy, both costs scaled to that line's extent (Satopaa et al. 2011, "Finding a Kneedle in a Haystack").
+    With a bound on the slowdown, the row with the lowest energy within the bound wins. For energy and EDP, the row with
+    the lowest value wins. For latency and Pareto fronts, the knee wins: the point farthest below the straight line from
+    the fastest point to the point of lowest energy, with both costs scaled to the line's extent (Satopaa et al. 2011,
+    "Finding a Kneedle in a Haystack").
     """
     latency = np.array([row.total.latency_s.value for row in rows])
     energy = np.array([row.total.energy_j.value for row in rows])

@@ -1,4 +1,4 @@
-"""The audit of a deployment: each tuned file that the engine looks for, whether it has it, and what it is worth."""
+"""Audit a deployment: which tuned files the engine looks for, which it has, and what each is worth."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ from kernrec.util.light_dataclass import dataclass
 TRITONS = (
     "3.1.0", "3.2.0", "3.3.0", "3.3.1", "3.4.0", "3.5.0", "3.5.1", "3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0",
 )  # fmt: skip
-"""Releases of Triton that are known."""
+"""Known releases of Triton."""
 TOKENS = (1, 16, 128, 1024, 4096)
-"""Numbers of tokens that are compared by default: one sequence to a large prompt."""
+"""Numbers of tokens compared by default, from one sequence to a large prompt."""
 _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
@@ -39,38 +39,38 @@ _SECOND = "not predicted apart from the first product"
 _NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
 
 Progress = Callable[[str], None]
-"""Called with what is compared next."""
+"""Callback that receives a description of the next comparison."""
 
 
 @dataclass(frozen=True)
 class AuditedFile:
-    """A file that the engine looks for, and what is expected of it."""
+    """File that the engine looks for, with its expected gain."""
 
     file: TunedFile
     shipped: str
-    """The file of the engine that it reads, below its folder; empty: it has none."""
+    """Path of the engine's file below its folder; empty if it has none."""
     of_this_triton: bool
-    """Whether that is for the release of Triton asked about."""
+    """Whether the file is for the requested release of Triton."""
     taken: str
-    """The kernel that the engine takes for these layers, where that is not the tuned one; else empty."""
+    """Kernel that the engine runs instead of the tuned kernel; empty if it runs the tuned one."""
     comparisons: tuple[Comparison, ...] = ()
     why_none: str = ""
-    """Why nothing was compared."""
+    """Reason why nothing was compared."""
     kernel: str = ""
-    """The kernel that was analyzed."""
+    """Kernel that was analyzed."""
 
     @property
     def missing(self) -> bool:
-        """Whether the engine has no such file."""
+        """Whether the engine lacks the file."""
         return not self.shipped
 
     @property
     def verdict(self) -> Verdict:
-        """The advice."""
+        """Advice on the file."""
         return verdict_of(self.missing, self.taken, self.comparisons)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             "kind": self.file.kind.value,
             "name": self.file.name,
@@ -108,7 +108,7 @@ def _comparison(made: Comparison) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ServingAudit:
-    """The files that a serving engine looks for, has and lacks for a model on a card."""
+    """Tuned files that a serving engine looks for, has and lacks for a model on a GPU."""
 
     model: ServedModel
     served: Deployment
@@ -121,7 +121,7 @@ class ServingAudit:
         return f"<ServingAudit of {self.model.title}, {len(self.files)} files, {missing} missing>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         served = self.served
         return {
             "model": self.model.title,
@@ -140,26 +140,26 @@ class ServingAudit:
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """The subject of an audit. Names are as people type them."""
+    """Model, GPU and engine to audit, with names as people type them."""
 
     model: str
-    """A folder with a `config.json`, or such a file; with `download` a name on the Hugging Face Hub, too."""
+    """Folder with a `config.json`, or the file; with `download` also a name on the Hugging Face Hub."""
     gpu: str
     engine: str
     tp: int = 1
     ep: int = 1
     triton: str | None = None
-    """The release of Triton; None: the installed one, where SGLang needs it."""
+    """Release of Triton; None for the installed one if SGLang needs it."""
     release: str | None = None
-    """The release of the engine; None: the installed one, else the newest known."""
+    """Release of the engine; None for the installed one, else the newest known."""
     device: str = ""
-    """Name that the driver gives the card; empty: the catalog's."""
+    """Name of the GPU according to its driver; empty for the catalog's."""
     lora_rank: int | None = None
     tokens: Sequence[int] = TOKENS
     compare: bool = True
-    """Whether missing files are compared; else they are only listed."""
+    """Whether to compare missing files; otherwise they are only listed."""
     everything: bool = False
-    """Whether files that the engine has, or whose kernel it does not take, are compared, too."""
+    """Whether to compare also files that the engine has, or whose kernel it does not run."""
     download: bool = False
 
     def __post_init__(self) -> None:
@@ -177,14 +177,14 @@ class AuditRequest:
 
 
 def serve_audit(request: AuditRequest, progress: Progress | None = None) -> ServingAudit:
-    """Audits a deployment.
+    """Audit a deployment.
 
     Args:
-        request: the model, the card and the engine.
+        request: the model, the GPU and the engine.
         progress: called before each comparison.
 
     Raises:
-        UsageError: a name or release is unknown, or the model's config lacks a field, which is named.
+        UsageError: a name or release is unknown, or the model's config lacks a field, which the message names.
         KernrecError: the model cannot be downloaded.
     """
     gpu = find_gpu(request.gpu)
@@ -196,7 +196,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
     notes += _notes_on(model, served, files)
     wanted = [_looked_up(file, served, shipped) for file in files]
     seconds = [_looked_up(each, served, shipped) for file in files if (each := second_file(file, served)) is not None]
-    wanted += [second for second in seconds if second.shipped]  # SGLang does without the others
+    wanted += [second for second in seconds if second.shipped]  # SGLang does not need the others
     if not request.compare:
         return ServingAudit(model, served, shipped, tuple(wanted), tuple(notes))
     due = [f for f in wanted if not f.why_none and (request.everything or (f.missing and not f.taken))]
@@ -212,7 +212,7 @@ def serve_audit(request: AuditRequest, progress: Progress | None = None) -> Serv
 
 
 def _triton_of(request: AuditRequest, shipped: Shipped) -> tuple[str, list[str]]:
-    """(the release of Triton, notes on it)."""
+    """Return the release of Triton, and notes on it."""
     releases = sorted({*TRITONS, *shipped.triton_folders()}, key=lambda text: tuple(map(int, text.split("."))))
     if request.triton is not None:
         text = request.triton + ".0" if request.triton.count(".") == 1 else request.triton
@@ -258,14 +258,14 @@ def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> Audited
 def _compared(
     audited: AuditedFile, served: Deployment, tokens: Sequence[int], comparing: Comparer, progress: Progress | None
 ) -> AuditedFile:
-    """The file with what its configs are expected to be worth; where nothing can be, the reason."""
+    """Return the file with the comparisons of its configs, or with the reason if none is possible."""
     made: list[Comparison] = []
     try:
         for count in tokens:
             if progress is not None:
                 progress(f"{audited.file.name}: {count} tokens")
             made.append(comparing.compare(audited.file, served, count))
-    except KernrecError as error:  # such as an engine whose kernel cannot be imported: the other files are compared
+    except KernrecError as error:  # such as a kernel that cannot be imported: compare the other files
         if not made:
             return _with(audited, (), str(error), "")
     kernel = own_kernel(served, audited.file) or f"a stand-in for {OWN_KERNELS[served.engine, audited.file.kind]}"
@@ -277,7 +277,7 @@ def _with(audited: AuditedFile, made: tuple[Comparison, ...], why: str, kernel: 
 
 
 def _notes_on_kernels(served: Deployment, compared: dict[str, AuditedFile]) -> list[str]:
-    """How the estimates were made."""
+    """Return notes on the method of the estimates."""
     kernels = {file.kernel for file in compared.values() if file.kernel}
     if not kernels:
         return []

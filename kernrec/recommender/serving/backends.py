@@ -1,15 +1,15 @@
-"""Whether an engine runs its tuned Triton kernel at all, by the order in which it takes kernels on a card.
+"""Determine whether an engine runs its tuned Triton kernel, from its order of kernels on a GPU.
 
 vLLM 0.33.0: `fused_moe/oracle/{unquantized,fp8,int_wna16}.py` and `kernels/linear/__init__.py`, with FlashInfer and
 DeepGEMM installed as its wheel requires. SGLang 0.5.23: `quantization/{fp8,fp8_utils,moe_wna16}.py`. Flags of the
-engines choose otherwise.
+engines override this order.
 """
 
 from kernrec.recommender.serving.engines import Deployment, Kind, TunedFile
 
 
 def kernel_taken(file: TunedFile, served: Deployment) -> str:
-    """The kernel that the engine takes before the tuned one, with the flag that chooses; empty: the tuned one."""
+    """Return the kernel that the engine prefers to the tuned one, with the flag to change it; else empty."""
     sm = served.gpu.sm
     if file.quantization.group:
         if file.quantization.method != "compressed-tensors":
@@ -37,7 +37,7 @@ def _vllm_experts(file: TunedFile, served: Deployment, sm: int) -> str:
             return "FlashInfer CUTLASS" if served.ep > 1 else ""
         return {10: "FlashInfer TRTLLM", 12: "DeepGEMM"}.get(family, "")
     if file.block is not None:
-        return ""  # only Triton's takes other blocks
+        return ""  # only the Triton kernel accepts other blocks
     return {9: "FlashInfer or vLLM's CUTLASS", 10: "FlashInfer", 12: "FlashInfer CUTLASS"}.get(family, "")
 
 

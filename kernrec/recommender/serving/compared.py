@@ -1,4 +1,4 @@
-"""Expected costs of an engine's own config and of candidates, for a number of tokens."""
+"""Estimate the costs of an engine's default config and of candidates, for a number of tokens."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,60 +22,61 @@ from kernrec.util.normal import DEVIATIONS
 PAIR_SPREAD = 0.16
 """Standard deviation of the log of the predicted over the true ratio of two configs' times.
 
-vLLM's tuner saw the configs of its files as the best of hundreds, so the factor by which one is predicted to be slower
-than the first candidate is an error: its root mean square over eight pairs of an A100 and an H100 with 1,024 tokens.
-With 16, candidates are too close to each other to show it (`tools/evidence expert-files`).
+vLLM's tuner selected the configs of its files as the best of hundreds. So the factor by which a prediction ranks such
+a config behind the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
+H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`tools/evidence expert-files`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
-"""The same of kernels that no engine's files tell of: what the prior earned on other kernels bound by DRAM."""
+"""Standard deviation as `PAIR_SPREAD`, for kernels without engine files. It is the analytical model's on other kernels
+bound by DRAM."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time of all products of a file under one config, in seconds."""
+    """Time of all matmuls of a file with one config, in seconds."""
 
     latency_s: float
     low_s: float
     high_s: float
     measured: bool
-    """Whether every product was measured."""
+    """Whether every matmul was measured."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The engine's own config beside the best candidate, for a number of tokens."""
+    """Comparison of the engine's default config with the best candidate, for a number of tokens."""
 
     tokens: int
     own: Tiles
     own_cost: Cost | None
-    """None: it cannot run on the card, as the engine would find out."""
+    """Cost of the engine's default config; None if it cannot run on the GPU."""
     ranked: tuple[tuple[Tiles, Cost], ...]
-    """Candidates and the engine's own config, the best first; those that were measured before all others."""
+    """Candidates and the engine's default config, best first; measured ones precede all others."""
     compared: tuple[Tiles, ...]
-    """Those that were compiled, in the order in which they were."""
+    """Compiled configs, in order of compilation."""
     spread: float = PAIR_SPREAD
     """Standard deviation of the log of a predicted over a true ratio."""
 
     @property
     def best(self) -> Tiles:
-        """The best config."""
+        """Best config."""
         return self.ranked[0][0]
 
     @property
     def best_cost(self) -> Cost:
-        """The cost of the best config."""
+        """Cost of the best config."""
         return self.ranked[0][1]
 
     @property
     def ratio(self) -> float:
-        """Time of the engine's own config over that of the best; infinite where its own cannot run."""
+        """Time of the engine's default config over the time of the best; infinite if the default cannot run."""
         return math.inf if self.own_cost is None else self.own_cost.latency_s / self.best_cost.latency_s
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 90 % interval of the ratio; if both were measured, the ratio itself.
+        """90 % interval of the ratio; without width if both configs were measured.
 
-        If the engine's own config is predicted to be the best, the upper end is what the second one may gain.
+        If the engine's default is predicted to be best, the upper end is the possible gain of the second config.
         """
         if self.own_cost is not None and self.own_cost.measured and self.best_cost.measured:
             return self.ratio, self.ratio
@@ -87,13 +88,13 @@ class Comparison:
 
 
 class Comparer:
-    """Costs of configs, with processes that compile and emulate until the block ends."""
+    """Estimator of configs, with processes that compile and emulate until the block ends."""
 
     def __init__(self, database: Path, processors: Processors) -> None:
         self._database, self._processors = database, processors
 
     def compare(self, file: TunedFile, served: Deployment, tokens: int) -> Comparison:
-        """The engine's own config beside the candidates.
+        """Compare the engine's default config with the candidates.
 
         Raises:
             KernrecError: Triton is not installed, or no config could be compiled.
@@ -110,7 +111,7 @@ class Comparer:
     def costs(
         self, file: TunedFile, served: Deployment, tokens: int, configs: Sequence[Tiles]
     ) -> list[tuple[Tiles, Cost]]:
-        """The cost of each config; those that cannot run, or are launched as an earlier one is, are left out."""
+        """Return the cost of each config, without duplicate launches and configs that cannot run."""
         unique = {_key(served.engine, file, config): config for config in distinct(served.engine, file, configs)}
         parts = [self._product(Step(file, served, tokens, p), list(unique.values())) for p in range(file.launches)]
         both = [key for key in unique if all(key in part for part in parts)]
@@ -119,7 +120,7 @@ class Comparer:
         return [(unique[key], _sum([part[key] for part in parts])) for key in both]
 
     def _product(self, step: Step, configs: Sequence[Tiles]) -> Mapping[tuple[tuple[str, int], ...], Cost]:
-        """The costs of one product, by what each config is launched with."""
+        """Return the costs of one matmul, by the constants and options of each config."""
         costs: dict[tuple[tuple[str, int], ...], Cost] = {}
         gpu, engine, file = step.served.gpu, step.served.engine, step.file
         for call, group in calls(step, configs):
@@ -131,7 +132,7 @@ class Comparer:
             except KernrecError:
                 if len(calls(step, configs)) == 1:
                     raise
-                continue  # none of these runs: too much shared memory, such as
+                continue  # none of these runs, for example because of shared memory
             for choice in answer.recommendation.choices:
                 for config in group:
                     key = _key(engine, file, config)
@@ -142,12 +143,12 @@ class Comparer:
 
 
 def _key(engine: str, file: TunedFile, config: Tiles) -> tuple[tuple[str, int], ...]:
-    """The constants and options that a config is launched with."""
+    """Return the constants and options that a config is launched with."""
     return tuple(sorted(launched(engine, file, config).items()))
 
 
 def distinct(engine: str, file: TunedFile, configs: Sequence[Tiles]) -> list[Tiles]:
-    """The configs without those that are launched as an earlier one is."""
+    """Return the configs without those that launch like an earlier one."""
     unique: dict[tuple[tuple[str, int], ...], Tiles] = {}
     for config in configs:
         unique.setdefault(_key(engine, file, config), config)
@@ -165,6 +166,6 @@ def _sum(costs: Sequence[Cost]) -> Cost:
 
 @contextmanager
 def comparer(database: Path, processes: int = 2) -> Iterator[Comparer]:
-    """A `Comparer` whose processes end with the block."""
+    """Yield a `Comparer` whose processes end with the block."""
     with processors_of(processes) as processors:
         yield Comparer(database, processors)

@@ -1,8 +1,8 @@
-"""Launches of an engine's kernel with tuned configs, as calls that `kernrec analyze` takes.
+"""Build launches of an engine's kernel with tuned configs, as calls for `kernrec analyze`.
 
-Where the engine is installed its own kernel is launched, by the name of its module; an argument that is not known here
-is an error, for its meaning cannot be guessed. Elsewhere a stand-in with the same tunables is (`kernels/experts.py`).
-Blocks beyond the last tile, which end at once, are left out.
+If the engine is installed, its own kernel is imported and launched. An unknown argument is an error, because its
+meaning cannot be guessed. Otherwise a kernel with the same tunables replaces it (`kernels/experts.py`). Blocks beyond
+the last tile, which end immediately, are left out.
 """
 
 import ast
@@ -29,58 +29,58 @@ OWN_KERNELS = {
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
 }
-"""The kernels that read a file's configs, as `module:function`."""
+"""Kernels that read a file's configs, as `module:function`."""
 _OF_GROUPS = "_gptq_awq"
-"""End of the name of the kernel of experts for groups of integers, in both engines."""
+"""Suffix of the kernel name for experts with groups of integers, in both engines."""
 _ELEMENTS = {None: "bf16", "fp8_w8a8": "f8e4m3", "int8_w8a8": "i8", "int8_w8a16": "bf16", "int4_w4a16": "bf16"}
-"""Of the inputs."""
+"""Data type of the inputs, by quantization."""
 _NONE = {"python": "None"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One product of a file's layers in a step of so many tokens."""
+    """One matmul of a file's layers, in a step with this number of tokens."""
 
     file: TunedFile
     served: Deployment
     tokens: int
     product: int
-    """Position in `file.products`."""
+    """Index in `file.products`."""
 
     @property
     def shape(self) -> ProductShape:
-        """Its sizes."""
+        """Sizes of the matmul."""
         return self.file.products[self.product]
 
     @property
     def rows(self) -> int:
-        """Rows of the inputs: the second product has one for each choice."""
+        """Rows of the inputs; the second matmul has one for each choice of an expert."""
         return self.tokens if self.product == 0 else self.tokens * self.shape.top
 
     def routing(self, rows: int) -> Routing:
-        """The choices in tiles of so many rows."""
+        """Return the routing with tiles of this number of rows."""
         top, experts = self.shape.top, self.shape.experts
         apart = self.served.engine == "vllm" and self.file.kind is Kind.EXPERTS
         return routed(self.tokens, experts, top, rows, ranks=self.served.ep, apart_allowed=apart)
 
 
 def own_kernel(served: Deployment, file: TunedFile) -> str | None:
-    """The engine's own kernel as `module:function`, where the engine is installed."""
+    """Return the engine's kernel as `module:function`; None if the engine is not installed."""
     kernel = OWN_KERNELS.get((served.engine, file.kind)) if installed_package(served.engine) else None
     return f"{kernel}{_OF_GROUPS}" if kernel and file.quantization.group else kernel
 
 
 def own_alone(file: TunedFile) -> bool:
-    """Whether nothing stands in for the engine's own kernel."""
+    """Return whether kernrec has no replacement for the engine's kernel."""
     return file.state is not None or file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
-    """Calls that together have all configs, each with those in it: routing depends on the rows of a tile.
+    """Return calls that cover all configs, each with its configs: routing depends on the rows of a tile.
 
     Raises:
-        KernrecError: the engine is not installed, and nothing stands in for its kernel; or that has arguments that are
-            not known here.
+        KernrecError: the engine is not installed and its kernel has no replacement, or the kernel has unknown
+            arguments.
     """
     own = own_kernel(step.served, step.file)
     if own is None and own_alone(step.file):
@@ -90,14 +90,14 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
         tiles = [launched(step.served.engine, step.file, config) for config in configs]
         return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
-    for config in configs:  # one that the engine completes is apart: it could be launched as another
+    for config in configs:  # a config that the engine completes is separate, because it could launch like another
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
     make = _stand_in_call if own is None else _own_call
     return [(make(step, rows, group, own or ""), group) for (rows, _), group in by_rows.items()]
 
 
 def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(inputs, weights, outputs) as a call describes tensors."""
+    """Return inputs, weights and outputs in the form of a call's tensors."""
     shape, element = step.shape, _ELEMENTS[step.file.weights]
     stored = "u8" if step.file.quantization.group else element
     return (
@@ -108,12 +108,12 @@ def _operands(step: Step, routing: Routing) -> tuple[dict[str, Any], dict[str, A
 
 
 def _packed(file: TunedFile) -> int:
-    """Weights that share a byte."""
+    """Return the number of weights per byte."""
     return 2 if file.weights == "int4_w4a16" else 1
 
 
 def _scales(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(scales of the inputs, of the weights)."""
+    """Return the scales of the inputs and of the weights."""
     shape, block = step.shape, step.file.block
     quantization = step.file.quantization
     if quantization.group:
@@ -155,7 +155,7 @@ def _stand_in_call(step: Step, rows: int, configs: Sequence[Tiles], _: str) -> T
 
 
 def _top(step: Step) -> int:
-    """Choices that share a row of the inputs: those of a token in the first product."""
+    """Return the number of choices that share a row of the inputs: those of a token in the first matmul."""
     return step.shape.top if step.product == 0 else 1
 
 
@@ -169,7 +169,7 @@ def _operations(step: Step, routing: Routing) -> str:
 
 
 def _file_of(step: Step, own: str) -> Path:
-    """The file of an engine's kernel."""
+    """Return the file of an engine's kernel."""
     folder, _ = installed_package(step.served.engine) or (Path(), "")
     return folder.parent / (own.partition(":")[0].replace(".", "/") + ".py")
 
@@ -202,10 +202,10 @@ def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> Trit
 
 @cache
 def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
-    """The parameters of a function of a file and whether each has a default, read without executing it.
+    """Return the parameters of a function and whether each has a default, without executing the file.
 
     Raises:
-        UsageError: there is no such function.
+        UsageError: the file has no such function.
     """
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     for node in tree.body:
@@ -217,7 +217,7 @@ def parameters_of(path: Path, function: str) -> list[tuple[str, bool]]:
 
 
 def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
-    """Values of the parameters of vLLM's and SGLang's kernels, by their names there."""
+    """Return the values of the parameters of vLLM's and SGLang's kernels, by their names."""
     inputs, weights, outputs = _operands(step, routing)
     by_token, by_weight = _scales(step)
     shape, block, kind, by_row = step.shape, step.file.block, step.file.weights, step.file.quantization.by_row
@@ -285,7 +285,7 @@ def _known_arguments(step: Step, routing: Routing) -> Mapping[str, Any]:
 
 
 def _arguments_of_groups(step: Step) -> Mapping[str, Any]:
-    """Those of the kernel for groups of integers; of it alone."""
+    """Return the parameters that only the kernel for groups of integers has."""
     file, shape = step.file, step.shape
     if not file.quantization.group:
         return {}
@@ -315,7 +315,7 @@ def _one(value: int) -> Any:
 
 
 def _known_constants(step: Step) -> Mapping[str, Any]:
-    """Constants that depend on the config: swapped operands of fp8 on Hopper, and depths that divide evenly."""
+    """Return functions for constants that depend on the config, such as swapped fp8 operands on Hopper."""
     hopper_fp8 = step.served.gpu.sm == 90 and step.file.weights == "fp8_w8a8"
 
     def swapped(config: Tiles) -> int:

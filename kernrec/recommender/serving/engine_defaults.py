@@ -1,8 +1,8 @@
-"""The config that an engine takes where it has no file, by its own rule, and which entry of a file it takes.
+"""Reproduce an engine's default config without a tuned file, and its selection of a file's entry.
 
-Rules of vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`, `w8a8_triton_block_scaled_mm` in
-`fp8_utils.py`; of 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and SGLang 0.5.20 to 0.5.23
-(`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`), for NVIDIA's cards.
+The rules are those for NVIDIA GPUs in vLLM 0.30.0 to 0.33.0 (`get_default_config` in `fused_moe.py`,
+`w8a8_triton_block_scaled_mm` in `fp8_utils.py`; in 0.33.0 `_get_default_ssm_launch_config` in `mamba_ssm.py`) and
+SGLang 0.5.20 to 0.5.23 (`get_default_config` in `fused_moe_triton_config.py`, `fp8_kernel.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,30 +13,30 @@ from kernrec.recommender.serving.engines import Kind, TunedFile
 Tiles = Mapping[str, int]
 
 KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens of 288 of the 338 files of experts of vLLM 0.33.0; most of SGLang's have the same."""
+"""Numbers of tokens in 288 of the 338 expert files of vLLM 0.33.0, and in most of SGLang's."""
 _LITTLE_SHARED = 128 << 10
-"""Below so many bytes of shared memory a block, SGLang has other defaults for fp8."""
+"""Bytes of shared memory per block below which SGLang has other fp8 defaults."""
 
 _CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
-"""vLLM's rule for groups of 4-bit weights is another where an expert has at most so many rows, for its CUDA kernel."""
+"""Group sizes, and rows per expert up to which vLLM's CUDA kernel for 4-bit weights applies, with its own rule."""
 _DATA_CENTER_BLACKWELL = 10
 _BY_STATE = {16: (32, 4), 32: (16, 4), 64: (8, 4), 128: (4, 4)}
-"""(rows, warps) of state-space layers in vLLM, by the largest state that they are for."""
+"""Rows and warps of state-space layers in vLLM, by the largest state size they apply to."""
 
 
 def entry_for(keys: Iterable[int], tokens: int) -> int:
-    """The entry that an engine takes: the nearest number of tokens, the first in the file of two as near."""
+    """Return the entry with the nearest number of tokens, as engines do; of two equally near, the first."""
     return min(keys, key=lambda key: abs(key - tokens))
 
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
-    """The config that an engine runs without a file; of any kind but LoRA.
+    """Return the config that an engine runs without a file, for any kind except LoRA.
 
     Args:
         engine: `vllm` or `sglang`.
-        file: what is missing.
-        tokens: in a step.
-        gpu: whose shared memory decides in SGLang.
+        file: the missing file.
+        tokens: number of tokens in a step.
+        gpu: GPU whose shared memory decides in SGLang.
     """
     if file.kind is Kind.BLOCK_GEMM:
         n, k = file.block or (128, 128)
@@ -65,7 +65,7 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
 
 
 def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Of weights of integers, with 16-bit activations: rows alone, `stated_tiles` has the rest."""
+    """Return the rows of the config for integer weights with 16-bit activations; `stated_tiles` adds the rest."""
     shape = file.products[0]
     few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
     if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
@@ -76,11 +76,11 @@ def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
 
 
 def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """A config with columns and depth: those that vLLM takes where it states neither.
+    """Return a config with columns and depth; vLLM's values replace missing ones.
 
     Args:
-        tiles: the config; one of state-space layers has neither.
-        rows: of the inputs.
+        tiles: the config; for state-space layers it needs neither.
+        rows: rows of the inputs.
     """
     if "BLOCK_SIZE_N" in tiles or "GROUP_SIZE_M" not in tiles:
         return tiles
@@ -119,9 +119,9 @@ def _config(m: int, n: int, k: int, group: int, warps: int, stages: int) -> dict
 
 
 def launched(engine: str, file: TunedFile, tiles: Tiles) -> dict[str, int]:
-    """The constants and options that the kernel is compiled with for a config.
+    """Return the constants and options that the kernel is compiled with for a config.
 
-    Triton's defaults stand where the config states nothing; with blocks of scales vLLM cuts `BLOCK_SIZE_K` to a block.
+    Triton's defaults replace missing values. With blocks of scales, vLLM limits `BLOCK_SIZE_K` to a block.
     """
     config = {"num_warps": 4, "num_stages": 3, **tiles}
     config.pop("SPLIT_K", None)

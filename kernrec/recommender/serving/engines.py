@@ -1,4 +1,4 @@
-"""The files of tuned configs that vLLM and SGLang look for: their names, and where each is read from.
+"""Derive the names and locations of the tuned files that vLLM and SGLang look for.
 
 The rules are those of vLLM 0.33.0 (`fused_moe.py`, `fp8_utils.py`, `mamba_ssm.py`, `lora/ops/triton_ops/utils.py`) and
 SGLang 0.5.23 (`fused_moe_triton_config.py`, `fp8_kernel.py`, `lora_tuning_config.py`).
@@ -18,11 +18,11 @@ from kernrec.util.light_dataclass import dataclass
 
 ENGINES = ("vllm", "sglang")
 _LEAST_REFINED = 32
-"""vLLM divides blocks of scales that do not fit a rank, down to this size."""
+"""Smallest block size to which vLLM divides blocks of scales that do not fit a rank."""
 
 
 class Kind(StrEnum):
-    """The kernel that a file is for."""
+    """Kernel that a file is for."""
 
     EXPERTS = "experts"
     BLOCK_GEMM = "fp8 block product"
@@ -32,32 +32,32 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Deployment:
-    """How a model is served."""
+    """Deployment of a model: engine, GPU and parallelism."""
 
     engine: str
-    """One of `ENGINES`."""
+    """Engine, one of `ENGINES`."""
     gpu: GPU
     tp: int = 1
     ep: int = 1
     triton: str = ""
-    """Release of Triton such as `3.6.0`: SGLang has a folder for each."""
+    """Release of Triton, such as `3.6.0`: SGLang has a folder for each."""
     lora_rank: int | None = None
     device: str = ""
-    """Name that the driver gives the card; empty: the catalog's."""
+    """Name of the GPU according to its driver; empty for the catalog's."""
 
     @property
     def device_name(self) -> str:
-        """The card's name as the engine has it in names of files."""
+        """Name of the GPU as the engine spells it in file names."""
         name = self.device or self.gpu.title
         return re.sub(r"[\s/]+", "_", name) if self.engine == "vllm" else name.replace(" ", "_")
 
 
 @dataclass(frozen=True)
 class ProductShape:
-    """A product that a file's configs are for, on one GPU."""
+    """Matmul that a file's configs are for, on one GPU."""
 
     rows: int
-    """Columns of the output, as rows of the weights."""
+    """Columns of the output, which are the rows of the weights."""
     depth: int
     experts: int = 1
     top: int = 1
@@ -65,41 +65,41 @@ class ProductShape:
 
 @dataclass(frozen=True)
 class StateShape:
-    """The state-space layers of one GPU."""
+    """State-space layers of one GPU."""
 
     heads: int
     width: int
-    """Of a head."""
+    """Width of a head."""
     state: int
-    """Numbers of the state for each of these."""
+    """State elements for each element of a head."""
     groups: int
     cache_dtype: str
-    """Of the state, `float32` or `float16`; the latter stands for bfloat16, too."""
+    """Data type of the state, `float32` or `float16`; the latter also represents bfloat16."""
 
 
 @dataclass(frozen=True)
 class TunedFile:
-    """A file that an engine looks for."""
+    """Tuned file that an engine looks for."""
 
     kind: Kind
     name: str
     layers: str
-    """The layers that read it."""
+    """Layers that read the file."""
     products: tuple[ProductShape, ...] = ()
-    """The products that run with its configs, one after the other."""
+    """Matmuls that run with the file's configs, one after another."""
     dtype: str | None = None
-    """The engine's word for a quantization in the name; None: it has none."""
+    """Name of the quantization in the file name; None if it has none."""
     quantization: Quantization = UNQUANTIZED
-    """Of the weights on one GPU: blocks and groups that do not fit it are divided."""
+    """Quantization of the weights on one GPU; blocks and groups that do not fit are divided."""
     from_folder: bool = True
-    """Whether a folder of the user is looked at, too, not the package alone."""
+    """Whether the engine also reads the file from a folder of the user."""
     note: str = ""
     state: StateShape | None = None
-    """The layers of a file of state-space layers."""
+    """State-space layers of the file."""
 
     @property
     def weights(self) -> str | None:
-        """How weights are stored, as `Quantization.kind`."""
+        """Storage of the weights, as `Quantization.kind`."""
         return self.quantization.kind
 
     @property
@@ -109,31 +109,31 @@ class TunedFile:
 
     @property
     def launches(self) -> int:
-        """Launches that run with its configs, one after the other; 0: kernrec does not predict them."""
+        """Number of launches that run with the file's configs; 0 if kernrec does not predict them."""
         return len(self.products) or int(self.state is not None)
 
     def entry(self, tokens: int) -> int:
-        """The entry for a number of tokens; of state-space layers it counts the heads of all of them."""
+        """Return the entry for a number of tokens; for state-space layers it is the number of heads of all tokens."""
         return tokens * (self.state.heads if self.state is not None else 1)
 
 
 def tuned_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
-    """The files that an engine looks for while it serves a model.
+    """Return the tuned files that an engine looks for when it serves a model.
 
     Raises:
-        UsageError: the model cannot be divided among so many GPUs.
+        UsageError: the model cannot be divided among this number of GPUs.
     """
     files = [*_expert_files(model, served), *_block_files(model, served)]
     return [*files, *_state_files(model, served), *_lora_files(model, served)]
 
 
 def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
-    """(experts, columns of half of an expert's first product) of one GPU.
+    """Return the experts of one GPU, and the columns of half of an expert's first matmul.
 
-    vLLM keeps experts whole where it distributes them; SGLang divides each among the `tp / ep` GPUs of its group.
+    vLLM keeps experts whole under expert parallelism. SGLang divides each among the `tp / ep` GPUs of its group.
 
     Raises:
-        UsageError: they cannot be divided so.
+        UsageError: the experts cannot be divided this way.
     """
     experts = model.experts
     assert experts is not None
@@ -155,7 +155,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
 
 
 def _divisors_near(size: int, gpus: int) -> str:
-    """The numbers of GPUs on both sides that divide a size, in words."""
+    """Return a text with the nearest numbers of GPUs that divide a size."""
     below = next(number for number in range(gpus, 0, -1) if size % number == 0)
     above = next((number for number in range(gpus, size + 1) if size % number == 0), None)
     return f"{below} does" if above is None else f"{below} and {above} do"
@@ -172,14 +172,14 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if dtype is None and model.dtype == "float32":
         dtype = "float32"
     if served.engine == "vllm" and dtype == "int8_w8a8":
-        dtype = None  # vLLM has no word for it in names
+        dtype = None  # vLLM has no name for it in file names
     if served.engine == "vllm" and block and (width % block[0] or (served.tp > 1 and width % block[1])):
         refined = math.gcd(*block, width, model.hidden)
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
     group, sglang = _group(model, width), served.engine == "sglang"
-    stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts the bytes of two weights each
+    stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts bytes of two weights
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
     top = model.experts.top + fused
@@ -192,7 +192,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
-    """Return the file that SGLang prefers for the second product of experts; None if there is none for a kernel."""
+    """Return the file that SGLang prefers for the second matmul of experts; None if there is none for a kernel."""
     if served.engine != "sglang" or file.kind is not Kind.EXPERTS:
         return None
     name, note = f"{file.name.removesuffix('.json')}_down.json", f"without it, {file.name} is read"
@@ -200,14 +200,14 @@ def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
 
 
 def reads_files(quantization: Quantization, engine: str) -> bool:
-    """Whether an engine has a kernel with tuned files for such weights."""
-    if quantization.method == "compressed-tensors" and engine == "sglang":  # its other groups are Marlin's alone
+    """Return whether an engine has a kernel with tuned files for these weights."""
+    if quantization.method == "compressed-tensors" and engine == "sglang":  # only Marlin runs its other groups
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
 
 
 def _group(model: ServedModel, width: int) -> int:
-    """Columns that share a scale on one GPU: both engines halve a group until both products have whole ones."""
+    """Return the columns that share a scale on one GPU; both engines halve a group until it divides both matmuls."""
     group = model.quantization.group
     while group and (width % group or model.hidden % group):
         group //= 2
@@ -219,7 +219,7 @@ def _group(model: ServedModel, width: int) -> int:
 
 
 def _named(name: str, served: Deployment) -> str:
-    """A name with the driver's spelling of the card; `ExpertLayer` has spaces where it has underscores, too."""
+    """Return a name with the driver's spelling of the GPU, because `ExpertLayer` replaces underscores with spaces."""
     device = served.device_name
     if served.engine == "vllm" and "H200" in device.split("_"):
         return name

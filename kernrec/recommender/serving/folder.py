@@ -1,8 +1,8 @@
-"""The predicted configs of an audit as a folder that the engine reads instead of its own files.
+"""Write the predicted configs of an audit to a folder that the engine reads instead of its own files.
 
-A file has an entry for every number of tokens that the engines' files have, for the engine takes the nearest one: where
-nothing is gained the entry is the engine's own default, so that a step of many tokens does not run what was chosen for
-few.
+A file has an entry for every number of tokens that the engines' files have, because the engine selects the nearest
+entry. Where nothing is gained, the entry is the engine's default. So a step of many tokens does not run a config that
+was selected for few.
 """
 
 import math
@@ -20,14 +20,14 @@ from kernrec.recommender.serving.verdict import Verdict, worth
 from kernrec.util.atomic_write import write_whole
 
 VARIABLES = {"vllm": "VLLM_TUNED_CONFIG_FOLDER", "sglang": "SGLANG_MOE_CONFIG_DIR"}
-"""By which an engine is told of a folder."""
+"""Environment variables that name the folder."""
 
 
 def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
-    """The entries of a file, by number of tokens; of state-space layers times the heads.
+    """Return the entries of a file, by number of tokens (times the heads for state-space layers).
 
-    The comparison with the nearest number of tokens, by their ratio, decides: its best config where that is worth it,
-    else the engine's default for that very number.
+    The comparison with the nearest number of tokens, by ratio, decides. Its best config is used if it is worth it.
+    Otherwise the entry is the engine's default for this number of tokens.
     """
     entries: dict[int, Tiles] = {}
     by_tokens = {made.tokens: made for made in audited.comparisons}
@@ -39,7 +39,7 @@ def entries_of(audited: AuditedFile, served: Deployment) -> dict[int, Tiles]:
 
 
 def relative_place(audited: AuditedFile, served: Deployment) -> str:
-    """Where a file goes, below the folder; a file that is read from the package alone has its place there."""
+    """Return the path of a file below the folder; a file read only from the package keeps its path there."""
     file = audited.file
     if not file.from_folder:
         return f"package/{FOLDERS[served.engine][file.kind]}/{file.name}"
@@ -49,10 +49,10 @@ def relative_place(audited: AuditedFile, served: Deployment) -> str:
 
 
 def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
-    """Writes a file for each one that is worth it; files under other names stay.
+    """Write each file that is worth it; files with other names stay.
 
     Returns:
-        The files, none where nothing is worth it: then no folder is made.
+        Paths of the files. If none is worth it, no folder is created.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -75,5 +75,5 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
 
 
 def setting(audit: ServingAudit, folder: Path) -> str:
-    """The line for a shell that tells the engine of the folder."""
+    """Return the shell command that makes the engine read the folder."""
     return f"export {VARIABLES[audit.served.engine]}={shlex.quote(str(folder.absolute()))}"

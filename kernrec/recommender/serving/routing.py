@@ -1,4 +1,4 @@
-"""Which tokens go to which experts, as the kernels get it: choices in the order of experts, in whole tiles of rows."""
+"""Route tokens to experts in the form that kernels take: choices ordered by expert, in whole tiles of rows."""
 
 import numpy as np
 
@@ -6,32 +6,32 @@ from kernrec.util.light_dataclass import dataclass
 
 _SEED = 20261126
 _APART = 4
-"""vLLM gives each choice a tile of its own where there are fewer choices than a quarter of the experts."""
+"""Ratio of experts to choices from which vLLM gives each choice its own tile."""
 
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """The choices of a step, on one GPU."""
+    """Expert choices of a step on one GPU."""
 
     order: np.ndarray
-    """Choices by expert, i32; each expert's are filled up to whole tiles with `choices`."""
+    """Choices ordered by expert, i32; `choices` pads each expert to whole tiles."""
     experts: np.ndarray
-    """The expert of each tile, i32."""
+    """Expert of each tile, i32."""
     choices: int
-    """How many choices the tokens have together, those of other GPUs included."""
+    """Number of choices of all tokens, including those for other GPUs."""
     apart: bool
-    """Whether each choice has a tile of its own, with no regard to the expert."""
+    """Whether each choice has its own tile, whatever its expert."""
 
 
 def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, apart_allowed: bool = False) -> Routing:
-    """Tokens that choose their experts at random, each as likely, the same at every call.
+    """Return the routing of tokens that choose their experts uniformly at random, equal in every call.
 
     Args:
-        tokens: in a step.
-        experts: of one GPU.
-        top: experts of a token, all different.
-        rows: of a tile.
-        ranks: GPUs among which the experts are distributed; the choices of other GPUs are left out.
+        tokens: number of tokens in a step.
+        experts: number of experts on one GPU.
+        top: number of different experts per token.
+        rows: rows of a tile.
+        ranks: number of GPUs that share the experts; choices for other GPUs are left out.
         apart_allowed: whether few choices get a tile each, as in vLLM.
     """
     total, choices = experts * ranks, tokens * top
@@ -41,7 +41,7 @@ def routed(tokens: int, experts: int, top: int, rows: int, *, ranks: int = 1, ap
     else:
         chosen = np.argpartition(draw.random((tokens, total)), top - 1, axis=1)[:, :top].reshape(-1)
     own = np.flatnonzero(chosen < experts)
-    if not len(own):  # one choice at least: a GPU without work has no config to compare
+    if not len(own):  # at least one choice: a GPU without work has no config to compare
         own, chosen = np.zeros(1, np.int64), np.zeros_like(chosen)
     apart = apart_allowed and ranks == 1 and choices * _APART <= experts
     if apart:

@@ -1,8 +1,8 @@
-"""Which tuned files an engine's releases bring: from the installed package, else from a table kept with kernrec.
+"""List the tuned files of an engine's releases, from the installed package or from a table in kernrec.
 
-`shipped_files.json` has the names for NVIDIA's cards in a few releases, with the day of the newest file of each;
-`tools/list_engine_files.py` writes it from wheels. Names are by kind and device, whose name is `*` in them, and by the
-releases that have them:
+`shipped_files.json` contains the names for NVIDIA GPUs in a few releases, with the date of each release's newest file.
+`tools/list_engine_files.py` writes it from wheels. Names are grouped by kind, device and the releases that have them;
+`*` replaces the device in each name:
 
     {"vllm": {"dates": {"0.33.0": "2026-11-01", "0.32.0": "2026-10-15"},
               "files": {"experts": {"NVIDIA_L40S": {"0.32.0 0.33.0": ["E=8,N=3584,device_name=*.json"]}}}}}
@@ -36,28 +36,28 @@ FOLDERS = {
         Kind.LORA: "kernels/ops/lora/dense/csgmv_configs",
     },
 }
-"""Where an installed package has its files, by kind."""
+"""Folders of the files in an installed package, by kind."""
 _DEVICE = re.compile(r"device(?:_name)?=([^,]+?)(?=,|(?:_down)?\.json$)")
 _TRITON = re.compile(r"triton_(\d+_\d+_\d+)/")
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """The files of one release of an engine."""
+    """Tuned files of one release of an engine."""
 
     engine: str
     version: str
     source: str
-    """Where the names are from, in words."""
+    """Description of where the names come from."""
     names: Mapping[Kind, frozenset[str]]
-    """Of each kind, names below its folder; SGLang's begin with `triton_3_6_0/`."""
+    """Names below the folder of each kind; SGLang's begin with `triton_3_6_0/`, for example."""
     folder: Path | None = None
-    """The installed package; None: the names are of the table."""
+    """Folder of the installed package; None if the names come from the table."""
 
     def place_of(self, kind: Kind, name: str, triton: str) -> tuple[str, bool]:
-        """(the shipped file that the engine reads, empty for none; whether it is of this release of Triton).
+        """Return the shipped file that the engine reads (empty for none), and whether it is for this release of Triton.
 
-        SGLang reads the file of another release of Triton where its own has none, the newest first.
+        If SGLang has no file for a release of Triton, it reads the file of another release, newest first.
         """
         names = self.names.get(kind, frozenset())
         if name in names:
@@ -69,26 +69,26 @@ class Shipped:
         return (max(others, key=lambda n: release(n)), False) if others else ("", False)
 
     def triton_folders(self) -> list[str]:
-        """Releases of Triton that experts have folders for, the oldest first."""
+        """Return the releases of Triton that have folders for experts, oldest first."""
         matches = {match[1] for name in self.names.get(Kind.EXPERTS, ()) if (match := _TRITON.match(name))}
         return sorted((m.replace("_", ".") for m in matches), key=numbers)
 
 
 def release(name: str) -> tuple[int, ...]:
-    """The release of Triton whose folder a name is in, for comparing; empty for none."""
+    """Return the release of Triton of a name's folder, for comparisons; empty for none."""
     match = _TRITON.match(name)
     return tuple(map(int, match[1].split("_"))) if match else ()
 
 
 def shipped_of(engine: str, wanted: str | None = None) -> Shipped:
-    """The files that a release of an engine brings.
+    """Return the tuned files of a release of an engine.
 
     Args:
         engine: `vllm` or `sglang`.
-        wanted: the release; None: the installed one, else the newest of the table.
+        wanted: the release; None for the installed one, else the newest of the table.
 
     Raises:
-        UsageError: that release is neither installed nor in the table.
+        UsageError: the release is neither installed nor in the table.
     """
     installed = installed_package(engine)
     if installed is not None and wanted in (None, installed[1]):
@@ -113,12 +113,12 @@ def _of_release(devices: Mapping[str, Mapping[str, Sequence[str]]], wanted: str)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """A release such as 3.10.0, for comparing; a part that is no number counts as 0."""
+    """Return a release such as 3.10.0 as numbers, for comparisons; a part that is not a number counts as 0."""
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
 
 
 def installed_package(engine: str) -> tuple[Path, str] | None:
-    """(folder, release) of an installed engine, found without importing it."""
+    """Return folder and release of an installed engine without importing it; None if it is not installed."""
     try:
         spec, number = importlib.util.find_spec(engine), version(engine)
     except (ImportError, ValueError, PackageNotFoundError):
@@ -128,23 +128,23 @@ def installed_package(engine: str) -> tuple[Path, str] | None:
 
 
 def names_below(folder: Path) -> Iterable[str]:
-    """Names of the files of a folder, with folders of releases of Triton."""
+    """Return the names of a folder's files, including folders of Triton releases."""
     return (path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
 
 
 @cache
 def table() -> Mapping[str, Mapping[str, Any]]:
-    """The table of names that is kept with kernrec, by engine and release."""
+    """Return kernrec's table of names, by engine and release."""
     document: Mapping[str, Mapping[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return document
 
 
 def divided(name: str) -> tuple[str, str] | None:
-    """(device, name with `*` in its place); None for a name without one."""
+    """Return the device, and the name with `*` in its place; None for a name without a device."""
     match = _DEVICE.search(name)
     return (match[1], name[: match.start(1)] + "*" + name[match.end(1) :]) if match else None
 
 
 def whole(name: str, device: str) -> str:
-    """The name that `divided` gave."""
+    """Return the original name from the results of `divided`."""
     return name.replace("*", device, 1)

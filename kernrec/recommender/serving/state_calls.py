@@ -1,7 +1,7 @@
-"""The step of state-space layers for one token of each sequence, as vLLM launches its own kernel with a file's configs.
+"""Build the launch of vLLM's kernel for one token per sequence of state-space layers, with a file's configs.
 
-Its arguments are those of vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`), without speculative decoding, and with the
-state rounded to the nearest.
+The arguments are those of vLLM 0.33.0 (`mamba_ssm.py`, `mamba_mixer2.py`), without speculative decoding and with the
+state rounded to the nearest value.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,18 @@ _NONE = {"python": "None"}
 
 
 def state_call(shape: StateShape, batch: int, tiles: Sequence[Tiles], path: Path, own: str) -> TritonCall:
-    """The launch for one token of each of `batch` sequences, whose states lie in the cache one after the other.
+    """Return the launch for one token of each of `batch` sequences, whose states are contiguous in the cache.
 
     Args:
-        tiles: the constants and options of each config.
-        path: the file of the kernel.
-        own: the kernel, `module:function`.
+        shape: sizes of the layers.
+        batch: number of sequences.
+        tiles: constants and options of each config.
+        path: file of the kernel.
+        own: the kernel as `module:function`.
     """
     heads, width, state = shape.heads, shape.width, shape.state
-    mixed = heads * width + 2 * shape.groups * state  # what the convolution before it gives for a token
-    sequences = np.arange(1, batch + 1, dtype=np.int32)  # 0 is the entry of no sequence
+    mixed = heads * width + 2 * shape.groups * state  # output of the preceding convolution per token
+    sequences = np.arange(1, batch + 1, dtype=np.int32)  # entry 0 belongs to no sequence
     of_tokens = {"dtype": "bf16", "shape": [batch, mixed]}
     of_heads = {"dtype": "bf16", "shape": [heads]}
     cache = {"float32": "f32", "float16": "bf16"}[shape.cache_dtype]

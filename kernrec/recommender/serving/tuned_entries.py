@@ -1,7 +1,7 @@
-"""The entries of one tuned file of vLLM or SGLang, each judged for a GPU: can it run there, and was it made for it?
+"""Judge each entry of a tuned vLLM or SGLang file for a GPU: whether it can run, and which GPU it was tuned for.
 
-Times are not predicted here, because a file's name does not state all sizes of its layer: an audit of the model does
-that (`audit.serve_audit`). An entry is wrong if its tiles do not fit the GPU or cannot be compiled.
+Times are not predicted here, because the file's name does not state all sizes of its layer. Use `audit.serve_audit`
+with the model for times. An entry is wrong if its tiles do not fit the GPU or cannot be compiled.
 """
 
 import re
@@ -29,7 +29,7 @@ _MOST_WARPS = 32
 
 
 class Judgment(StrEnum):
-    """What is known of an entry."""
+    """Judgment of an entry."""
 
     WRONG = "cannot run"
     OTHER_GPU = "tuned for another GPU"
@@ -38,29 +38,29 @@ class Judgment(StrEnum):
 
 @dataclass(frozen=True)
 class JudgedEntry:
-    """An entry of a tuned file."""
+    """Entry of a tuned file."""
 
     tokens: int
     config: Mapping[str, int]
     judgment: Judgment
     reason: str
-    """Why it cannot run, or which GPU it was tuned for; else empty."""
+    """Reason why it cannot run, or the GPU it was tuned for; else empty."""
 
 
 @dataclass(frozen=True)
 class JudgedFile:
-    """A tuned file and its entries."""
+    """Tuned file with its judged entries."""
 
     name: str
     gpu: GPU
     tuned_for: str
-    """The driver's name of the GPU in the file's name; empty if the name has none."""
+    """GPU in the file's name, as its driver names it; empty if the name has none."""
     triton: str
-    """The release of Triton in the file or its folder; empty if neither states one."""
+    """Release of Triton in the file or its folder; empty if neither states one."""
     entries: tuple[JudgedEntry, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         entries = [
             {"tokens": e.tokens, "config": dict(e.config), "judgment": e.judgment.value, "reason": e.reason or None}
             for e in self.entries
@@ -70,7 +70,7 @@ class JudgedFile:
 
 
 def is_tuned_file(place: str) -> bool:
-    """Return whether a path is a JSON file that is no model's config: it has numbers of tokens or an engine's name."""
+    """Return whether a path is a tuned file, judged by its name, and not a model's config."""
     path = Path(place)
     return path.is_file() and path.name != "config.json" and _NAME.fullmatch(path.name) is not None
 
@@ -79,7 +79,7 @@ def judge_file(path: Path, gpu: GPU) -> JudgedFile:
     """Judge each entry of a tuned file.
 
     Raises:
-        UsageError: the file cannot be read, or is no such file.
+        UsageError: the file cannot be read, or is not a tuned file.
     """
     text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
     configs, version = read_moe_configs(text, str(path))
@@ -107,7 +107,7 @@ def _judged(
 
 
 def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]) -> Iterator[str]:
-    """Yield why a GPU cannot run a config."""
+    """Yield the reasons why a GPU cannot run a config."""
     for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_ctas"):
         value = config.get(name, 1)
         if value & (value - 1):
@@ -129,7 +129,7 @@ def _reasons(config: Mapping[str, int], gpu: GPU, element: int, block: list[int]
 
 
 def _is_gpu(device: str, gpu: GPU) -> bool:
-    """Whether a driver's name is that of a GPU."""
+    """Return whether a driver's name belongs to a GPU."""
     try:
         return find_gpu(device).name == gpu.name
     except UsageError:

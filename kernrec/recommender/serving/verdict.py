@@ -1,4 +1,4 @@
-"""Advice on a missing file, by the gain that its configs promise."""
+"""Derive the advice on a missing file from the gain that its configs promise."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.serving.compared import Comparison
 
 NOTHING = 1.03
-"""A gain below this is none: users measured -3 to +3 % of noise between equal configs (vLLM's issue 44688)."""
+"""Gain that counts as none: users measured -3 to +3 % noise between equal configs (vLLM's issue 44688)."""
 LITTLE = 1.05
-"""Only a gain whose upper end is below this is advised to leave."""
+"""Upper end of a gain below which the advice is to leave the file out."""
 
 
 class Verdict(StrEnum):
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 def worth(made: "Comparison") -> Verdict:
-    """Return whether the best config is worth it for a number of tokens: the advice follows from the interval."""
+    """Return whether the best config is worth it for a number of tokens, judged by the interval of its gain."""
     low, high = made.interval
     if low > 1.0 and made.ratio > NOTHING:
         return Verdict.WRITE
@@ -33,11 +33,11 @@ def worth(made: "Comparison") -> Verdict:
 
 
 def verdict_of(missing: bool, taken: str, made: "Sequence[Comparison]") -> Verdict:
-    """The advice on a file, for all numbers of tokens together.
+    """Return the advice on a file, for all numbers of tokens together.
 
     Args:
-        missing: whether the engine lacks it.
-        taken: the other kernel that the engine takes; empty for none.
+        missing: whether the engine lacks the file.
+        taken: other kernel that the engine runs; empty for none.
         made: the comparisons.
     """
     if not missing:
