@@ -1,1 +1,1 @@
-"""A user's own kernel: which configs to profile, and the ranking of its launch configurations."""
+"""Analyze a user's kernel: select configs to profile, and rank its launch configurations."""

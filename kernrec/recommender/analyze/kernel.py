@@ -1,9 +1,7 @@
-"""Analyzing a user's kernel on a problem and a GPU: its configs are profiled, then the recommender answers.
+"""Analyze a user's kernel on a problem and a GPU: profile its configs, then recommend.
 
-Of a large space only those configs are profiled that may be among the best (`promising`).
-
-Profiles are stored in the user's database and reused: by a second analysis, after an interruption, and by
-`kernrec recommend --kernel`.
+In a large space, only configs that may be among the best are profiled (`promising`). Profiles are stored in the user's
+database. A second analysis, an analysis after an interruption, and `kernrec recommend --kernel` reuse them.
 """
 
 import time
@@ -33,17 +31,17 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Analysis:
-    """A recommendation, and how many configs were profiled for it."""
+    """Recommendation, and the number of configs that were profiled for it."""
 
     recommendation: Recommendation
     profiled: int
-    """Configs that were compiled and emulated now."""
+    """Number of configs that this analysis compiled and emulated."""
     cached: int
-    """Configs whose profile the database had."""
+    """Number of configs whose profile was in the database."""
     failures: tuple[ProfileFailure, ...]
-    """Configs that have no profile, with the reason."""
+    """Configs without a profile, with the reason."""
     left_out: int
-    """Configs of a large space that were not profiled, as they are expected not to be among the best."""
+    """Number of configs of a large space that were not profiled, because they are unlikely to be among the best."""
     seconds: float
 
     def __repr__(self) -> str:
@@ -56,21 +54,21 @@ class Analysis:
         return self.recommendation._repr_html_()
 
     def to_arrow(self) -> Any:
-        """The choices as a `pyarrow.Table`, as of a `Recommendation`."""
+        """Return the recommendations as a `pyarrow.Table`, like `Recommendation.to_arrow`."""
         return self.recommendation.to_arrow()
 
     @property
     def failed(self) -> tuple[ProfileFailure, ...]:
-        """Configs that have no profile, with the reason, under the name that JSON has."""
+        """Configs without a profile, with the reason, under the JSON name."""
         return self.failures
 
     @property
     def analysis_s(self) -> float:
-        """Seconds that it took."""
+        """Duration of the analysis in seconds."""
         return self.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         return {
             **self.recommendation.as_dict(),
             "profiled": self.profiled,
@@ -89,7 +87,15 @@ def analyze(
     query: Query | None = None,
     options: ProfilingOptions | None = None,
 ) -> Analysis:
-    """Profiles the configs that are not profiled yet, and recommends. An interruption loses no profile.
+    """Profile the configs without a profile, then recommend; an interruption loses no profile.
+
+    Args:
+        kernel: the user's kernel.
+        problem: the problem.
+        gpu: the GPU.
+        database: database for the profiles; created if it does not exist.
+        query: objective, bounds and operating point.
+        options: options of profiling.
 
     Raises:
         UsageError: no config can run the problem, or the spec does not fit the source.
@@ -114,7 +120,7 @@ def analyze(
     profiled = np.array([variants.keys[number] in stored for number in variants.index[rows].tolist()], dtype=bool)
     if options.whole or options.only is not None or len(rows) <= LARGE:
         missing = [space.config(row) for row in rows[~profiled].tolist()]
-        # A config that has a profile has not failed: with one, the source is not wrong.
+        # An existing profile shows that the source is correct, so failing configs do not end the analysis.
         failures = profiler.profile(missing, not profiled.any(), options.report_of(len(missing)))
         left_out = 0
     else:
@@ -123,10 +129,10 @@ def analyze(
             failures, left_out = profile_promising(lasting, gpu, query, part)
     before = int(profiled.sum())
     made = len(rows) - before - len(failures) - left_out
-    if before and not made:  # else the kernel was stored with its profiles
+    if before and not made:  # otherwise the kernel was stored with its profiles
         with Database.open(database, read_only=False) as opened:
             opened.add_kernel(kernel, problem)
-    with Database.open(database):  # open once for all that the answer reads
+    with Database.open(database):  # keep it open while the answer reads it
         recommender = Recommender(answering_with(database))
         if not recommender.context.find_profiles(kernel, problem, gpu):
             raise profiler.why_none(failures[0])
@@ -135,7 +141,7 @@ def analyze(
 
 
 def check_tunables_used(kernel: Kernel) -> None:
-    """Raises `UsageError` for a tunable that nothing depends on: its name in the source is likely another."""
+    """Raise `UsageError` for a tunable without effect, which probably has another name in the source."""
     mentioned = {name for expression in _expressions(kernel) for name in expression.names}
     unused = unused_macros(kernel)
     for tunable in kernel.tunables:

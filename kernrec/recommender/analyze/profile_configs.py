@@ -1,6 +1,6 @@
-"""Profiling configs of a user's kernel into a database, some at a time, and why none could be profiled.
+"""Profile configs of a user's kernel into a database, and explain failures.
 
-Compilers and the emulator are imported where a config has no profile yet.
+Compilers and the emulator are imported only if a config has no profile yet.
 """
 
 import time
@@ -27,48 +27,49 @@ if TYPE_CHECKING:
 _SAVE_S = 10.0
 _SAVE_ROWS = 500
 _HOPELESS = 24
-"""So many configs failed, and none did not: the source is wrong, not the configs."""
+"""Number of failed configs, without any success, that shows that the source is wrong."""
 _STOPPED = 2
-"""The same of configs at which the limits ended the compiler: each takes minutes."""
+"""Number of configs with a stopped compiler that ends profiling, because each takes minutes."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many configs are done, of how many; of a large space: of how many at most, 0 for an unknown total."""
+"""Callback for the number of finished configs and the total. In a large space the total is an upper bound, or 0 if
+unknown."""
 
 Profiles = Callable[[Kernel, Sequence[Config], ProfileTarget], Iterator["Outcome"]]
-"""Configs to their outcomes, as `profile_configs`."""
+"""Function that maps configs to outcomes, like `profile_configs`."""
 
 
 @dataclass(frozen=True)
 class ProfilingOptions:
-    """How the configs of a kernel are profiled."""
+    """Options for profiling the configs of a kernel."""
 
     folder: Path | None = None
-    """Where the spec's files are; None where it names none."""
+    """Folder of the spec's files; None if it names none."""
     processes: int = 2
     budget: int = BLOCK_BUDGET
-    """Instructions that a block may execute before it is given up."""
+    """Maximum number of instructions that a block may execute."""
     only: Sequence[Config] | None = None
-    """The configs to profile, in this order; None for every valid one."""
+    """Configs to profile, in this order; None for every valid config."""
     whole: bool = False
-    """Whether every config of a large space is profiled, not only those that may be among the best."""
+    """Whether to profile every config of a large space, not only those that may be among the best."""
     progress: Progress | None = None
     first_front: Callable[[Recommendation, int], None] | None = None
-    """Called once while a large space is profiled: with an answer, and from how many configs it is."""
+    """Callback, called once while a large space is profiled, for an answer and the number of configs behind it."""
     profiles: Profiles | None = None
-    """Compiles and emulates configs; None: `processes` of this machine do."""
+    """Function that compiles and emulates configs; None to use `processes` on this machine."""
 
     def __post_init__(self) -> None:
         if self.processes < 1 or self.budget < 1:
             raise UsageError(f"processes and budget are {self.processes} and {self.budget}; at least 1 is accepted")
 
     def report_of(self, total: int, before: int = 0) -> Callable[[int], None]:
-        """Reports the progress of profiling some configs, after `before` others."""
+        """Return a callback that reports the progress of profiling `total` configs, after `before` others."""
         return lambda done: None if self.progress is None else self.progress(before + done, total)
 
 
 @dataclass(frozen=True)
 class ConfigProfiler:
-    """Profiles configs of one kernel on one problem into a database."""
+    """Profiler of configs of one kernel on one problem, which writes to a database."""
 
     kernel: Kernel
     target: ProfileTarget
@@ -77,7 +78,7 @@ class ConfigProfiler:
 
     @contextmanager
     def with_lasting_processes(self) -> "Iterator[ConfigProfiler]":
-        """The same with processes that are started once, and end with the block: for profiling in many parts."""
+        """Yield a copy with processes that end with the block, to profile in many parts."""
         if self.options.profiles is not None:
             yield self
             return
@@ -87,18 +88,18 @@ class ConfigProfiler:
             yield replace(self, options=replace(self.options, profiles=profiles_with(processors)))
 
     def stored_variants(self) -> set[str]:
-        """The variants whose profiles the user made and the database has; it is made where there is none."""
+        """Return the variants with profiles that the user made; create the database if it does not exist."""
         with Database.open(self.database, read_only=False, create=True) as opened:
             tables = opened.profiles(self.kernel.name, self.kernel.hash, self.target.sm, own=True).values()
         return {key for table in tables for key in table.variant_keys}
 
     def profile(self, configs: Sequence[Config], hopeless: bool, report: Callable[[int], None]) -> list[ProfileFailure]:
-        """The configs that have no profile, with the reason; the others are in the database.
+        """Profile configs into the database, and return those without a profile, with the reason.
 
         Args:
-            configs: to be profiled; rows are stored some at a time.
-            hopeless: whether to end where the first ones all fail.
-            report: called with how many are done.
+            configs: configs to profile; rows are stored in batches.
+            hopeless: whether to stop if the first configs all fail.
+            report: called with the number of finished configs.
 
         Raises:
             KernrecError: the first `_HOPELESS` configs all failed, or the first `_STOPPED` had to be stopped.
@@ -136,7 +137,7 @@ class ConfigProfiler:
         return failures
 
     def why_none(self, failure: ProfileFailure) -> KernrecError:
-        """The error where no config has a profile: `CompileError` for the source, `UsageError` for wrong arguments."""
+        """Return the error without any profile: `CompileError` for the source, `UsageError` for wrong arguments."""
         if failure.stopped:
             return KernrecError(failure.message)
         from kernrec.compile.pool import compile_many
@@ -147,9 +148,9 @@ class ConfigProfiler:
         kernel, problem, sm = self.kernel, self.target.problem, self.target.sm
         try:
             job = compile_job_for(kernel, failure.config, problem, sm)
-            if job.triton is not None:  # which runs the user's code: in worker processes only
+            if job.triton is not None:  # runs the user's code, which only worker processes may do
                 return KernrecError(f"{config_text(failure.config)}: {failure.message}")
-            ((_, compiled),) = compile_many([job], processes=1)  # as a rule from the cache
+            ((_, compiled),) = compile_many([job], processes=1)  # usually cached
             if isinstance(compiled, CompileError):
                 raise compiled
             module = parse(compiled.ptx)
@@ -163,7 +164,7 @@ class ConfigProfiler:
 
 
 def profiles_with(processors: "Processors | int") -> Profiles:
-    """Profiling with some processors: from samples of blocks, or from probes where the spec has them."""
+    """Return a function that profiles with these processes, from samples of blocks or from the spec's probes."""
 
     def profiles(kernel: Kernel, configs: Sequence[Config], target: ProfileTarget) -> "Iterator[Outcome]":
         if kernel.sampled:

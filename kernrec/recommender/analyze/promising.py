@@ -1,8 +1,8 @@
-"""Profiling a large space: the configs that may be among the best, chosen by what is predicted of those profiled.
+"""Profile a large space: use predictions of profiled configs to select further promising ones.
 
-    some at random -> predicted time and energy -> which others may be better (`PartialSearch`) -> profiled -> ...
+    some at random -> predicted time and energy -> which others may be better (`PartialSearch`) -> profile -> ...
 
-It ends when no other config is expected to be better than the best by more than a margin.
+The search ends when no other config is expected to beat the best by more than a margin.
 """
 
 import numpy as np
@@ -19,26 +19,26 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LARGE = 10_000
-"""Configs from which on a space is large; of smaller ones all are profiled."""
+"""Number of configs from which a space is large; in smaller spaces all configs are profiled."""
 
 
 @dataclass(frozen=True)
 class PartOfSpace:
-    """The C configs of a space that can run a problem."""
+    """Configs of a space that can run a problem; C is their number."""
 
     space: Space
     rows: Array
     """Rows of the space, ascending, (C,)."""
     variants: Array
-    """The variant of each, (C,): configs of one variant are profiled together."""
+    """Variant of each config, (C,); configs of one variant are profiled together."""
     profiled: Array
-    """Whether each has a profile, bool (C,)."""
+    """Whether each config has a profile, bool (C,)."""
 
 
 def profile_promising(
     profiler: ConfigProfiler, gpu: GPU, query: Query, part: PartOfSpace
 ) -> tuple[list[ProfileFailure], int]:
-    """(configs that have no profile with the reason, how many were left out).
+    """Profile promising configs, and return the failures with reasons and the number of configs left out.
 
     Raises:
         KernrecError: scikit-learn is missing, or the first configs all failed.
@@ -66,7 +66,7 @@ def profile_promising(
 
 
 def _costs(profiler: ConfigProfiler, gpu: GPU, query: Query, rows: Array) -> Array:
-    """Time in s and energy in J of the configs in these rows, (C, 2); NaN where nothing is predicted."""
+    """Return time in s and energy in J of the configs in these rows, (C, 2); NaN without a prediction."""
     kernel, problem = profiler.kernel, profiler.target.problem
     costs = np.full((len(rows), 2), np.nan)
     recommender = Recommender([profiler.database])

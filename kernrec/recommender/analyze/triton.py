@@ -1,4 +1,4 @@
-"""Analyzing a Triton function from Python: the function, or `kernels.py:matmul`, with its arguments as values."""
+"""Analyze a Triton function from Python: the function or `kernels.py:matmul`, with its arguments as values."""
 
 import hashlib
 import inspect
@@ -21,7 +21,7 @@ from kernrec.recommender.request import Query
 from kernrec.util.atomic_write import write_whole
 
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64")
-"""Types of arrays whose values may decide what a kernel reads."""
+"""Types of arrays whose values may determine what a kernel reads."""
 
 Grid = str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
@@ -34,20 +34,20 @@ def analyze_triton(
     configs: Sequence[Mapping[str, Any]] | None = None,
     query: Query | None = None,
 ) -> Analysis:
-    """Profiles the configs of a Triton function on one call, and recommends.
+    """Profile the configs of a Triton function on one call, and recommend.
 
     Args:
-        function: decorated with `@triton.jit` (and perhaps autotuned), or the text `kernels.py:matmul`, or
-            `package.kernels:matmul` of what is installed.
-        gpu: the GPU, as people call it.
-        arguments: by parameter: numbers; arrays or tensors of NumPy or torch, or anything else with `dtype` and
-            `shape`. Of integer arrays the values count, for addresses may depend on them; of others they do not.
-        grid: as a launch of Triton takes it.
-        configs: tables of meta-parameters and compiler's options; None: those of the autotuner.
-        query: the Pareto front by default.
+        function: function decorated with `@triton.jit` (possibly autotuned), or the text `kernels.py:matmul`, or
+            `package.kernels:matmul` for an installed package.
+        gpu: name of the GPU.
+        arguments: values by parameter: numbers, NumPy or torch arrays, or any object with `dtype` and `shape`. Values
+            of integer arrays are used, because addresses may depend on them; other arrays need no values.
+        grid: grid in the form of a Triton launch.
+        configs: tables of meta-parameters and compiler options; None for the autotuner's configs.
+        query: the query; by default the Pareto front.
 
     Raises:
-        UsageError: a function that is not `@triton.jit`, or arguments, grid or configs that do not fit.
+        UsageError: the function lacks `@triton.jit`, or arguments, grid or configs do not fit.
         KernrecError: Triton is not installed, or no config could be profiled.
     """
     decorated, module = None, ""
@@ -65,15 +65,15 @@ def analyze_triton(
 
 
 def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) -> Analysis:
-    """Profiles the configs of a call, and recommends.
+    """Profile the configs of a call, and recommend.
 
     Args:
-        call: a call, or the .toml file of one that names its function.
-        gpu: the GPU, as people call it.
-        query: the Pareto front by default.
+        call: a call, or its .toml file, which names the function.
+        gpu: name of the GPU.
+        query: the query; by default the Pareto front.
 
     Raises:
-        UsageError: what the call says does not fit the function, or is not kept, as the message says.
+        UsageError: the call does not fit the function, or a value is not accepted.
         KernrecError: Triton is not installed, or no config could be profiled.
     """
     if isinstance(call, Path):
@@ -84,10 +84,10 @@ def analyze_call(call: TritonCall | Path, gpu: str, query: Query | None = None) 
 
 
 def source_file(function: Any) -> tuple[Path, str]:
-    """(the file, the name) of a function that `@triton.jit` made, below its other decorators.
+    """Return file and name of a function with `@triton.jit`, below its other decorators.
 
     Raises:
-        UsageError: it is not such a function.
+        UsageError: the function has no `@triton.jit`.
     """
     inner = function
     while hasattr(inner, "fn"):
@@ -99,9 +99,9 @@ def source_file(function: Any) -> tuple[Path, str]:
 
 
 def argument(value: Any) -> Any:
-    """An argument as a call describes it; the values of an integer array are written to a file of the user's cache.
+    """Return an argument in the form of a call; write values of integer arrays to the user's cache.
 
-    Integers of 8 bits are weights and not indices: their values do not count.
+    Integers of 8 bits are weights, not indices, so their values are not used.
     """
     if value is None or isinstance(value, str | int | float | Mapping):
         return value
@@ -115,7 +115,7 @@ def argument(value: Any) -> Any:
 
 
 def kept_values(array: np.ndarray) -> Path:
-    """The file of the user's cache with the values of an array, named by its content."""
+    """Return the cache file with the values of an array, named by its content."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     file = paths.cache() / "triton" / f"{hashlib.sha256(buffer.getvalue()).hexdigest()}.npy"

@@ -1,1 +1,1 @@
-"""The cost of each candidate: prior, model correction and measured rows made into one."""
+"""Estimate the cost of each candidate from the analytical model, trained models and measurements."""

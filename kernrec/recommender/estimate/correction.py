@@ -1,11 +1,10 @@
-"""Learned estimates: the prior corrected by a model of measurements, where one was trained.
+"""Learned estimates: correct the analytical model with a trained model of measurements.
 
-scope      the training data of a model decide how wide its intervals are: those of problems, GPUs or kernels that were
-           held out
-scored     the candidates that the prior finds fastest and most frugal; trees for more would take too long
-the rest   put on the scale of those scored, so that a prior that is too low does not rank them first
-adapted    where some configs were measured on this very GPU and problem, the model's error there corrects the
-           others at once, in scale and in shape (`model.learn.adaptation`), with nothing trained again
+scope      the training data determine the width of the intervals: errors on held-out problems, GPUs or kernels
+scored     the candidates with the lowest predicted latency or energy; trees for more would take too long
+the rest   scaled like the scored candidates, so that optimistic predictions do not rank them first
+adapted    if configs were measured on this GPU and problem, the model's error on them corrects the others without
+           training, in scale and in shape (`model.learn.adaptation`)
 """
 
 import math
@@ -45,35 +44,36 @@ from kernrec.util.note import Note
 Array = np.ndarray
 
 SCORED = 64
-"""Candidates that the trees are asked about."""
+"""Maximum number of candidates that the trees evaluate."""
 
 FEWEST, MOST = 5, 64
-"""Measurements of a problem from which on its other configs are adapted, and how many are used at most."""
+"""Minimum number of a problem's measurements for adaptation, and the maximum number used."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with its name and the part of its card about its training data."""
+    """Trained model with its name and a description of its training data."""
 
     model: Model
     name: str
     training: Mapping[str, Any]
     shipped: bool = False
-    """Whether it came with kernrec, not from the user's own training."""
+    """Whether the model ships with kernrec, instead of being trained by the user."""
 
     @property
     def summary(self) -> str:
-        """Its training data, in words."""
+        """Description of the training data."""
         rows, problems = self.training["rows"], problem_count(self.training)
         configs = f"{rows} configs of {problems} problem{'s' * (problems != 1)} on {', '.join(self.model.gpus)}"
         recorded = f", recorded by others: {self.training['recorded']}" if "recorded" in self.training else ""
         return f"{configs}{recorded}" + (" (ships with kernrec)" if self.shipped else "")
 
     def scope(self, gpu: GPU, kernel: Kernel, dtype: str) -> "ModelScope | None":
-        """The model applied to a kernel of a data type on a GPU; None where it does not apply.
+        """Return the model for a kernel of a data type on a GPU; None if it does not apply.
 
-        To a kernel or a GPU that it was not trained on it applies only where models of others were better than the
-        prior: on each kernel that was held out, on the GPUs that were.
+        To an unknown kernel or GPU, it applies only if models trained without it beat the analytical model on each
+        held-out
+        kernel, or on the held-out GPUs.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -84,33 +84,33 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class ModelScope:
-    """A model applied to a kernel on a GPU."""
+    """Model applied to a kernel on a GPU."""
 
     trained: TrainedModel
     gpu: str
     kernel: str
     dtype: str
     gpu_known: bool
-    """Whether it was trained on this GPU."""
+    """Whether the model was trained on this GPU."""
     kernel_known: bool
-    """Whether it was trained on this kernel, source and all."""
+    """Whether the model was trained on this kernel with this source."""
     adapted_to: int = 0
-    """Configs measured on this very GPU and problem that its estimates were adapted to."""
+    """Number of configs measured on this GPU and problem that the estimates were adapted to."""
     beneath: "ModelScope | None" = None
-    """The model that corrects the prior before this one does."""
+    """Model that corrects the analytical model before this one."""
     row_kind: str = ""
-    """The kind of rows of the problem (`model.learn.row_kind`); empty where the kernel tells none apart."""
+    """Kind of rows of the problem (`model.learn.row_kind`); empty if the kernel has only one kind."""
 
     def __repr__(self) -> str:
         return f"<ModelScope {self.kernel} on {self.gpu}: {self.note}>"
 
     def after(self, measured: int) -> "ModelScope":
-        """The same, where so many configs were measured on this GPU and problem; a few do not adapt it."""
+        """Return the scope after `measured` measurements on this GPU and problem; too few do not adapt it."""
         adapted_to = min(measured, MOST) if measured >= FEWEST else 0
         return self if adapted_to == self.adapted_to else replace(self, adapted_to=adapted_to)
 
     def on_rows(self, kind: str) -> "ModelScope":
-        """The same on a problem with this kind of rows."""
+        """Return the scope for a problem with this kind of rows."""
         if kind == self.row_kind:
             return self
         if (scope := self._by_rows.get(kind)) is None:
@@ -123,11 +123,11 @@ class ModelScope:
 
     @property
     def model(self) -> Model:
-        """The model itself."""
+        """Model without its training data."""
         return self.trained.model
 
     def interval(self, quantity: str) -> Interval:
-        """The interval of `latency` or `energy` on problems that were not measured: the widest that applies."""
+        """Return the interval of `latency` or `energy` on unmeasured problems: the widest that applies."""
         if (interval := self._intervals.get(quantity)) is None:
             gpu = self.gpu if self.gpu_known else None
             interval = interval_of(self.model, quantity, gpu, self.dtype, self.kernel_known, self.row_kind)
@@ -140,7 +140,7 @@ class ModelScope:
 
     @property
     def note(self) -> Note:
-        """The note on the model under an answer."""
+        """Note on the model for an answer."""
         trained = self.trained
         text = f"source learned: model {trained.name}"
         corrects = "the analytical model"
@@ -159,7 +159,7 @@ class ModelScope:
         return Note(text, " ".join([*why, f"90 % interval from {basis}."]))
 
     def _cost_of_new_gpu(self) -> list[str]:
-        """Describe how good the model was on held-out GPUs and on those that it was trained on; empty if none were."""
+        """Describe the accuracy on held-out GPUs and on trained GPUs; return nothing if no GPU was held out."""
         scores = self.model.scores
         names = choice_score(""), transfer_score("GPU"), "efficiency@1", "median latency error"
         if not all(name in scores for name in names):
@@ -171,7 +171,7 @@ class ModelScope:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "name": self.trained.name,
             "kernel": self.kernel,
@@ -194,9 +194,17 @@ class ModelScope:
 def interval_of(
     model: Model, quantity: str, gpu: str | None, dtype: str, kernel_known: bool, row_kind: str = ""
 ) -> Interval:
-    """The widest interval that applies on problems that were not measured; gpu: None for one not trained on.
+    """Return the widest interval that applies to unmeasured problems.
 
-    A kind of rows, else a data type, that has an interval of its own on the GPU is given that one.
+    A kind of rows, or else a data type, with its own interval on the GPU uses this interval.
+
+    Args:
+        model: the model.
+        quantity: `latency` or `energy`.
+        gpu: name of the GPU; None if the model was not trained on it.
+        dtype: data type of the problem.
+        kernel_known: whether the model was trained on the kernel.
+        row_kind: kind of rows of the problem.
     """
     by_group = model.intervals.get(quantity, {})
     keys = [on_rows(gpu, dtype, row_kind), on_dtype(gpu, dtype), gpu, "*"] if gpu else ["*"]
@@ -210,26 +218,26 @@ def interval_of(
 
 @dataclass(frozen=True)
 class Correction:
-    """The predictions of a model for N of the candidates, which may be on several problems."""
+    """Predictions of a model for N candidates, which may belong to several problems."""
 
     scopes: Sequence[ModelScope]
-    """The model on each problem."""
+    """Model for each problem."""
     scored: Array
-    """Positions of the candidates that the model was asked about, ascending, (N,)."""
+    """Positions of the candidates that the model evaluated, ascending, (N,)."""
     features: Array
-    """(N, F)."""
+    """Features of these candidates, (N, F)."""
     ratios: Mapping[str, Array]
-    """log(expected / prior) by head (`latency`, `power`), each (N,)."""
+    """Logarithm of expected cost over the analytical model's, by head (`latency`, `power`), each (N,)."""
     distance: Array
-    """How far they lie outside of the training data, (N,)."""
+    """Distance of the candidates from the training data, (N,)."""
     starts: Sequence[int]
-    """Where the candidates of each problem begin, and how many there are."""
+    """Position of each problem's first candidate, then the total number of candidates."""
 
     @classmethod
     def of(
         cls, scope: ModelScope, prediction: Prediction, limited: LimitedCosts, scored: Array, starts: Sequence[int]
     ) -> "Correction":
-        """The model's answer about the candidates at positions `scored` of a prediction and its costs."""
+        """Return the model's predictions for the candidates at positions `scored`."""
         candidates, least = ModelCandidates(prediction, limited, scored), None
         if not (scope.gpu_known and (scope.beneath is None or scope.beneath.gpu_known)):
             least = least_log_ratio_of(prediction.table.gpu, candidates.quantities)
@@ -247,10 +255,11 @@ class Correction:
 
     @cached_property
     def factors(self) -> tuple[Array, Array, Array | None]:
-        """By what latency, energy and power of all candidates are multiplied, each (C,).
+        """Factors on latency, energy and power of all candidates, (C,) each.
 
-        Candidates that the model was not asked about get the scale of those of their problem. A model without measured
-        power says nothing new of it (None): energy remains the prior's power for the learned time.
+        Candidates that the model did not evaluate use the median factor of their problem. A model without measured
+        power
+        does not change the power (None). Energy is then the analytical model's power times the learned time.
         """
         latency_log, power_log = self.ratios["latency"], self.ratios.get("power")
         latency = self._factor(latency_log)
@@ -271,7 +280,7 @@ class Correction:
         return factors
 
     def correct(self, predicted: Costs) -> Costs:
-        """The model's estimates in place of the prior's, `predicted`."""
+        """Return the model's estimates for `predicted`, the estimates of the analytical model."""
         by_latency, by_energy, by_power = self.factors
         latency, energy, power_w = predicted.latency, predicted.energy, predicted.power_w
         latency = latency.learned(by_latency, self.scored, self._half_widths("latency"))
@@ -281,24 +290,24 @@ class Correction:
         return Costs(latency, energy, power_w * by_power)
 
     def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
-        """The expected latency and energy of `correct` from the prior's, (C,)."""
+        """Return the corrected expected latency and energy, (C,) each, as from `correct`."""
         by_latency, by_energy, _ = self.factors
         return latency_s * by_latency, energy_j * by_energy
 
     def _half_widths(self, quantity: str) -> Array:
-        """The logarithms of the factors of the model's intervals at `scored`, (N,)."""
+        """Return the logarithmic half-widths of the model's intervals at `scored`, (N,)."""
         widths = [scope.interval(quantity).width for scope in self.scopes]
         each = widths[0] if len(widths) == 1 else np.repeat(widths, np.diff(self.scored.searchsorted(self.starts)))
         return half_width_at(each, self.distance)
 
     def adapted(self, predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]) -> Costs:
-        """Corrected costs in the light of what was measured on this GPU and problem.
+        """Return corrected costs, adapted to the measurements on this GPU and problem.
 
-        Fewer than `FEWEST` measurements are left to the common scale, which `costs.with_measured` finds.
+        With fewer than `FEWEST` measurements, only the common scale in `costs.with_measured` applies.
 
         Args:
             predicted: costs from `correct`.
-            positions: the candidates that were measured, among `scored`.
+            positions: measured candidates, a subset of `scored`.
             measured: their measurements, in the same order.
         """
         if len(positions) < FEWEST:
@@ -316,7 +325,7 @@ class Correction:
             residual = np.log(energy[has_energy] / predicted.energy.value[candidates[has_energy]])
             adaptations["energy"] = adapt(self.features[place[has_energy]], residual)
         factors = {name: np.exp(adaptation.correction(self.features)) for name, adaptation in adaptations.items()}
-        # With latency alone the power stays as it was.
+        # Without measured energy the power does not change.
         factors.setdefault("energy", factors["latency"])
 
         def scaled(quantity: str, estimates: Estimates) -> Estimates:

@@ -1,25 +1,25 @@
-"""The expected costs of each candidate, how sure they are, and where the numbers come from.
+"""Expected costs of each candidate, with intervals and sources.
 
-    prior     the prediction of the analytic model, with its spread against cards that others measured
-    measured  rows of the database for this GPU and problem take the place of predictions; the predictions that remain
-              are first put on the scale of the measurements
+    predicted  prediction of the analytical model, with its error on GPUs that others measured
+    measured   database rows for this GPU and problem replace predictions; the remaining predictions are first scaled
+               to the measurements
 
-An estimate from any other source goes between the two: a function from `Costs` to `Costs`.
+An estimate from another source is a function from `Costs` to `Costs` between the two.
 
-Why predictions are put on the measured scale: most of a prediction's error is common to all configs of a kernel on a
-problem. A prior that is 30 % too low would rank every config that nobody ran before all that somebody ran, and the
-reader would be sent away from the configs that are known to be good.
+Why predictions are scaled: all configs of a kernel on a problem share most of the prediction's error. An analytical
+model that is 30 % too low would rank every unmeasured config before all measured ones. It would lead users away from
+the configs that are known to be good.
 
-How: let r be the logarithms of measured over predicted, of latency and of power separately, over the n configs of a
-kernel that were measured. The error of a prediction has a part of the config's own, of variance s = OWN x V, and a part
-common to the kernel and problem, of variance t = (1 - OWN) x V, where V is the variance behind `INTERVAL`.
-The common part is then expected to be w x median(r) with
+How: let r be the logarithms of measured over predicted, of latency and of power separately, over the n measured
+configs of a kernel. The error of a prediction consists of the config's own part, of variance s = OWN x V, and of a
+part shared by the kernel and problem, of variance t = (1 - OWN) x V. V is the variance behind `INTERVAL`. The expected
+shared part is w x median(r) with
 
     w = t / (t + s / n)
 
-which is 0.65 for one measurement and 0.90 for five. Where predictions turned out too low by more than t allows for, t
-is median(r)**2: in doubt a config that somebody ran is ranked before one that nobody ran. Of the common part's variance
-1 - w remains (of its t), and all of the own part's: the intervals of the remaining predictions shrink by that.
+which is 0.65 for one measurement and 0.90 for five. If predictions are too low by more than t allows, t is
+median(r)**2. So in doubt, a config that somebody ran ranks before one that nobody ran. A fraction 1 - w of the shared
+variance t remains, and all of the own variance. The intervals of the remaining predictions shrink accordingly.
 """
 
 import math
@@ -36,38 +36,38 @@ from kernrec.util.normal import DEVIATIONS
 
 Array = np.ndarray
 
-_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # of the prior
+_VARIANCE = (math.log(INTERVAL) / DEVIATIONS) ** 2  # of the analytical model
 
 LATENCY_DRIFT, ENERGY_DRIFT = 0.01, 0.02
-"""Least half-width of a measured interval, as a fraction: the drift of the card that the protocol lets pass before it
-measures again. The interval that one session states does not include it."""
+"""Minimum half-width of a measured interval, as a fraction. It is the drift of a GPU that the protocol accepts without
+another measurement. The interval stated by one session does not include it."""
 UNSTATED_ENERGY = 0.12
-"""Half-width of a measured energy whose interval nobody stated: the error of an energy counter read at start and stop
+"""Half-width of a measured energy without a stated interval: the error of an energy counter read at the start and stop
 of one second (docs/protocol.md, on energy)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The cost table of C candidates, at one operating point or at several."""
+    """Cost table of C candidates, at one or more operating points."""
 
     latency: Estimates
     energy: Estimates
     power_w: Array
-    """Mean power while running, (C,) or (points, C)."""
+    """Mean power in watts while running, (C,) or (points, C)."""
 
     def at(self, point: int | slice) -> "Costs":
-        """Those of a table of several operating points at one of them, or at some."""
+        """Select one or more operating points from a table."""
         return Costs(self.latency.at(point), self.energy.at(point), self.power_w[point])
 
     def part(self, part: slice) -> "Costs":
-        """Those of some of the candidates."""
+        """Select some of the candidates."""
         if part.start == 0 and part.stop == self.power_w.shape[-1]:
             return self
         return Costs(self.latency.part(part), self.energy.part(part), self.power_w[..., part])
 
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
-        """The table of several operating points from theirs."""
+        """Return one table from the tables of several operating points."""
         return cls(
             Estimates.stacked([costs.latency for costs in points]),
             Estimates.stacked([costs.energy for costs in points]),
@@ -77,20 +77,20 @@ class Costs:
 
 @dataclass(frozen=True)
 class Rescaling:
-    """By what the predictions of a kernel were multiplied to fit what was measured."""
+    """Factors that scale a kernel's predictions to its measurements."""
 
     latency: float
     power: float
     configs: int
-    """How many measured configs the factors stand on."""
+    """Number of measured configs behind the factors."""
     latency_common: float
-    """Share of the variance that is left of the common error of latencies."""
+    """Remaining fraction of the variance of the shared latency error."""
     power_common: float
-    """The same of power."""
+    """Remaining fraction of the variance of the shared power error."""
 
     def apply(self, predicted: Costs) -> Costs:
-        """Predictions of the same kernel and problem on the scale of the measurements."""
-        # Energy is power for a time: it stays as unsure as the less certain of the two.
+        """Return predictions of the same kernel and problem, scaled to the measurements."""
+        # Energy is power times time, so it is as uncertain as the less certain of the two.
         return Costs(
             predicted.latency.narrowed(self.latency, self.latency_common),
             predicted.energy.narrowed(self.latency * self.power, max(self.latency_common, self.power_common)),
@@ -99,17 +99,17 @@ class Rescaling:
 
 
 _OF_TIME, _OF_ENERGY = (Kinds.even(widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
-"""The kinds of the prior's predictions are the positions in `spread.REGIMES`."""
+"""Kinds of the analytical model's predictions, indexed like `spread.REGIMES`."""
 
 
 def prior_costs(limited: LimitedCosts) -> Costs:
-    """The prediction of the analytic model."""
+    """Return the analytical model's prediction."""
     latency_s, power_w, energy_j, *_, regimes = limited.costs
     return Costs(Estimates(latency_s, regimes, _OF_TIME), Estimates(energy_j, regimes, _OF_ENERGY), power_w)
 
 
 def promising(latency: Array, energy: Array, count: int) -> Array:
-    """Positions of the `count` candidates with the least latency and energy, half of them for each, ascending."""
+    """Return the ascending positions of `count` candidates, half by lowest latency, half by lowest energy."""
     most = len(latency)
     if most <= count:
         return np.arange(most)
@@ -122,14 +122,14 @@ def promising(latency: Array, energy: Array, count: int) -> Array:
 def with_measured(
     predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> tuple[Costs, Rescaling | None]:
-    """The costs with measurements in place of predictions, and the rest on their scale.
+    """Return the costs with measurements in place of predictions, and the other predictions scaled to them.
 
-    Where only latency was measured, energy is the predicted power for the measured time, and its source remains that of
+    If only latency was measured, energy is the predicted power times the measured time, and its source remains that of
     the prediction.
 
     Args:
         predicted: costs of all candidates.
-        positions: the candidates that were measured, ascending.
+        positions: measured candidates, ascending.
         measured: their measurements, in the same order.
     """
     if not len(positions):
@@ -143,7 +143,7 @@ def with_measured(
     rescaling = Rescaling(latency_scale, power_scale, len(positions), latency_common, power_common)
     rescaled = rescaling.apply(predicted)
 
-    # Without a measured energy it is the predicted power for the measured time.
+    # Without measured energy, use the predicted power times the measured time.
     joules = rescaled.energy.value.copy()
     joules[positions] *= latency / rescaled.latency.value[positions]
     by_power = Estimates(joules, rescaled.energy.kind, rescaled.energy.kinds)
@@ -163,31 +163,37 @@ def with_measured(
 
 
 def measured_kinds(value: Array, low: Array, high: Array) -> Kinds:
-    """Return the kinds of measured values, all of whose error is their own; arrays (N,)."""
+    """Return the kinds of measured values, whose error belongs entirely to the config; arrays (N,)."""
     sources = np.full(len(value), MEASURED, dtype=np.int8)
     return Kinds(value / low, high / value, sources, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:
-    """Predictions at one operating point in the light of measurements at another, `elsewhere`.
+    """Return predictions at one operating point, corrected with measurements at another.
 
-    A measured config is expected to miss its prediction here by as much as there; the others are put on the scale of
-    the measurements. All of them remain predictions, with the intervals of predictions.
+    A measured config is expected to have the same error at both points. The others are scaled to the measurements. All
+    remain predictions, with the intervals of predictions.
+
+    Args:
+        predicted: predictions at this operating point.
+        elsewhere: costs at the other operating point, including measurements.
+        predicted_elsewhere: predictions at the other operating point.
+        rescaling: factors that scale predictions to the measurements.
     """
     here, base = rescaling.apply(predicted), rescaling.apply(predicted_elsewhere)
-    latency = elsewhere.latency.value / base.latency.value  # 1 where nothing was measured
+    latency = elsewhere.latency.value / base.latency.value  # 1 for unmeasured configs
     energy = elsewhere.energy.value / base.energy.value
     return Costs(here.latency.scaled(latency), here.energy.scaled(energy), here.power_w * (energy / latency))
 
 
 def median(values: Array) -> float:
-    """As `np.median`, which takes longer than the trees of a model and imports `np.ma`."""
+    """Return the median like `np.median`, which takes longer than a model's trees and imports `np.ma`."""
     ascending = np.sort(values).tolist()
     return 0.5 * float(ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2])
 
 
 def _scale(ratios: Array) -> tuple[float, float]:
-    """(what to multiply predictions by, the share of the variance that is left of the error common to them)."""
+    """Return the factor on predictions, and the remaining fraction of the variance of their shared error."""
     if not len(ratios):
         return 1.0, 1.0
     middle = median(np.log(ratios))
@@ -199,7 +205,7 @@ def _scale(ratios: Array) -> tuple[float, float]:
 def _interval(
     value: Array, stated: Sequence[tuple[float | None, float | None]], least: float, unstated: float
 ) -> tuple[Array, Array]:
-    """The stated interval around measured values, at least as wide as the card drifts; arrays (N,)."""
+    """Return the stated interval around measured values, at least as wide as the GPU's drift; arrays (N,)."""
 
     def bound(bounds: Sequence[float | None], side: float) -> Array:
         values = np.array(bounds, dtype=np.float64)  # NaN for None

@@ -1,9 +1,9 @@
-"""The engine: expected costs of the configs of kernels on problems at operating points, by the analytical model.
+"""Estimate the costs of configs on problems at operating points with the analytical model.
 
     costs(space, problems, points)     one problem is a list of one
 
-Every answer passes through `costs`. Below it is arithmetic on static tables. `kernrec.recommender.rank` corrects its
-costs with trained models and replaces them with measurements.
+Every answer calls `costs`. It evaluates static tables. `kernrec.recommender.rank` corrects its costs with trained
+models and replaces them with measurements.
 """
 
 from collections.abc import Sequence
@@ -30,34 +30,34 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """The configs of the kernels that implement problems of one op, data type and layout on a GPU."""
+    """Configs of the kernels that implement problems of one op, data type and layout on a GPU."""
 
     tables: Sequence[StaticTable]
-    """At least one. On several problems the geometry of their launches must not depend on the problem."""
+    """Static tables; at least one. For several problems, the launch geometry must not depend on the problem."""
     evidence: Evidence = Evidence()
-    """Rows of databases about the problem; empty if there are several problems."""
+    """Database rows about the problem; empty for several problems."""
     whole: bool = False
-    """Whether every config is estimated, not only the most promising ones."""
+    """Whether to estimate every config, not only the most promising ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunnableConfigs:
-    """The configs of one kernel that can run a problem."""
+    """Configs of one kernel that can run a problem."""
 
     table: StaticTable
     on_problem: ProblemSpace
-    """The space of the table on the problem."""
+    """Space of the table on the problem."""
     measured: tuple[MeasuredRows, ...]
     rows: Array
-    """Rows of the space, ascending; configs that failed when they were measured are left out."""
+    """Rows of the space, ascending, without configs that failed in measurements."""
     unprofiled: tuple[MeasuredAnswer, ...] = ()
-    """Measured at the first point, but without a profile: they cannot be compared with the others."""
+    """Measurements at the first point of configs without a profile, which cannot be compared with the others."""
 
     @classmethod
     def of(
         cls, table: StaticTable, problem: Problem, points: Sequence[OperatingPoint], evidence: Evidence
     ) -> "RunnableConfigs":
-        """Return the runnable configs of a table, without those that failed in the databases' rows."""
+        """Return the runnable configs of a table, without those that failed according to the database."""
         on_problem = table.space.at(problem)
         measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
         first = measured[0]
@@ -74,7 +74,7 @@ class RunnableConfigs:
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
-        """Least and most emulated blocks of the first launch over the configs; 0 for probed profiles."""
+        """Fewest and most emulated blocks of the first launch over the configs; 0 for probed profiles."""
         if not self.table.kernel.sampled:
             return 0, 0
         profiles = self.table.launches[0].profiles
@@ -83,12 +83,12 @@ class RunnableConfigs:
 
 
 class KernelCosts:
-    """The configs of one kernel on all problems; arrays begin with those of the first problem."""
+    """Configs of one kernel on all problems; arrays begin with those of the first problem."""
 
     prediction: Prediction
     """The analytical model's nominal costs of `estimated`; missing if no config can run any problem."""
     part: slice
-    """The kernel's part of `SpaceCosts.limited`."""
+    """Slice of `SpaceCosts.limited` that belongs to the kernel."""
 
     def __init__(
         self, space: Space, table: StaticTable, problems: Sequence[Problem], points: Sequence[OperatingPoint]
@@ -113,10 +113,12 @@ class KernelCosts:
             self._choose(space.whole)
 
     def _choose(self, whole: bool) -> None:
-        """Choose the rows that are `estimated`: the promising, the measured and the occupancy heuristic's pick.
+        """Select the rows to estimate: promising and measured ones, and the occupancy heuristic's pick.
 
-        `ends` is where the estimated rows of each problem begin and the last ones end. `heuristics` holds the position
-        of the heuristic's pick among the estimated rows of each problem, None for a problem that no config can run.
+        Set `estimated`, `ends` and `heuristics`. `ends` contains the start of each problem's estimated rows, then the
+        total.
+        `heuristics` contains the position of the heuristic's pick for each problem, None if no config can run the
+        problem.
         """
         score = self.table.geometry(self.on_problems, 0).occupancy_score.take(self.on_problems.configs(self.rows))
         picks = [
@@ -140,7 +142,7 @@ class KernelCosts:
 
 
 class SpaceCosts:
-    """The costs of the configs of all kernels on all problems; C candidates, kernel after kernel."""
+    """Costs of the configs of all kernels on all problems; C candidates, kernel after kernel."""
 
     limited: LimitedCosts
     """Latency, power and energy, (points, C); missing if there is no candidate."""
@@ -148,9 +150,9 @@ class SpaceCosts:
     def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
         self.points = points
         self.kernels = [KernelCosts(space, table, problems, points) for table in space.tables]
-        """One for each table, in order."""
+        """Costs of each table's kernel, in order."""
         self.costed = [kernel for kernel in self.kernels if len(kernel.rows)]
-        """Those with at least one candidate."""
+        """Kernels with at least one candidate."""
         predictions, self._nominal = predict_all(
             [(each.table, each.on_problems, each.estimated) for each in self.costed]
         )
@@ -160,17 +162,17 @@ class SpaceCosts:
             start = kernel.part.stop
         if start:
             costs = np.empty((LIMITED, len(points), start))
-            # Candidates that are not swept are infinite at the other points.
+            # Candidates that are not swept have infinite costs at the other points.
             costs[:4, 1:] = np.inf
             costs[-1, 1:] = CAPPED
             self.limited = LimitedCosts(costs, self._nominal[4])
             self._limit(np.arange(start), slice(0, 1))
 
     def sweep(self, swept: Sequence[Array | None]) -> None:
-        """Fill in the costs at the other operating points than the first.
+        """Fill in the costs at all operating points except the first.
 
         Args:
-            swept: for each of `costed` the positions of the candidates that are estimated there; None for all.
+            swept: for each of `costed`, the positions of the candidates to estimate; None for all.
         """
         positions = [
             np.arange(kernel.part.start, kernel.part.stop) if some is None else some + kernel.part.start
@@ -191,8 +193,8 @@ def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingP
 
     Args:
         space: the kernels.
-        problems: at least one, all of the op, data type and layout of the space.
-        points: at least one.
+        problems: problems with the op, data type and layout of the space; at least one.
+        points: operating points; at least one.
     """
     return SpaceCosts(space, problems, points)
 
@@ -202,8 +204,8 @@ def promising_of_each(costs: Sequence[Array], starts: Sequence[int], count: int)
 
     Args:
         costs: latency and energy, (C,) each.
-        starts: where the candidates of each problem begin, and C.
-        count: the most candidates of a problem.
+        starts: position of each problem's first candidate, then C.
+        count: maximum number of candidates per problem.
     """
     chosen = np.zeros(len(costs[0]), dtype=bool)
     for start, end in pairwise(starts):

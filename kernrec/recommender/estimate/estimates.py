@@ -1,4 +1,4 @@
-"""One quantity of each candidate: its expected value, how sure that is, and where it comes from."""
+"""Estimates of one quantity for each candidate: expected value, interval and source."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 class Source(StrEnum):
-    """Where a number comes from, the least sure source first."""
+    """Source of a number, least certain first."""
 
     PRIOR = "predicted"
     LEARNED = "learned"
@@ -21,56 +21,56 @@ class Source(StrEnum):
 
 
 SOURCES = tuple(Source)
-"""Arrays of sources hold positions in this tuple."""
+"""Sources in the order that arrays of sources index."""
 PRIOR, LEARNED, MEASURED = range(3)
 
 OWN = 0.35
-"""Share of a prediction's variance that is the config's own, where no more is known: of the prior's times and energies
-`kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, five
-measurements that fixed the scale cut a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %: to 0.59, the
-median of the three, and so its variance to 0.35."""
+"""Default fraction of a prediction's variance that belongs to the config. For times and energies of the analytical
+model, `kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, scaling to five
+measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the
+variance falls to 0.35."""
 
 
 class Kinds(NamedTuple):
     """Intervals and sources of K kinds of estimates; arrays (K,)."""
 
     below: Array
-    """The factor from the lower end of the 90 % interval to the value."""
+    """Factor from the lower end of the 90 % interval to the value."""
     above: Array
-    """The factor from the value to its upper end."""
+    """Factor from the value to the upper end of the 90 % interval."""
     source: Array
-    """Positions in `SOURCES`, int8."""
+    """Indices into `SOURCES`, int8."""
     own: Array
-    """Logarithmic half-width of the interval of each config's own error, which counts against other configs of the
-    kernel on the problem. The rest of the interval is common to them."""
+    """Logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and problem.
+    These configs share the rest of the error."""
 
     @classmethod
     def even(cls, factors: Array, source: int, own: Array) -> "Kinds":
-        """Return kinds of one source whose intervals reach as far to either side."""
+        """Return kinds of one source with logarithmically symmetric intervals."""
         sources = np.empty(len(factors), dtype=np.int8)
         sources.fill(source)
         return cls(factors, factors, sources, own)
 
     def and_also(self, more: "Kinds") -> "Kinds":
-        """Return these kinds, and after them others."""
+        """Return these kinds followed by `more`."""
         return Kinds(*map(np.concatenate, zip(self, more, strict=True)))
 
 
 class Estimates:
     """One quantity of C candidates with its 90 % interval, in SI units; arrays (C,) or (points, C).
 
-    An answer shows a few candidates, so arrays of intervals and sources are made only when they are read.
+    An answer shows few candidates, so arrays of intervals and sources are built only on access.
     """
 
     def __init__(self, value: Array, kind: Array, kinds: Kinds) -> None:
         self.value = value
         self.kind = kind
-        """Positions in `kinds`, as any numbers, in the shape of `value`."""
+        """Indices into `kinds`, of any numeric type, in the shape of `value`."""
         self.kinds = kinds
 
     @classmethod
     def of(cls, value: Array, low: Array, high: Array, source: Array, own: Array) -> "Estimates":
-        """Return estimates from arrays (C,), each candidate of a kind of its own."""
+        """Return estimates from arrays (C,), with one kind per candidate."""
         return cls(value, np.arange(len(value)), Kinds(value / low, high / value, source, own))
 
     @cached_property
@@ -89,7 +89,7 @@ class Estimates:
 
     @property
     def source(self) -> Array:
-        """Positions in `SOURCES`, int8."""
+        """Indices into `SOURCES`, int8."""
         return self.by_kind(self.kinds.source)
 
     @property
@@ -99,7 +99,7 @@ class Estimates:
 
     @property
     def has_learned(self) -> bool:
-        """Whether a model predicted some of them."""
+        """Whether a trained model predicted any of the values."""
         return bool((self.kinds.source == LEARNED).any())
 
     def by_kind(self, values: Array) -> Array:
@@ -107,13 +107,13 @@ class Estimates:
         return values.take(self._numbers)
 
     def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """Return value, low, high, source and own error of one candidate, at one operating point."""
+        """Return value, low, high, source and own error of one candidate at one operating point."""
         value, number, kinds = self.value.item(place), int(self.kind.item(place)), self.kinds
         low, high = value / kinds.below.item(number), value * kinds.above.item(number)
         return value, low, high, kinds.source.item(number), kinds.own.item(number)
 
     def at(self, point: int | slice) -> "Estimates":
-        """Select one operating point, or some of them."""
+        """Select one or more operating points."""
         return Estimates(self.value[point], self.kind[point], self.kinds)
 
     def part(self, part: slice) -> "Estimates":
@@ -122,7 +122,7 @@ class Estimates:
 
     @classmethod
     def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
-        """Return the table of several operating points from the estimates at each."""
+        """Return one table from the estimates at several operating points."""
         kinds, numbers = points[0].kinds, [points[0].kind]
         for estimates in points[1:]:
             numbers.append(estimates.kind + len(kinds.own))
@@ -130,13 +130,13 @@ class Estimates:
         return cls(np.stack([estimates.value for estimates in points]), np.stack(numbers), kinds)
 
     def scaled(self, factor: Array | float) -> "Estimates":
-        """Return values and intervals multiplied by a factor, from the same sources."""
+        """Return values and intervals multiplied by a factor; sources do not change."""
         return Estimates(self.value * factor, self.kind, self.kinds)
 
     def raised(self, factor: float, wide: float) -> "Estimates":
-        """Return values multiplied by `factor`, within a factor of `wide`; no upper end is lowered.
+        """Return values multiplied by `factor`, with intervals of a factor `wide`; upper ends never fall.
 
-        The configs' own errors are no larger than their share of that.
+        The configs' own errors are limited to their fraction of `wide`.
         """
         below, above, source, own = self.kinds
         own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
@@ -144,7 +144,7 @@ class Estimates:
         return Estimates(self.value * factor, self.kind, kinds)
 
     def narrowed(self, factor: float, common: float) -> "Estimates":
-        """Return values multiplied by `factor`, with this share of the variance that errors have in common."""
+        """Return values multiplied by `factor`, with the fraction `common` of the shared error's variance."""
         below, above, source, own = self.kinds
 
         def width(whole: Array) -> Array:
@@ -154,19 +154,19 @@ class Estimates:
         return Estimates(self.value * factor, self.kind, kinds)
 
     def replaced(self, positions: Array, value: Array, kinds: Kinds) -> "Estimates":
-        """Return a copy with other values at some positions of C, each of the kind at the same place in `kinds`."""
+        """Return a copy with other values at some positions of C, with the kinds at the same indices of `kinds`."""
         values, kind = self.value.copy(), self.kind.copy()
         values[..., positions] = value
         kind[..., positions] = np.arange(float(len(positions))) + len(self.kinds.own)
         return Estimates(values, kind, self.kinds.and_also(kinds))
 
     def learned(self, factor: Array, positions: Array, half_widths: Array) -> "Estimates":
-        """Return values multiplied by what a model corrects them by, with its intervals at some positions.
+        """Return values multiplied by a model's correction, with its intervals at some positions.
 
         Args:
-            factor: in the shape of `value`.
-            positions: of the candidates that the model was asked about, ascending, (N,).
-            half_widths: the logarithms of the factors of their 90 % intervals to either side, (N,).
+            factor: correction in the shape of `value`.
+            positions: candidates that the model evaluated, ascending, (N,).
+            half_widths: logarithmic half-widths of their 90 % intervals, (N,).
         """
         value, kinds = self.value * factor, Kinds.even(np.exp(half_widths), LEARNED, math.sqrt(OWN) * half_widths)
         if len(positions) < value.shape[-1]:

@@ -1,8 +1,8 @@
-"""One launch of a kernel as the engine takes it: what holds on every problem, laid out once for a space.
+"""Prepare one launch of a kernel for the engine, with the values that hold for every problem of a space.
 
-A program of the space has the figures of each config on a problem, so that one call of the engine estimates the
-launch of all configs. `prediction` evaluates the same expressions column by column where a space has no program: for
-the first problems, for kernels profiled by a sample of blocks, and for many problems at once.
+A program of the space computes the quantities of each config for a problem. So one engine call estimates the launch
+for all configs. Without a program, `prediction` evaluates the expressions column by column. That is the case for the
+first problems, for kernels profiled from a sample of blocks, and for many problems at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ class LaunchProgram:
     """One launch of a space's configs."""
 
     plan: Any
-    """The plan of the launch, as the engine takes it."""
+    """Plan of the launch in the engine's form."""
     loops: int
-    """How many loops it has."""
+    """Number of loops of the launch."""
     element_bytes: Array
-    """Of each tensor that is a workspace, the bytes of an element; 0 for tensors of the problem; (tensors,)."""
+    """Bytes per element of each workspace tensor, 0 for tensors of the problem; (tensors,)."""
     tensors: tuple[tuple[int, str], ...]
-    """The tensors of the problem, by number and name."""
+    """Tensors of the problem, by number and name."""
 
     @classmethod
     def of(
@@ -43,14 +43,14 @@ class LaunchProgram:
         program: Program,
         device: Any,
     ) -> "LaunchProgram | None":
-        """Return the plan of a launch; None if the program does not hold all of its expressions.
+        """Return the plan of a launch; None if the program lacks one of its expressions.
 
         Args:
             spec: the launch.
             launch: its table.
-            workspaces: of the kernel.
-            program: of the space.
-            device: the GPU as the engine takes it.
+            workspaces: workspaces of the kernel.
+            program: program of the space.
+            device: the GPU in the engine's form.
         """
         by_name, access = {workspace.name: workspace for workspace in workspaces}, launch.access
         own = [by_name.get(name) for name in access.tensors]
@@ -76,7 +76,7 @@ class LaunchProgram:
         return cls(plan, len(launch.loops), np.array(element_bytes), tensors)
 
     def sizes(self, problem_bytes: Mapping[str, Any]) -> Array:
-        """The bytes of each tensor, of workspaces those of an element; a problem has not all in each data type."""
+        """Return the bytes of each tensor, or of an element for workspaces; a data type may lack some tensors."""
         sizes = self.element_bytes.copy()
         for number, name in self.tensors:
             sizes[number] = problem_bytes.get(name, 0.0)

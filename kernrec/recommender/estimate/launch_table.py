@@ -1,4 +1,4 @@
-"""One launch of every config of a space: its profiles with their demand of the GPU, and its geometry."""
+"""One launch of every config of a space: profiles, resource demand and geometry."""
 
 from functools import cached_property
 
@@ -15,45 +15,45 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class LaunchTable:
-    """One launch of every config of a space: its profiles, and their demand of the GPU."""
+    """One launch of every config of a space: profiles and their resource demand."""
 
     demand: Demand
-    """By row of the profile table."""
+    """Resource demand, by row of the profile table."""
     variant: Array
-    """Row of the space -> row of the profile table, -1 where the launch is not profiled; (rows,)."""
+    """Row of the profile table for each row of the space, -1 without a profile; (rows,)."""
     profiles: ProfileTable
-    """Of a kernel profiled by a sample of blocks: without the sectors that L1 answers."""
+    """Profiles; for a kernel profiled from a sample of blocks, without the sectors that hit in L1."""
     sample: SampledLaunch | None
-    """Only of a kernel profiled by a sample of blocks."""
+    """Sample of a kernel profiled from a sample of blocks; else None."""
     access: TensorAccess
     incomplete: bool
-    """Whether some variant of the space has no profile of this launch."""
+    """Whether any variant of the space lacks a profile of this launch."""
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """The loops whose trips the profiles count, in order."""
+        """Loops whose trips the profiles count, in order."""
         return self.profiles.terms[1:]
 
 
 @dataclass(frozen=True)
 class LaunchGeometry:
-    """One launch of every row of a space; arrays (rows,)."""
+    """Geometry of one launch for every row of a space; arrays (rows,)."""
 
     performed: Array
     """Whether the config performs the launch."""
     warps: Array
-    """Warps of a block."""
+    """Warps per block."""
     prefetch: Array
-    """Trips whose loads are in flight ahead."""
+    """Number of trips whose loads are prefetched."""
     resident: Array
-    """Blocks that an SM holds; 0 where the launch does not fit. Of a user's kernel one block where it needs more
-    registers than there are by less than a granule: such a config is estimated only where another compiler ran it."""
+    """Resident blocks per SM; 0 if the launch does not fit. It is 1 for a user's kernel that exceeds the registers by
+    less than the allocation granularity. Such a config is estimated only if another compiler made it run."""
     fits: Array
-    """Whether the launch fits as it was compiled."""
+    """Whether the launch fits as compiled."""
     occupancy: Array
-    """Resident warps over the most an SM holds; 0 where the launch does not fit."""
+    """Resident warps over the maximum of an SM; 0 if the launch does not fit."""
     quick: Array
-    """Clocks of the busiest pipe and of a block alone, and joules of the core, by term of a demand (terms, 3, rows)."""
+    """Clocks of the busiest pipe and of a lone block, and joules of the core, by term of a demand; (terms, 3, rows)."""
 
     @cached_property
     def columns(self) -> Array:
@@ -65,20 +65,20 @@ class LaunchGeometry:
         return bool(self.performed.all())
 
     def performing(self, rows: Array) -> Array:
-        """The positions in `rows` that perform the launch, ascending."""
+        """Return the positions in `rows` that perform the launch, ascending."""
         return np.arange(len(rows)) if self._everywhere else self.performed.take(rows).nonzero()[0]
 
     @cached_property
     def occupancy_score(self) -> Array:
-        """Return the order of the occupancy heuristic, that of `cudaOccupancyMaxPotentialBlockSize`, (rows,).
+        """Score of the occupancy heuristic, in the order of `cudaOccupancyMaxPotentialBlockSize`, (rows,).
 
-        The most resident warps come first, then the largest block, then the first config in canonical order.
+        Most resident warps come first, then the largest block, then the first config in canonical order.
         """
         return np.asarray(self.occupancy * 4096.0 + self.warps)
 
 
 def prefetched(launch: LaunchTable, declared: Array) -> Array:
-    """Trips whose loads are in flight ahead; of sampled code that copies nothing asynchronously none are."""
+    """Return the number of prefetched trips; 0 for sampled code without asynchronous copies."""
     if launch.sample is None or not declared.any():
         return declared
     table = launch.sample.table

@@ -1,7 +1,7 @@
-"""The measured rows of one kernel on one problem: which rows of its space ran, and how they did.
+"""Measured rows of one kernel on one problem: which configs ran, and their costs.
 
-Not every row of the log applies. A config of another version of the source is another config; one that ran at another
-power limit or clock than the request's has other costs; one that failed is never recommended.
+Some rows of the log do not apply. A config with another source version is a different config. A measurement at another
+power limit or clock has other costs. A failed config is never recommended.
 """
 
 from collections import Counter
@@ -18,31 +18,31 @@ from kernrec.store import Evidence, FailedConfig, MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 
 _SAME_W = 0.5
-"""Power limits are set in whole watts."""
+"""Tolerance of power limits, which are set in whole watts."""
 _SAME_HZ = 7.5e6
-"""Half of the 15 MHz that NVIDIA's core clocks are apart."""
+"""Tolerance of clocks: half of the 15 MHz step of NVIDIA's core clocks."""
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """The measured rows of one kernel on one problem, GPU and operating point."""
+    """Measured rows of one kernel on one problem, GPU and operating point."""
 
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Rows of the space that `measured`, in the same order, is about; ascending."""
+    """Rows of the space for `measured`, in the same order; ascending."""
     measured: tuple[MeasuredAnswer, ...] = ()
     failed: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Rows of the space that failed and may not be chosen; ascending."""
+    """Rows of the space that failed and must not be selected; ascending."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """How many of them there are by outcome."""
+    """Number of failed rows by outcome."""
     stale: int = 0
-    """Configs that were measured, or failed, with another version of the source."""
+    """Number of configs measured, or failed, with another source version."""
     elsewhere: int = 0
-    """Configs that were measured at other operating points only."""
+    """Number of configs measured only at other operating points."""
     impossible: int = 0
-    """Configs whose rows break a law of physics."""
+    """Number of configs whose rows violate a law of physics."""
 
     def at(self, rows: np.ndarray) -> tuple[np.ndarray, list[MeasuredAnswer]]:
-        """(positions in `rows`, ascending row numbers, that were measured; their measurements)."""
+        """Return the positions in `rows` (ascending) that were measured, and their measurements."""
         if not len(self.rows):
             return _NONE, []
         positions = np.flatnonzero(np.isin(rows, self.rows))
@@ -56,7 +56,7 @@ _NONE = np.empty(0, dtype=np.int64)
 def measured_rows(
     space: Space, on_problem: ProblemSpace, gpu: GPU, evidence: Evidence, points: Sequence[OperatingPoint]
 ) -> tuple[MeasuredRows, ...]:
-    """The rows of `evidence` about this space on this problem, at each operating point.
+    """Return the rows of `evidence` about this space on this problem, at each operating point.
 
     `elsewhere` counts the configs that were measured at none of the points.
     """
@@ -87,7 +87,7 @@ def _at_point(
     failed_rows = space.find([row.config for row in failed_ours])
     outcomes = {int(row): failure.outcome for row, failure in zip(failed_rows, failed_ours, strict=True) if row >= 0}
     rows = space.find([row.config for row in here])
-    # A limit equal to the default may be written in two ways: of two answers that apply the latest counts.
+    # A limit equal to the default has two spellings. Of two measurements that apply, the latest counts.
     latest: dict[int, MeasuredAnswer] = {}
     for row, answer in sorted(zip(rows.tolist(), here, strict=True), key=lambda pair: pair[1].measured_at):
         if row >= 0 and on_problem.valid[row] and row not in outcomes:
@@ -105,7 +105,7 @@ def _at_point(
 
 
 def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
-    """Whether a row was measured at an operating point: its power limit and locked core clock."""
+    """Return whether a row was measured at this power limit and locked core clock."""
     limit = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w
     if abs(point.limit_w(gpu) - limit) > _SAME_W or row.locked_memory_clock_hz is not None:
         return False
@@ -115,5 +115,5 @@ def applies(row: MeasuredAnswer, gpu: GPU, point: OperatingPoint) -> bool:
 
 
 def _configs(rows: Iterable[MeasuredAnswer | FailedConfig], without: str | None = None) -> set[tuple[object, ...]]:
-    """The configs of rows, those of the source with hash `without` left out."""
+    """Return the configs of rows, except those with the source hash `without`."""
     return {(row.kernel_hash, *sorted(row.config.items())) for row in rows if row.kernel_hash != without}

@@ -1,4 +1,4 @@
-"""The inputs of a model for candidates: features from the static table, the problem and the prior's prediction."""
+"""Compute a model's features for candidates from the static table, the problem and the analytical model."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -25,23 +25,23 @@ from kernrec.util.engine import query
 
 
 def inputs_of(prediction: Prediction, limited: LimitedCosts, positions: Array) -> ModelInputs:
-    """The inputs of the candidates at some positions of a prediction and its costs."""
+    """Return the inputs of the candidates at some positions of a prediction and its costs."""
     table, candidates = prediction.table, ModelCandidates(prediction, limited, positions)
     tunables = {t.name: table.space.columns[t.name].take(candidates.configs) for t in table.kernel.tunables}
     return ModelInputs.of(table.gpu, candidates.quantities, tunables)
 
 
 class ModelCandidates:
-    """Candidates that models are asked about, C of them."""
+    """Candidates for models; C is their number."""
 
     def __init__(self, prediction: Prediction, limited: LimitedCosts, positions: Array) -> None:
-        """Those at some positions of a prediction and its costs."""
+        """Collect the candidates at some positions of a prediction and its costs."""
         on_problem, rows = prediction.on_problem, prediction.rows.take(positions)
         self.configs: Array = on_problem.configs(rows)
         """Rows of the space, (C,)."""
         self._of_table = of_table = _of(prediction.table)
         self.quantities = quantities = np.zeros((len(QUANTITIES), len(positions)))
-        """The rows of `features.QUANTITIES`, (Q, C), of which the inputs are filled."""
+        """Rows of `features.QUANTITIES`, (Q, C); those that are inputs are filled."""
         limited.costs.take(positions, axis=1, out=quantities[LIMITED], mode="clip")
         prediction.costs.take(positions, axis=1, out=quantities[NOMINAL], mode="clip")
         quantities[LAUNCH] = of_table.shapes(on_problem, rows)
@@ -51,20 +51,20 @@ class ModelCandidates:
         _add_times(prediction, positions, quantities)
 
     def features(self, columns: tuple[str, ...]) -> Array:
-        """The named columns of `features.matrix`, (C, F)."""
+        """Return the named columns of `features.matrix`, (C, F)."""
         plan, of_space = self._of_table.features(columns)
         features: Array = of_space.take(self.configs, axis=0)
         plan.fill(self.quantities, features)
         return features
 
     def row_kinds(self, firsts: Sequence[int]) -> list[str]:
-        """The kind of rows of the problem that each of these candidates is on; empty where there is no candidate."""
+        """Return the kind of rows of the problem of each candidate; empty without a candidate."""
         kinds, configs = self._of_table.row_kinds, self.configs
         return [kinds[configs[first]] if first < len(configs) else "" for first in firsts]
 
 
 class _OfTable:
-    """Features of a tunable alone, and as a rule the shapes of launches: the same on every problem of a table."""
+    """Features that are equal for every problem of a table: tunables, and usually the launch shapes."""
 
     def __init__(self, table: StaticTable) -> None:
         self._table = table
@@ -73,12 +73,12 @@ class _OfTable:
 
     @cached_property
     def row_kinds(self) -> list[str]:
-        """The kind of the problems that each config belongs to (`model.learn.row_kind`)."""
+        """Kind of rows of the problems that each config belongs to (`model.learn.row_kind`)."""
         columns = self._table.space.columns
         return [row_kind(columns, row) for row in range(len(self._table))]
 
     def features(self, columns: tuple[str, ...]) -> tuple[Any, Array]:
-        """(the plan of the ratios among these columns, the others of all rows of the space, (rows, F))."""
+        """Return the plan of the ratios among these columns, and the other columns of all rows, (rows, F)."""
         if (cached := self._features.get(columns)) is None:
             space = self._table.space
             cached = plan_of(self._table.gpu, columns), of_tunables(space.columns, columns, len(space))
@@ -86,7 +86,7 @@ class _OfTable:
         return cached
 
     def shapes(self, on_problem: OnProblems, rows: Array) -> Array:
-        """Threads, resident blocks, registers and shared bytes of these rows' first launch, (4, C)."""
+        """Return threads, resident blocks, registers and shared bytes of these rows' first launch, (4, C)."""
         if self._shapes is None:
             space, spec = self._table.space, self._table.kernel.launches[0]
             if not (space.fixed(spec.threads) and space.fixed(spec.shared)):
@@ -118,7 +118,7 @@ def _of(table: StaticTable) -> _OfTable:
 
 
 def _add_times(prediction: Prediction, positions: Array, quantities: Array) -> None:
-    """Adds the times of all launches; they run one after the other, so times add up."""
+    """Add the times of all launches, which run one after another."""
     for launch in prediction.launches:
         places, who = positions, np.arange(len(positions))
         if len(launch.positions) < len(prediction.rows):

@@ -1,11 +1,11 @@
-"""The model store: calibrations of the prior and trained models, which lie beside the database of their measurements.
+"""Load calibrations and trained models, which are stored next to the database of their measurements.
 
-    beside the first database   `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`; for a
-                                kernel that this does not apply to, the same with the kernel's name
-    with kernrec                the same in `models` of its prebuilt database, asked last; and the models of vendor
+    next to the first database  `models/calibration.json`, `models/<op>@<gpu>.json`, else `models/<op>.json`; the same
+                                with the kernel's name if the op's model does not apply
+    shipped with kernrec        the same in `models` of its prebuilt database, searched last; and the models of vendor
                                 libraries, `models/vendor/<op>.json`
 
-A file that cannot be used is reported in one line, once, and left out: the answer is then as it would be without it.
+An unusable file is reported once, in one line, and skipped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class ModelStore:
-    """The calibrations and models of some folders, each read once, from the first folder that has it.
+    """Calibrations and models of some folders; each is read once, from the first folder that has it.
 
     Args:
-        folder: the user's models; None for those that ship with kernrec alone.
-        stack: the databases that the user's models should have been trained on.
-        calibrated: False leaves calibrations out.
-        own: whether the folder is beside a database that this user's kernrec wrote.
+        folder: folder of the user's models; None for shipped models only.
+        stack: databases that the user's models should have been trained on.
+        calibrated: whether to use calibrations.
+        own: whether this user's kernrec wrote the database next to the folder.
     """
 
     def __init__(self, folder: Path | None, stack: Stack, calibrated: bool = True, own: bool = True) -> None:
         shipped = paths.shipped("db/prebuilt") / "models"
         self._own = folder
         self._folders = [path for path in (folder, shipped) if path is not None and path.is_dir()]
-        if not own:  # somebody else's models take the place of none that ships
+        if not own:  # models of other people do not replace shipped ones
             self._folders.reverse()
         self._stack = stack
         self._read: dict[str, TrainedModel | None] = {}
@@ -65,7 +65,7 @@ class ModelStore:
     def beside(
         cls, databases: Sequence[Path | str] | None, stack: Stack | None = None, calibrated: bool = True
     ) -> "ModelStore":
-        """The store beside the first of some databases; None: the user's own."""
+        """Return the store next to the first of some databases, or next to the user's database if None."""
         folder = paths.models() if databases is None else None
         own = True
         if databases:
@@ -74,7 +74,7 @@ class ModelStore:
         return cls(folder, stack or Stack(databases), calibrated, own)
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Each file of the folders with its modification time and size; and how many calibrations are in use."""
+        """Return each file of the folders with modification time and size, then the number of calibrations."""
         files = [path for folder in self._folders for path in sorted(folder.rglob("*")) if path.is_file()]
         seen = [(path, path.stat()) for path in files]
         listed = [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in seen]
@@ -82,15 +82,15 @@ class ModelStore:
 
     @property
     def calibrations(self) -> Mapping[str, Calibration]:
-        """The calibrations in use, by architecture."""
+        """Calibrations in use, by architecture."""
         return self._calibrations
 
     def calibration(self, gpu: GPU) -> Calibration | None:
-        """The calibration of a GPU's architecture."""
+        """Return the calibration of a GPU's architecture; None if there is none."""
         return self._calibrations.get(gpu.arch)
 
     def model(self, op: str, gpu: GPU) -> "TrainedModel | None":
-        """The model of an op (or kernel) on a GPU, or of the op on any, that corrects the prior in use."""
+        """Return the model of an op or kernel for a GPU, or else for all GPUs, if it fits the calibration in use."""
         if not self._folders:
             return None
         for name in (f"{op}@{gpu.name}", op):
@@ -101,15 +101,18 @@ class ModelStore:
         return None
 
     def scope(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """The model that corrects the prior of a kernel on a GPU: that of its op, else one of the kernel itself.
+        """Return the model for a kernel on a GPU: the op's, or else the kernel's own.
 
-        Where both apply, that of the op answers, above the other if it was trained so, only where it says more: it has
-        rows of the kernel, and of the GPU; or neither has these, and it was better on GPUs held out.
+        If both apply, the op's model is used only if it has more information. It must have rows of the kernel. It must
+        also
+        have rows of the GPU, or neither model has them and the op's was better on held-out GPUs. If it was trained on
+        top of
+        the kernel's model, both apply.
         """
         key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
-            if len(self._reported) > reported:  # a file that cannot be read is left out from now on
+            if len(self._reported) > reported:  # an unreadable file is skipped from now on
                 return scope
             self._scopes[key] = scope
         return self._scopes[key]
@@ -128,17 +131,17 @@ class ModelStore:
         return above if trained_above is None else replace(above, beneath=own)
 
     def beneath(self, op: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """The model of a kernel itself, which one of its op corrects further."""
+        """Return the model of the kernel itself, which a model of its op can correct further."""
         return None if kernel.name == op else self._usable(kernel.name, kernel, gpu, dtype)
 
     def _usable(self, name: str, kernel: Kernel, gpu: GPU, dtype: str) -> "ModelScope | None":
-        """The model of this name applied to a kernel, where it does apply and can be read."""
+        """Return the model of this name for a kernel; None if it does not apply or cannot be read."""
         model = self.model(name, gpu)
         scope = None if model is None else model.scope(gpu, kernel, dtype)
         return scope if scope is not None and self._readable(scope) else None
 
     def _readable(self, scope: "ModelScope") -> bool:
-        """Whether the trees that a scope asks can be read; they are now, and those of other cards are not."""
+        """Return whether the trees that a scope needs can be read; read only these."""
         try:
             for part in scope.model.parts(scope.gpu_known):
                 _ = scope.model.forests[part]
@@ -149,7 +152,7 @@ class ModelStore:
         return True
 
     def vendor_model(self, op: str) -> "VendorModel | None":
-        """The model of the vendor library of an op; None where none ships."""
+        """Return the model of an op's vendor libraries; None if none ships."""
         if op not in self._vendor:
             self._vendor[op] = None
             path = paths.shipped("db/prebuilt") / "models" / "vendor" / f"{op}.json"
@@ -163,7 +166,7 @@ class ModelStore:
         return self._vendor[op]
 
     def warnings(self) -> tuple[str, ...]:
-        """Lines about the faults of files that were read since the last call."""
+        """Return notes on faulty files that were read since the last call."""
         pending, self._pending = tuple(self._pending), []
         return pending
 
@@ -180,7 +183,7 @@ class ModelStore:
             return None
         if path is None:
             return None
-        # Who has no model does not wait for what reads and uses one.
+        # Import lazily: most users have no trained model.
         from kernrec.model.learn.model_file import load
         from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change
         from kernrec.recommender.estimate.correction import TrainedModel
@@ -211,7 +214,7 @@ class ModelStore:
         return TrainedModel(model, name, training, shipped=path.parent != self._own)
 
     def _compare(self, name: str, training: Mapping[str, Any]) -> None:
-        """Says where a model was trained on other measurements than the databases hold."""
+        """Warn if a model was trained on other measurements than the databases contain."""
         trained, now = training["measurements"], self._stack.measurements()
         if trained != now:
             self._warn(
@@ -225,11 +228,11 @@ class ModelStore:
             )
 
     def _corrects(self, model: "TrainedModel", gpu: GPU) -> bool:
-        """Whether a model's residuals are of the prior in use on a GPU."""
+        """Return whether a model was trained with the calibration in use on a GPU."""
         then: str | None = model.training["prior"]["calibrations"].get(gpu.arch)
         fitted = self.calibration(gpu)
         now = fitted.hash if fitted else None
-        if then == now or model.shipped:  # a model that ships cannot be trained again by its user
+        if then == now or model.shipped:  # its user cannot train a shipped model again
             return then == now
         names = [f"calibration {fit}" if fit else "the data sheet's coefficients" for fit in (then, now)]
         self._warn(
@@ -240,7 +243,7 @@ class ModelStore:
 
 
 def stored_models(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """(a row for each model and calibration that a folder holds, a line for each file that is neither)."""
+    """Return a row for each model and calibration of a folder, and a text for each other file."""
     from kernrec.model.learn.model_file import load, problem_count
 
     rows: list[dict[str, Any]] = []

@@ -1,15 +1,15 @@
-"""The gate between estimates and output: laws that no GPU breaks, whatever a model, a file or a user's row says.
+"""Enforce laws of physics on estimates, whatever a model, a file or a user's row claims.
 
-    memory   the tensors of a problem fit into the GPU's memory, or the question is refused
+    memory   the tensors of a problem must fit into the GPU's memory
     finite   every time, power and energy is a positive number
-    bytes    no time is shorter than compulsory bytes beyond L2 need at the memory's bandwidth
-    roof     no time is shorter than the operations need at the peak rate of the row's own clock
+    bytes    no time is shorter than the compulsory bytes beyond L2 need at the memory's bandwidth
+    roof     no time is shorter than the operations need at the peak rate of the row's clock
     watts    no mean power exceeds the limit of its row
 
-Candidates of kernels pass `possible` where their costs are made (`rank`), measured rows
-`impossible` where they are read (`measured_rows`), and baselines `is_number` and `operating_point.at_point` in
-`lines.lines_of`. A small excess is corrected: the time is raised to the bound, or the launch slowed to its limit. What
-a model cannot have meant is refused, and the analytical model takes its place. Notes name what was refused.
+`rank` checks candidates with `possible`, `measured_rows` checks measured rows with `impossible`, and `lines.lines_of`
+checks baselines with `is_number` and `operating_point.at_point`. A small violation is corrected: the time is raised to
+the bound, or the launch is slowed to its limit. A large one is rejected, and the analytical model replaces it. Notes
+name the rejected values.
 """
 
 from collections.abc import Sequence
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 REFUSED = 2.0
-"""A predicted time that is shorter than its bound by more than this factor is no small error: its model is refused."""
+"""Factor below the bound from which a predicted time is rejected instead of corrected."""
 _ROUNDING = 1e-9
 _METER = 1.5
-"""Measured power over the power limit from which on a row is impossible. Some GPUs exceed a limit that is too low for
-their lowest clock: a recorded RTX 3090 drew 137 W under 100 W."""
+"""Ratio of measured power to the power limit from which a row is impossible. Some GPUs exceed a limit that is too low
+for their lowest clock: a recorded RTX 3090 drew 137 W under 100 W."""
 
 
 def memory_needed(problem: Problem) -> float:
@@ -64,7 +64,7 @@ def refuse_too_large(problem: Problem, gpu: GPU) -> None:
 
 
 def cold_seconds(problem: Problem, gpu: GPU) -> float:
-    """Return the seconds that compulsory bytes need from DRAM at the bandwidth that kernels achieve, nothing in L2."""
+    """Return the seconds that compulsory bytes need from DRAM at achievable bandwidth, with nothing in L2."""
     return work_of(problem)[1] / (gpu.memory_bandwidth * microarchitecture(gpu).dram_efficiency)
 
 
@@ -77,24 +77,24 @@ def possible(
     points: Sequence[OperatingPoint],
     measured: Sequence[Array] = (),
 ) -> tuple[Costs, tuple[str, ...]]:
-    """Return costs that keep the laws, and a line for each kind of value that was refused.
+    """Return costs that obey the laws, and a note for each kind of rejected value.
 
     Args:
-        costs: of candidates, arrays (points, C).
-        prior: the analytical model's costs of the same candidates, which take the place of what is refused. None if
-            `costs` are the prior's: what is refused then has no costs at all.
-        limited: the launches at the clocks that the limits leave.
+        costs: costs of candidates, arrays (points, C).
+        prior: the analytical model's costs of the same candidates, which replace rejected ones. None if `costs` are the
+            analytical model's; rejected ones then become infinite.
+        limited: the launches at the clocks that the limits allow.
         problems: the candidates' problems in order, each with its number of candidates.
         gpu: the GPU.
         points: the operating points.
-        measured: at each point, the candidates that were measured: these stay as they are.
+        measured: at each point, the measured candidates, which do not change.
     """
     least_s, roof_clk = _bounds(problems, gpu)
     limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
-    # The prior's launches are the same at every point, and the search for their clocks keeps the limits.
+    # The analytical model's launches are equal at every point, and the search for their clocks keeps the limits.
     first = slice(0, 1) if prior is None else slice(None)
     latency, energy = costs.latency.value[first] * (1.0 + _ROUNDING), costs.energy.value[first]
-    # Candidates that are not estimated at a point are infinite there. A NaN is no minimum, nor greater than anything.
+    # Candidates without an estimate at a point are infinite there. NaN is neither a minimum nor greater than anything.
     if (
         (energy <= latency * limits_w[first]).all()
         and energy.min(initial=inf) > 0.0
@@ -113,11 +113,13 @@ def possible(
 
 
 def _bounds(problems: Sequence[tuple[Problem, int]], gpu: GPU) -> tuple[Any, Any]:
-    """Least seconds by bytes beyond L2, and least seconds times hertz by operations; of each candidate if of many
-    problems."""
+    """Return the minimum seconds by bytes beyond L2, and the minimum seconds times hertz by operations.
+
+    For several problems, both are arrays with an element per candidate.
+    """
     seconds, cycles, counts = [], [], []
     for problem, count in problems:
-        moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # a gather reads a part
+        moved = 0 if problem.layout == ANY_LAYOUT else max(problem.bytes - gpu.l2_bytes, 0)  # a gather reads part
         seconds.append(moved / gpu.memory_bandwidth)
         cycles.append(problem.flops / ideal_of(gpu, problem.op, problem.dtype).peak_flops * gpu.boost_clock_hz)
         counts.append(count)
@@ -135,7 +137,7 @@ def _corrected(
     gpu: GPU,
     points: Sequence[OperatingPoint],
 ) -> tuple[Costs, tuple[str, ...]]:
-    """Costs whose `broken` entries, (points, C), are corrected or the prior's."""
+    """Return costs whose `broken` entries, (points, C), are corrected or replaced by the analytical model's."""
     latency, energy, power_w, notes = costs.latency, costs.energy, costs.power_w.copy(), []
     with np.errstate(invalid="ignore"):
         sane = (latency.value * REFUSED >= least_s) & (energy.value > 0.0) & np.isfinite(energy.value)
@@ -150,9 +152,9 @@ def _corrected(
         latency = _instead(latency, prior.latency if prior else None, refused)
         energy = _instead(energy, prior.energy if prior else None, refused)
         power_w[refused] = prior.power_w[refused] if prior else inf
-    # Faster than the GPU: the time is raised to the bound, at the power that was predicted.
+    # If a time is below the bound, raise it to the bound at the predicted power.
     raised = np.where(broken, np.maximum(least_s / latency.value, 1.0), 1.0)
-    # Above the limit. At the default limit, at which models learn time, only the power is wrong.
+    # If power exceeds the default limit, only the power is wrong, because models learn times there.
     limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
     drawn_w = energy.value / latency.value
     over = broken & (drawn_w > limits_w)
@@ -167,21 +169,21 @@ def _corrected(
 
 
 def slowdown(drawn_w: Array, rest_w: Array, limit_w: Array) -> Array:
-    """Return the factor by which a launch takes longer under a limit that it exceeds by what a model learned of it.
+    """Return the factor by which a launch slows down to keep a limit that its learned power exceeds.
 
-    The energy of its events stays, which is the most that it can be: a lower clock lowers the voltage, too.
+    The energy of its events is assumed constant. That is an upper bound, because a lower clock also lowers the voltage.
 
     Args:
-        drawn_w: its power without the limit, in W.
-        rest_w: the part of it that does not depend on its events.
-        limit_w: the limit.
+        drawn_w: power without the limit, in W.
+        rest_w: part of the power that does not depend on events, in W.
+        limit_w: the limit, in W.
     """
     rest = np.minimum(rest_w, RESTING * limit_w)
     return np.asarray((drawn_w - rest) / (limit_w - rest))
 
 
 def _instead(estimates: Estimates, prior: Estimates | None, refused: Array) -> Estimates:
-    """Estimates with the prior's in place of those `refused`, (points, C); infinite ones if there is no prior."""
+    """Return estimates with `refused` entries, (points, C), replaced by the analytical model's, or by infinity."""
     if prior is None:
         return Estimates(np.where(refused, inf, estimates.value), estimates.kind, estimates.kinds)
     kind = np.where(refused, prior.kind + len(estimates.kinds.own), estimates.kind)
@@ -197,7 +199,7 @@ def is_number(prediction: "StackPrediction") -> bool:
 
 
 def impossible(row: MeasuredAnswer, problem: Problem, gpu: GPU) -> bool:
-    """Return whether a measured row breaks a law by more than any meter or board does."""
+    """Return whether a measured row violates a law by more than any meter or board error."""
     from kernrec.store.intake.plausible_times import floor_s
 
     limit_w = gpu.tdp_w if row.power_limit_w is None else row.power_limit_w

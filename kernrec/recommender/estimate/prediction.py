@@ -1,4 +1,4 @@
-"""The prior's prediction: time and energy of configs on one problem, before any power limit."""
+"""Predict time and energy of configs on one problem with the analytical model, before any power limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -41,35 +41,40 @@ _Columns = Mapping[str, Array | float]
 
 @dataclass(frozen=True, eq=False)
 class Performed:
-    """One launch of a prediction's configs, of those that perform it."""
+    """One launch of a prediction's configs, for the configs that perform it."""
 
     positions: Array
-    """Of these in the rows of the prediction, ascending."""
+    """Positions of these configs in the rows of the prediction, ascending."""
     times: LaunchTime
     geometry: LaunchGeometry
     start: int = 0
-    """Where theirs begin in `times`."""
+    """Index of the first of these configs in `times`."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Time and energy of C configs of a kernel on one problem; arrays (C,) unless said otherwise."""
+    """Time and energy of C configs of a kernel on one problem; arrays (C,) unless stated otherwise."""
 
     table: StaticTable
     on_problem: OnProblems
-    """The space of the table on the problem, or on several: then all is of the configs on all of them."""
+    """Space of the table on the problem, or on several problems, whose configs are then concatenated."""
     rows: Array
     """Rows of `on_problem`, ascending."""
     costs: Array
-    """The fields of `nominal` as rows, (5, C)."""
+    """Fields of `nominal` as rows, (5, C)."""
     longest: Array
-    """Of the longest launch of each, seconds of core or DRAM, and the position in `RESOURCES` of what takes longest
-    there, (2, C)."""
+    """Seconds of core or DRAM in the longest launch of each config, and the index in `RESOURCES` of its bottleneck; (2,
+    C)."""
     launches: tuple[Performed, ...]
-    """In order, without those that no config performs."""
+    """Launches in order, without those that no config performs."""
 
     def by_problem(self, starts: Sequence[int], on_problems: Sequence[ProblemSpace]) -> "Iterator[Prediction]":
-        """The prediction for each of several problems, by where its configs begin in `rows`, and the last ones end."""
+        """Yield the prediction for each of several problems.
+
+        Args:
+            starts: index in `rows` of each problem's first config, then the total.
+            on_problems: space on each problem.
+        """
         if len(on_problems) == 1:
             yield self
             return
@@ -86,23 +91,23 @@ class Prediction:
 
     @property
     def nominal(self) -> NominalCosts:
-        """Seconds at the boost clock by what bounds them, joules at nominal voltage."""
+        """Seconds at the boost clock by resource, and joules at nominal voltage."""
         return NominalCosts(*self.costs)
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
-        """Latency, power and energy at an operating point."""
+        """Return latency, power and energy at an operating point."""
         return self.table.power.apply_power_limit(self.nominal, point.power_limit_w, point.clock_hz)
 
     def at(self, position: int) -> NominalCosts:
-        """The costs of one candidate before any power limit."""
+        """Return the costs of one candidate before any power limit."""
         return NominalCosts(*self.costs[:, position].tolist())
 
     def bottleneck(self, position: int) -> str:
-        """The resource that takes longest in the longest launch of the candidate at this position."""
+        """Return the resource that takes longest in the longest launch of the candidate at `position`."""
         return RESOURCES[int(self.longest.item(1, position))]
 
     def performed(self, position: int) -> list[tuple[LaunchTime, int]]:
-        """The times of each launch of the candidate at this position, and its place there, in order."""
+        """Return the times of each launch of the candidate at `position`, in order, with its index in them."""
         row = self.on_problem.configs(self.rows[position : position + 1]).item()
         return [
             (launch.times, launch.start + int(launch.positions.searchsorted(position)))
@@ -118,7 +123,7 @@ def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Predic
 
 
 def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> tuple[list[Prediction], Array]:
-    """Return the analytical model's time and energy of configs of several kernels on a problem, or on several.
+    """Return the analytical model's time and energy of configs of several kernels on one or more problems.
 
     Args:
         parts: for each kernel its table, its space on the problem, and rows of it, ascending.
@@ -137,7 +142,7 @@ def predict_all(parts: Sequence[tuple[StaticTable, OnProblems, Array]]) -> tuple
 
 
 def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array, longest: Array) -> Prediction:
-    """The prediction of one kernel; its launches are added to `nominal`, (5, C), and `longest`, (2, C)."""
+    """Return the prediction of one kernel, and add its launches to `nominal`, (5, C), and `longest`, (2, C)."""
     configs, launches, programs = on_problem.configs(rows), [], table.programs(on_problem)
     for index, geometry in enumerate(table.geometries(on_problem)):
         positions = geometry.performing(configs)
@@ -150,7 +155,7 @@ def _predicted(table: StaticTable, on_problem: OnProblems, rows: Array, nominal:
             launch = programs[index], own, geometry, on_problem, positions
             times = _by_program(table, *launch, nominal, longest)
         launches.append(Performed(positions, times, geometry))
-    # A profile of sampled blocks is of this very problem, and has its epilogue.
+    # A profile from sampled blocks belongs to this problem and includes its epilogue.
     if not table.kernel.sampled:
         _add_finishing(table, on_problem, rows, nominal)
     return Prediction(table, on_problem, rows, nominal, longest, tuple(launches))
@@ -166,7 +171,7 @@ def _by_program(
     nominal: Array,
     longest: Array,
 ) -> LaunchTime:
-    """Add one launch of these rows to the nominal costs at `positions`, in a call of the engine for each problem."""
+    """Add one launch of these rows to the nominal costs at `positions`, with one engine call per problem."""
     configs, plan = on_problem.configs(rows), program.plan
     first_pipe, first_time = LOOPS + 2 * program.loops, LOOPS + 2 * program.loops + len(PIPES)
     variants, figures = np.empty(len(rows), np.int64), np.empty((first_time + TIMES, len(rows)))
@@ -187,7 +192,7 @@ def _by_columns(
     nominal: Array,
     longest: Array,
 ) -> LaunchTime:
-    """As `_by_program`, from the launch's expressions one by one."""
+    """Add one launch like `_by_program`, from its expressions one by one."""
     launch = table.launches[index]
     work = LaunchWork.empty(len(rows), len(launch.loops))
     launch.variant.take(on_problem.configs(rows), out=work.variants, mode="clip")
@@ -198,11 +203,11 @@ def _by_columns(
 
 
 _DYNAMIC = [0, 1, 3, 4]
-"""Rows of `NominalCosts` that an epilogue adds to: all but the overhead of launches."""
+"""Rows of `NominalCosts` that an epilogue adds to: all except the launch overhead."""
 
 
 def _add_finishing(table: StaticTable, on_problem: OnProblems, rows: Array, nominal: Array) -> None:
-    """Adds the epilogues of problems, which are the same for every kernel on a GPU."""
+    """Add the epilogues of problems, which are equal for every kernel on a GPU."""
     if isinstance(on_problem, ManyProblems):
         more = np.array([_finishing(table, problem) for problem in on_problem.problems])
         nominal[_DYNAMIC] += more.T.take(on_problem.numbers(rows), axis=1)
@@ -211,7 +216,7 @@ def _add_finishing(table: StaticTable, on_problem: OnProblems, rows: Array, nomi
 
 
 def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, float, float]:
-    """(core_s, dram_s, core_j, dram_j) of a problem's epilogue."""
+    """Return core_s, dram_s, core_j and dram_j of a problem's epilogue."""
     more = epilogue(table.gpu, table.power, problem)
     if more is None:
         return 0.0, 0.0, 0.0, 0.0
@@ -221,7 +226,16 @@ def _finishing(table: StaticTable, problem: Problem) -> tuple[float, float, floa
 
 
 def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_problem: OnProblems, variants: Array) -> None:
-    """Writes the work of one launch of these rows on a problem, by row of `LaunchWork`; variants: of its demand."""
+    """Write the work of one launch of these rows on a problem, by row of `LaunchWork`.
+
+    Args:
+        figures: destination.
+        table: table of the kernel.
+        index: number of the launch.
+        rows: the rows.
+        on_problem: the space on the problem.
+        variants: rows of the launch's demand.
+    """
     spec, launch, geometry = table.kernel.launches[index], table.launches[index], table.geometry(on_problem, index)
     column = on_problem.column
     geometry.columns.take(on_problem.configs(rows), axis=1, out=figures[CONCURRENT : PREFETCH + 1], mode="clip")
@@ -256,12 +270,12 @@ def _fill(figures: Array, table: StaticTable, index: int, rows: Array, on_proble
     if spec.visits is not spec.blocks:
         visits, together = np.zeros(len(rows)) + column(spec.visits, rows), np.minimum(concurrent, blocks)
     extents = [column(extent, rows) for _, extent in spec.order]
-    of_tensors = [sizes.get(name, 0.0) for name in launch.access.tensors]  # not all in each data type
+    of_tensors = [sizes.get(name, 0.0) for name in launch.access.tensors]  # a data type may lack some tensors
     dram_bytes(launch.access, extents, of_tensors, visits, together, l2_bytes, figures[DRAM_BYTES])
 
 
 def _tensor_bytes(table: StaticTable, index: int, rows: Array, on_problem: OnProblems) -> _Columns:
-    """The size of each tensor and workspace that a launch of these rows reads or writes, and of others."""
+    """Return the size of each tensor and workspace that a launch of these rows accesses, and possibly of others."""
     sizes: _Columns = on_problem.tensor_bytes(rows)
     used = [
         workspace for workspace in table.kernel.workspaces if workspace.name in table.launches[index].access.tensors

@@ -1,9 +1,8 @@
-"""Launches profiled from a sample of blocks (`kernrec.profile.sample_profile`), as a static table uses them.
+"""Convert launches profiled from a sample of blocks (`kernrec.profile.sample_profile`) for a static table.
 
-The sample stands in for the declarations of a spec: how often a block waits for memory, and how the tiles of
-neighboring blocks overlap. A user's kernel may also rely on L1 for reuse, where kernels of the library use shared
-memory: a repeated request of a block hits in L1 as far as its share of L1 still holds the bytes
-(`kernrec.profile.cache_behavior`).
+The sample replaces the declarations of a spec: how often a block waits for memory, and how tiles of neighboring blocks
+overlap. A user's kernel may also rely on L1 for reuse, where library kernels use shared memory. A repeated request of a
+block hits in L1 if its share of L1 still holds the bytes (`kernrec.profile.cache_behavior`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,26 +21,25 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _SECTOR_BYTES = 32.0
-_SECTORS_PER_REQUEST = 4  # of a warp that accesses a word of local memory
+_SECTORS_PER_REQUEST = 4  # per warp that accesses a word of local memory
 _L1_LATENCY_CLK = 33.0
-"""Load to use from L1: 32 to 34 clocks from Turing to Hopper (RRZE-HPC/gpu-benches, gpu-latency; RTX 2070:
-sjfeng1999/gpu-arch-microbenchmark)."""
+"""Latency in clocks from a load to its use on an L1 hit: 32 to 34 from Turing to Hopper (RRZE-HPC/gpu-benches,
+gpu-latency; RTX 2070: sjfeng1999/gpu-arch-microbenchmark)."""
 _ROW_BYTES = 123.0
-"""Bytes that DRAM moves in the time between two openings of rows: with reads in rows of 64 bytes and writes that L2
-joins, a kernel reaches 0.62 of the bandwidth of streams (`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv,
-4096 x 4096: 0.62 and 0.65, by the copies' share of the data sheet's bandwidth).
-
-One bank opens its row while others move data, so the longer of the two counts, by the smooth maximum of an SM's pipes.
-Recorded products that stream weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k: runs of 64 bytes
-take 1.70 to 1.92 times as long as runs of 512, of 128 bytes 1.02 to 1.13, of 256 bytes 1.00 to 1.02); the sum of both
-times, 1.46 at 128 bytes, does not."""
+"""Bytes that DRAM moves in the time between two row activations. With reads in rows of 64 bytes and writes that L2
+merges, a kernel reaches 0.62 of the bandwidth of streams. (`add_strided` of the anchor textbook_rtx3060_rtx3070ti.csv,
+4096 x 4096: 0.62 and 0.65, by the copies' fraction of the data sheet's bandwidth.) One bank activates its row while
+others move data. So the longer of the two counts, by the smooth maximum of an SM's pipes. Recorded matmuls that stream
+weights agree (inductor_mm_h100.parquet, 8 x 129792 x 4096, rows along k). Runs of 64 bytes take 1.70 to 1.92 times as
+long as runs of 512 bytes, of 128 bytes 1.02 to 1.13, of 256 bytes 1.00 to 1.02. The sum of both times, 1.46 at 128
+bytes, does not agree."""
 _NEAR_TURN_CLK = 1.25
-"""Clocks of L2 for a turn on another sector of the same 512 bytes. Whatever the card, from an RTX 3060 to an RTX 3080,
-512 bins of 4 bytes take 47 G additions a second, eight to a sector: 3.2 turns in the 0.544 ns of a turn on one address
-(private histograms whose blocks add up all their bins; the fit saw that figure alone). That other sizes follow by their
-bytes is an assumption."""
+"""Clocks of L2 for a turn on another sector of the same 512 bytes. On GPUs from an RTX 3060 to an RTX 3080, 512 bins of
+4 bytes reach 47 G additions per second, with eight bins per sector. That is 3.2 turns in the 0.544 ns of a turn on one
+address. (Private histograms whose blocks add up all their bins; only this figure was fitted.) Scaling other sizes by
+their bytes is an assumption."""
 _L2_OF_WRITES = 0.25
-"""Share of L2 that is taken to hold what was written last (assumption)."""
+"""Fraction of L2 assumed to hold the most recently written data."""
 
 
 @dataclass(frozen=True)
@@ -49,26 +47,26 @@ class SampledLaunch:
     """One launch of all sampled configs."""
 
     requested: ProfileTable
-    """The profiles, with all sectors that the blocks request."""
+    """Profiles with all sectors that the blocks request."""
     table: ProfileTable
-    """The same without the sectors that L1 answers."""
+    """Profiles without the sectors that hit in L1."""
     rounds: Array
-    """How often a block waits for memory, in latencies of DRAM; a hit in a cache counts by its share. By row."""
+    """Number of waits of a block for memory, in DRAM latencies, by row; a cache hit counts by its latency."""
     every_round: Array
-    """How often a block waits, whatever answers. By row."""
+    """Number of waits of a block, wherever the data is, by row."""
     overlapped: Array
-    """Share of the waits beside which other warps of the block have work; NaN: not sampled. By row."""
+    """Fraction of the waits during which other warps of the block have work, by row; NaN if it was not sampled."""
     busy: Array
-    """Share of the grid's blocks that have something to do; profiles are of an average one of these. By row."""
+    """Fraction of the grid's blocks that have work, by row; profiles describe the average of these blocks."""
     longest: Array
-    """The work of the block that runs longest over that of an average one. By row."""
+    """Work of the longest block over the work of the average block, by row."""
 
     def dram_slowdown(self, variants: Array, grid: Sequence[Array], concurrent_blocks: Array, l2_bytes: float) -> Array:
-        """How much longer DRAM takes for the bytes of these variants than for a stream of as many.
+        """Return how much longer DRAM takes for the bytes of these variants than for a stream of the same size.
 
-        Short runs of bytes cost the opening of a row each, and meanwhile other rows' bytes move. Blocks next to each
-        other join their runs: of reads where they run at the same time, of writes where the one's are still in L2 when
-        the other's arrive.
+        Each short run of bytes costs a row activation, while bytes of other rows move. Neighboring blocks merge their
+        runs:
+        reads if they run concurrently, writes if those of one block are still in L2 when the other's arrive.
         """
         blocks = grid[0] * grid[1] * grid[2]
         stretched: Array | float = 0.0
@@ -91,9 +89,10 @@ class SampledLaunch:
         return np.asarray(np.where(moved > 0.0, stretched / np.maximum(moved, 1.0), 1.0))
 
     def serial_clk(self, variants: Array, blocks: Array) -> Array:
-        """Clocks of L2 for the atomic operations of all blocks where most of them meet; one turn takes a clock.
+        """Return the L2 clocks for the atomic operations of all blocks at the most contended address.
 
-        Those on a few hundred bytes take no more slices of L2 than hold them, whatever the card has.
+        A turn takes one clock. Operations within a few hundred bytes use only the L2 slices that hold these bytes, on
+        any GPU.
         """
         counted = (_column(self.table, m) for m in self.table.metrics if m.endswith("atomic_turns"))
         turns = sum(counted, np.zeros(len(self.table.variant_keys)))
@@ -110,18 +109,20 @@ class SampledLaunch:
 
 
 def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: ProblemSpace, gpu: GPU) -> SampledLaunch:
-    """The sample of launch number `index`.
+    """Return the sample of launch number `index`.
 
     Args:
+        index: number of the launch.
         table: the launch's profiles.
-        variants: row of the space -> row of `table`, -1 where there is none.
-        on_problem: the space on the problem that was sampled.
+        variants: row of `table` for each row of the space, -1 without a profile.
+        on_problem: the space on the sampled problem.
+        gpu: the GPU.
     """
     launch = on_problem.space.kernel.launches[index]
     rows = np.flatnonzero(variants >= 0)
 
     def by_variant(expression: Expression) -> Array:
-        """An expression of the kernel as a column of the table."""
+        """Return an expression of the kernel as a column of the table."""
         spread = np.broadcast_to(np.asarray(on_problem.column(expression)), len(variants))
         values = np.zeros(len(table.variant_keys), dtype=np.int64)
         values[variants[rows]] = spread[rows]
@@ -132,7 +133,7 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     grid = [by_variant(extent) for extent in launch.grid]
     busy = 1.0 - _column(table, "idle")
     longest = np.maximum(_column(table, "longest"), 1.0)
-    # On an SM, where the grid has fewer blocks than fit.
+    # Blocks per SM if the grid has fewer blocks than fit.
     present = np.ceil(np.prod(grid, axis=0) * busy / gpu.sms).astype(np.int64)
     resident = np.maximum(np.minimum(occupancy(gpu.limits, threads, table.registers, shared).blocks, present), 1)
     cache = l1_bytes(gpu.limits, resident, shared) / resident
@@ -155,8 +156,8 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
         if not footprint.written:
             whole += footprint.whole(grid, blocks) / _SECTOR_BYTES
             in_wave += footprint.together(cover, wave) / _SECTOR_BYTES
-    # Blocks that read the same at the same time all wait for DRAM, though only one of them asks it. What an earlier
-    # wave of blocks read, L2 answers as far as it holds what the launch reads.
+    # Blocks that read the same data at the same time all wait for DRAM, though only one of them requests it. L2 answers
+    # for data that an earlier wave of blocks read, as far as it holds the launch's data.
     figures = microarchitecture(gpu)
     again = np.clip(1.0 - whole / np.maximum(in_wave * (blocks / wave), 1.0), 0.0, 1.0)
     past_l2 = 1.0 - again * np.minimum(gpu.l2_bytes / np.maximum(whole * _SECTOR_BYTES, 1.0), 1.0)
@@ -166,20 +167,20 @@ def read_sample(index: int, table: ProfileTable, variants: Array, on_problem: Pr
     answered = _with_local_memory(replace(table, counts=counts), threads, resident, cache * resident)
     overlapped = np.full(len(rounds), np.nan)
     if "overlapped" in table.metrics:
-        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # whoever made the profile
+        overlapped = np.clip(_column(table, "overlapped"), 0.0, 1.0)  # clip, because anybody may have made the profile
     waits = rounds * ((1.0 - held_wait) * far + held_wait * near)
     return SampledLaunch(table, answered, waits, rounds, overlapped, busy, longest)
 
 
 def busy_grid(grid: Sequence[Array], busy: Array) -> list[Array]:
-    """The extents of the blocks that have something to do; those of a grid along more than one axis all have."""
+    """Return the extents of the blocks with work; in a multidimensional grid only the first axis has idle blocks."""
     return [grid[0] * busy, *(extent.astype(np.float64) for extent in grid[1:])]
 
 
 def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
-    """The demand of a launch whose blocks differ: all that a block does, it does in its waits for memory.
+    """Return the demand of a launch with unequal blocks, whose work is proportional to their waits for memory.
 
-    So it follows from their number how much longer than an average block the longest one takes.
+    The number of waits determines how much longer the longest block takes than the average one.
     """
     differ = (sample.longest > 1.0) & (sample.rounds > 0.0)
     if not differ.any():
@@ -191,18 +192,19 @@ def uneven(demand: Demand, sample: SampledLaunch) -> Demand:
 
 
 def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cache: Array) -> ProfileTable:
-    """The table with spilled registers and other local memory as instructions, requests to L1, and traffic past it.
+    """Return the table with spills and local memory added as instructions, L1 requests and traffic beyond L1.
 
-    A spill runs as often as the code in which most registers are alive; in a profile made before that was counted, as
-    often as an average instruction. L1 keeps the stacks of the resident threads as far as they fit.
+    A spill runs as often as the code with the most live registers. In older profiles without this count, it runs as
+    often as the average instruction. L1 holds the stacks of the resident threads as far as they fit.
 
     Args:
-        threads: of a block, by variant.
-        resident: blocks on an SM, by variant.
+        table: the profiles.
+        threads: threads per block, by variant.
+        resident: blocks per SM, by variant.
         cache: bytes of L1, by variant.
     """
     warps = np.ceil(threads / 32.0)
-    spilled = table.spill_bytes * warps  # words of a warp are 32 lanes of 4 bytes: as many sectors as bytes of a lane
+    spilled = table.spill_bytes * warps  # 32 lanes of 4 bytes: as many sectors as bytes per lane
     if "crowded.runs" in table.metrics:
         spilled = spilled * _column(table, "crowded.runs")
     elif spilled.any() and "instructions" in table.metrics:
@@ -229,7 +231,7 @@ def _with_local_memory(table: ProfileTable, threads: Array, resident: Array, cac
 def footprints(
     table: ProfileTable, variants: Array, tensor_bytes: Mapping[str, Array | float], scratch: frozenset[str]
 ) -> list[Footprint]:
-    """The bytes of each tensor that the blocks of these variants touch."""
+    """Return the bytes of each tensor that the blocks of these variants access."""
     touched = []
     for written, what in ((False, "read"), (True, "write")):
         for name, size in tensor_bytes.items():
@@ -244,7 +246,7 @@ def footprints(
 
 
 def _window(table: ProfileTable, buffer: str) -> list[str]:
-    """The metrics of what 2, 4, 8 and so on consecutive blocks read of a buffer, as far as they were sampled."""
+    """Return the metrics of the data that 2, 4, 8 and so on consecutive blocks read of a buffer, if sampled."""
     sizes = [int(size) for m in table.metrics if (size := m.removeprefix(f"wave.{buffer}.")).isdigit()]
     return [f"wave.{buffer}.{size}" for size in sorted(sizes)]
 
@@ -254,9 +256,11 @@ def _read_buffers(table: ProfileTable) -> list[str]:
 
 
 def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
-    """(share of the sectors of loads that L1 holds, share of the loads it holds completely), by variant.
+    """Return the fractions of load sectors and of whole loads that L1 holds, by variant.
 
-    cache: bytes of L1 for each block, by variant.
+    Args:
+        table: the profiles.
+        cache: bytes of L1 per block, by variant.
     """
     sizes = sorted(int(size) for m in table.metrics if (size := m.removeprefix("reuse.")).isdigit())
     if sizes:
@@ -265,7 +269,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
             for what in ("reuse", "reuse.wait")
         )
         return held, held_wait
-    # A profile made before reuse was sampled: L1 keeps what a block touches as far as that fits.
+    # A profile made before reuse was sampled: L1 keeps a block's data as far as it fits.
     names = _read_buffers(table)
     requested = sum((_column(table, f"global.{name}.read_sectors") for name in names), np.zeros(len(cache)))
     once = sum((_column(table, f"touch.{name}.read") for name in names), np.zeros(len(cache)))
@@ -275,7 +279,7 @@ def held_by_l1(table: ProfileTable, cache: Array) -> tuple[Array, Array]:
 
 
 def _between(shares: Sequence[Array], size: Array) -> Array:
-    """Shares that are stated for sizes 1, 2, 4, ..., at `size`; nothing of less than half of the first one."""
+    """Return fractions given for sizes 1, 2, 4 and so on, interpolated at `size`; 0 below half of the first size."""
     table = np.stack([np.zeros(len(size)), *shares])
     position = np.clip(np.log2(np.maximum(size, 0.5)) + 1.0, 0.0, len(shares))
     low = np.minimum(position.astype(np.int64), len(shares) - 1)
@@ -284,7 +288,7 @@ def _between(shares: Sequence[Array], size: Array) -> Array:
 
 
 def _column(table: ProfileTable, metric: str) -> Array:
-    """Events per block of each variant; a metric that no block had is zero."""
+    """Return the events per block of each variant; 0 for a metric that no block had."""
     if metric not in table.metrics:
         return np.zeros(len(table.variant_keys))
     return table.counts[:, table.metrics.index(metric), 0]

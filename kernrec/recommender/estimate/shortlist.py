@@ -1,7 +1,7 @@
-"""Quick costs, by which a large space's configs are chosen for a full estimate.
+"""Estimate quick costs, which select configs of a large space for a full estimate.
 
-They are rounds of blocks times the longer of work and latency, where of a block's pipes only the busiest counts, and
-the joules of the core. A second pass counts as launched and nothing more; DRAM is left out.
+The quick time is the number of rounds of blocks times the longer of work and latency. Only the busiest pipe of a block
+counts. The quick energy is the core's. A second pass counts only its launch. DRAM is ignored.
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.static_table import Array, StaticTable
 
 SHORTLIST = 512
-"""Configs that are estimated in full; of more, the most promising."""
+"""Maximum number of configs estimated in full; of more, the most promising are selected."""
 
-_SECOND_PASS_CLK = 2500.0  # blocks of little work: started, loaded once, stored
+_SECOND_PASS_CLK = 2500.0  # blocks with little work: start, load once, store
 
 
 def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tuple[Array, Array]:
-    """(clocks, joules) by which configs are put on the shortlist."""
+    """Return the clocks and joules that select configs for the shortlist."""
     gpu, launches, programs = table.gpu, table.kernel.launches, table.programs(on_problem)
     clocks, joules = np.zeros(len(rows)), np.zeros(len(rows))
     for index, spec in enumerate(launches):
@@ -48,7 +48,7 @@ def quick_costs(table: StaticTable, on_problem: OnProblems, rows: Array) -> tupl
 def _by_columns(
     table: StaticTable, on_problem: OnProblems, index: int, rows: Array, geometry: LaunchGeometry
 ) -> tuple[Array, Array]:
-    """(clocks, joules of the core) of one launch of these rows, from its expressions one by one."""
+    """Return clocks and core joules of one launch of these rows, from its expressions one by one."""
     launch = table.launches[index]
     memory_clk = microarchitecture(table.gpu).dram_latency_clk
     blocks, configs = table.blocks(on_problem, index, rows), on_problem.configs(rows)

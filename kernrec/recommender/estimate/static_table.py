@@ -1,7 +1,7 @@
-"""The static table: the configs of one kernel on one GPU, joined with their static profiles.
+"""Static table: the configs of one kernel on one GPU, joined with their static profiles.
 
-Everything that does not depend on the problem is computed once, here. `shortlist` (configs worth a full estimate) and
-`prediction` (their time and energy) add what a problem decides.
+It computes everything that does not depend on the problem once. `shortlist` (configs worth a full estimate) and
+`prediction` (their time and energy) add the problem.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,29 +34,29 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a space can be estimated."""
+    """Coverage of a space by profiles."""
 
     unprofiled: int
-    """Variants that no database has a profile of."""
+    """Number of variants without a profile in any database."""
     spilling: int
 
 
 @dataclass(frozen=True, eq=False)
 class StaticTable:
-    """The configs of a kernel for one GPU, dtype and layout; rows are those of `space`.
+    """Configs of a kernel for one GPU, data type and layout; rows are those of `space`.
 
-    A kernel that is profiled by a sample of blocks has a table for each problem, for its profiles hold on one.
+    A kernel that is profiled from a sample of blocks has a table for each problem, because its profiles hold for one.
     """
 
     kernel: Kernel
     gpu: GPU
     space: Space
     power: PowerModel
-    """Calibrated where there is a calibration."""
+    """Power model, calibrated if there is a calibration."""
     calibration: Calibration | None
     launches: tuple[LaunchTable, ...]
     usable: Array
-    """Rows whose code fits and, in a kernel of the library, does not spill; bool (rows,)."""
+    """Whether a row's code fits and, for a library kernel, does not spill; bool (rows,)."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
     _programs: dict[Program, list[LaunchProgram] | None] = field(default_factory=dict, repr=False)
@@ -71,12 +71,15 @@ class StaticTable:
         calibration: Calibration | None = None,
         inputs: str = RANDOM,
     ) -> "StaticTable":
-        """The table of a kernel for the dtype and layout of a problem.
+        """Return the table of a kernel for the data type and layout of a problem.
 
         Args:
-            problem: any problem of the dtype and layout; of a kernel profiled by a sample of blocks the very problem.
+            kernel: the kernel.
+            problem: any problem of the data type and layout; for a kernel profiled from a sample of blocks, the exact
+                problem.
+            gpu: the GPU.
             profiles: static profiles by launch index.
-            calibration: coefficients of the prior that were fitted to measurements; None for the data sheet's.
+            calibration: fitted coefficients of the analytical model; None for the data sheet's.
             inputs: one of `kernrec.model.prior.power.INPUTS`.
 
         Raises:
@@ -119,7 +122,7 @@ class StaticTable:
             power=power,
             calibration=calibration,
             launches=tuple(launches),
-            # What a spill costs is estimated for sampled blocks alone (`sampled_launch`).
+            # The cost of spills is estimated only for sampled blocks (`sampled_launch`).
             usable=(~spills | kernel.sampled)[variants.index],
             coverage=Coverage(int(unprofiled.sum()), int(spills.sum())),
         )
@@ -129,54 +132,56 @@ class StaticTable:
 
     @cached_property
     def device(self) -> Any:
-        """The GPU as the engine takes it, calibrated."""
+        """GPU in the engine's form, calibrated."""
         fitted = self.calibration
         return device(self.gpu, *((fitted.core_time, fitted.dram_time) if fitted else ()))
 
     @cached_property
     def dram_byte_j(self) -> float:
-        """Joules of a byte between L2 and DRAM."""
+        """Joules per byte between L2 and DRAM."""
         return self.power.event_j(DRAM)
 
     @cached_property
     def scratch(self) -> frozenset[str]:
-        """The tensors that live between launches only."""
+        """Names of tensors that exist only between launches."""
         return frozenset(workspace.name for workspace in self.kernel.workspaces)
 
     @cached_property
     def tunables(self) -> Array:
-        """The values of each tunable, (rows, tunables)."""
+        """Values of each tunable, (rows, tunables)."""
         return np.array(list(self.space.columns.values()), dtype=np.int64).reshape(-1, len(self)).T.copy()
 
     def config(self, row: int) -> dict[str, int]:
-        """The config in a row of the space."""
+        """Return the config in a row of the space."""
         return dict(zip(self.space.columns, self.tunables[row].tolist(), strict=True))
 
     def machine_code(self, on_problem: ProblemSpace, rows: Array) -> Array:
-        """Of these configs the warps of a block and the code of each launch, by number; (C, 1 + launches)."""
+        """Return warps per block and code number of each launch for these configs, (C, 1 + launches)."""
         code = self._codes.take(rows, axis=0)
         code[:, 0] = self.geometry(on_problem, 0).warps.take(rows)
         return code
 
     @cached_property
     def _codes(self) -> Array:
-        """The columns of `machine_code` of all configs, without warps."""
+        """Columns of `machine_code` for all configs, without warps."""
         return np.array([np.zeros(len(self)), *[launch.variant for launch in self.launches]], dtype=np.int64).T.copy()
 
     @cached_property
     def bandwidth(self) -> float:
-        """Bytes per second past L2 that a launch is taken to reach."""
+        """Achievable bandwidth beyond L2 in bytes per second."""
         calibrated = self.calibration.dram_time if self.calibration else 1.0
         return self.gpu.memory_bandwidth * microarchitecture(self.gpu).dram_efficiency / calibrated
 
     def of_any_problem(self, problem: Problem) -> bool:
-        """Whether the geometry of all launches is the same on every problem; problem: any that the table holds for."""
+        """Return whether the geometry of all launches is equal for every problem like `problem`."""
         return self._same_geometry(self.space.at(problem)) and not self.kernel.sampled
 
     def runnable(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
-        """Row numbers of the configs that can run a problem and whose every launch is profiled, ascending.
+        """Return the ascending rows of the configs that can run a problem and have a profile of every launch.
 
-        measured: rows that ran; they count even where their code spills.
+        Args:
+            on_problem: the space on the problem.
+            measured: rows that ran; they count even if their code spills.
         """
         if measured is None or not len(measured):
             able = self.able if self._same_geometry(on_problem) else self._able(on_problem)
@@ -189,7 +194,7 @@ class StaticTable:
         return rows
 
     def _same_geometry(self, on_problem: ProblemSpace) -> bool:
-        """Whether the geometry of all launches is the same on every problem."""
+        """Return whether the geometry of all launches is equal for every problem."""
         count = len(self.launches)
         return len(self._geometries) == count or len(self.geometries(on_problem)) == len(self._geometries)
 
@@ -199,29 +204,29 @@ class StaticTable:
 
     @cached_property
     def able(self) -> Array:
-        """The usable configs that are profiled and fit, where that is the same on every problem; bool (rows,)."""
+        """Usable configs that are profiled and fit, if that is equal for every problem; bool (rows,)."""
         geometries = [self._geometries[index] for index in range(len(self.launches))]
         return self._profiled(geometries, self.usable & geometries[0].fits)
 
     def profiled(self, on_problem: ProblemSpace) -> Array:
-        """Whether every launch of a row is profiled, bool (rows,)."""
+        """Return whether every launch of a row is profiled, bool (rows,)."""
         return self._profiled(self.geometries(on_problem), np.ones(len(self.space), dtype=bool))
 
     def _profiled(self, geometries: Sequence[LaunchGeometry], can: Array) -> Array:
-        """The rows of a mask whose every launch is profiled."""
+        """Return the rows of a mask that have a profile of every launch."""
         for launch, geometry in zip(self.launches, geometries, strict=True):
             if launch.incomplete:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
         return can
 
     def blocks(self, on_problem: OnProblems, index: int, rows: Array) -> Array:
-        """Blocks of a launch of these rows that have something to do."""
+        """Return the number of blocks with work in a launch of these rows."""
         launch = self.launches[index]
         blocks: Array = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(len(rows))
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
     def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
-        """(trips of a loop over the whole grid, trips in the longest block) of a launch of these rows."""
+        """Return the trips of a loop over the whole grid, and in the longest block, for a launch of these rows."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
             variants = launch.variant.take(rows)
@@ -230,13 +235,13 @@ class StaticTable:
         return on_problem.column(spec.trips[loop], rows), on_problem.column(spec.depth[loop], rows)
 
     def performed(self, on_problem: ProblemSpace, row: int) -> list[int]:
-        """The launches, by number, that one config performs."""
+        """Return the numbers of the launches that one config performs."""
         return [index for index in range(len(self.launches)) if self.geometry(on_problem, index).performed[row]]
 
     def counts(self, on_problem: ProblemSpace, index: int, row: int, requested: bool = False) -> dict[str, float]:
-        """The events of launch number `index` of one config on the problem, in total, by metric of its profile.
+        """Return the total events of launch number `index` of one config on the problem, by metric of its profile.
 
-        Of a kernel profiled by a sample of blocks, sectors that L1 answers are counted only where `requested` is set.
+        For a kernel profiled from a sample of blocks, sectors that hit in L1 count only if `requested` is set.
         """
         launch, rows = self.launches[index], np.array([row])
         table = launch.sample.requested if requested and launch.sample is not None else launch.profiles
@@ -249,7 +254,7 @@ class StaticTable:
         return dict(zip(table.metrics, values.tolist(), strict=True))
 
     def resources(self, on_problem: ProblemSpace, index: int, row: int) -> tuple[int, int, Occupancy[int, float]]:
-        """(registers per thread, bytes of shared memory per block, occupancy) of a launch of one config."""
+        """Return registers per thread, bytes of shared memory per block, and occupancy of one config's launch."""
         launch, rows = self.launches[index], np.array([row])
         spec = self.kernel.launches[index]
         threads, dynamic = (
@@ -260,13 +265,13 @@ class StaticTable:
         return registers, shared, occupancy(self.gpu.limits, threads, registers, shared)
 
     def unfit(self, on_problem: ProblemSpace) -> Array:
-        """Return the rows that keep the constraints and are profiled, but whose block no SM can hold; ascending."""
+        """Return the ascending rows that satisfy the constraints and are profiled, but whose block no SM can hold."""
         geometries = self.geometries(on_problem)
         rows: Array = on_problem.valid_among(self._profiled(geometries, ~geometries[0].fits)).nonzero()[0]
         return rows
 
     def too_large(self, on_problem: ProblemSpace, row: int) -> str | None:
-        """Why an SM cannot hold a block of one config as it was compiled, in words; None where it can."""
+        """Return the reason why an SM cannot hold a block of one config as compiled; None if it can."""
         for index in self.performed(on_problem, row):
             registers, shared, held = self.resources(on_problem, index, row)
             if not held.blocks:
@@ -278,17 +283,17 @@ class StaticTable:
         return None
 
     def occupancy(self, on_problem: ProblemSpace, row: int) -> float:
-        """Resident warps over the most an SM holds, of the first launch of one config."""
+        """Return resident warps over the maximum of an SM, for the first launch of one config."""
         return float(self.geometry(on_problem, 0).occupancy.item(row))
 
     def geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
-        """The geometry of each launch on a problem."""
+        """Return the geometry of each launch on a problem."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
     def programs(self, on_problem: OnProblems) -> list[LaunchProgram] | None:
-        """Each launch as the engine takes it, from the program of the space, which is executed for each problem.
+        """Return each launch in the engine's form, from the space's program, which runs for each problem.
 
-        None where there is no program, or one that does not hold all of that.
+        Return None if there is no program, or if it lacks one of the values.
         """
         if isinstance(on_problem, ManyProblems):
             each = on_problem.each if self.space.in_engine else ()
@@ -316,7 +321,7 @@ class StaticTable:
         return programs
 
     def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
-        """The geometry of a launch on a problem; cached where it is the same on every problem, as for most kernels."""
+        """Return the geometry of a launch on a problem; cached if it does not depend on the problem, as usual."""
         if cached := self._geometries.get(index):
             return cached
         if isinstance(on_problem, ManyProblems):
@@ -335,7 +340,8 @@ class StaticTable:
         held = occupancy(limits, threads, registers, shared)
         resident = held.blocks.astype(np.float64)
         if self.kernel.sampled and (resident == 0).any():
-            # Registers are allocated by the granule: what exceeds a limit by less, another compiler may well fit.
+            # Registers are allocated in granules. Another compiler may fit code that exceeds the limit by less than
+            # one.
             fewer = np.maximum(registers - limits.register_allocation_unit // 32, 1)
             near = (resident == 0) & (occupancy(limits, threads, fewer, shared).blocks > 0)
             resident[near] = 1.0

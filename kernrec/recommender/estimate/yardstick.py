@@ -1,22 +1,22 @@
-"""How far a lead of the prior over what was recorded of the same problem is believed.
+"""Shrink the analytical model's lead over the recorded times of the same problem.
 
-The yardstick of a problem is what somebody recorded of it: the line of a stack, or Triton's configs by a model that
-learned this card. The prior says of a kernel that nobody ran that it takes a certain time; where that is less than the
-yardstick's, it may be so, or the prior may err. Two things are known of the logarithm of the kernel's time:
+The reference time of a problem comes from recordings: a backend's baseline, or Triton's configs by a model of this GPU.
+If the analytical model predicts that an unmeasured kernel is faster, either the kernel is, or the prediction is wrong.
+Two facts constrain the logarithm of the kernel's time:
 
-    the prior       its prediction, with the deviation of its error on such kernels (`own`)
-    the yardstick   a kernel of another hand is about as fast as the best of stacks: the yardstick, with its own
-                    deviation on this card, and that of such kernels among each other (`AMONG_KERNELS`)
+    prediction      the analytical model's value, with the standard deviation of its error on such kernels (`own`)
+    reference time  an independent kernel is about as fast as the best backend: the reference time, with its deviation
+                    on this GPU and the deviation among such kernels (`AMONG_KERNELS`)
 
-Each counts by the inverse of its variance, so of a lead the share
+Each is weighted by the inverse of its variance. So this fraction of a lead is kept:
 
     among**2 + yardstick**2  /  (own**2 + among**2 + yardstick**2)
 
-is believed. A yardstick that was learned on the card (2 to 4 %) leaves about half of it; one that was transferred from
-other cards (20 to 40 %) nearly all, as does one from calls that were timed alone and took little but the host's time
-(`kernrec.model.vendor.single_calls`: its deviation is about 1). A kernel that is slower than the yardstick is left as
-it is: that needs no error to be explained. The deviations were fitted at 0.1.0, by kind of kernel, data type
-and architecture.
+A reference time learned on the GPU (deviation 2 to 4 %) keeps about half. One transferred from other GPUs (20 to 40 %)
+keeps nearly all. So does one from calls that were timed alone and took mostly host time
+(`kernrec.model.vendor.single_calls`; its deviation is about 1). A kernel slower than the reference time does not
+change, because no error needs an explanation. The deviations were fitted at 0.1.0, by kind of kernel, data type and
+architecture.
 """
 
 from collections.abc import Sequence
@@ -40,60 +40,66 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.model_store import ModelStore
 
 CERTAIN = 1.28
-"""So many deviations above its expected cost a kernel that nobody ran counts beside one that somebody ran: it comes
-first where it is the faster one with nine chances in ten."""
+"""Standard deviations added to the expected cost of a kernel that nobody ran, compared with one that somebody ran. It
+ranks first if it is faster with a probability of 90 %."""
 AMONG_KERNELS = 0.10
-"""Standard deviation of log(time of a kernel / best of stacks) among kernels of different hands that were all measured:
-Triton's best beside cuBLAS where it is the faster one (A100 .07 in bf16 and TF32, .08 in f32, .24 in f16 with its odd
-sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
+"""Standard deviation of log(time of a kernel / best backend) among measured kernels of independent authors. It is that
+of Triton's best kernel against cuBLAS where Triton is faster (A100 .07 in bf16 and TF32, .08 in f32, .24 in f16 with
+its odd sizes; H100 .05 to .18; RTX 3090 .07 to .11)."""
 _WHOLE = {
     ("matmul", "16"): 0.15, ("matmul", "32"): 0.15, ("matmul", "8"): 0.42, ("attention", "16"): 0.40,
     ("conv2d", "32"): 0.50,
 }  # fmt: skip
-"""Root mean square of the logarithm of the prior's lead over the best recorded, where it has one, by op and bits of
-arithmetic: what the prior errs and what kernels differ. Products: A100 .08 to .19, RTX 3090 and A6000 .08 to .15, L40S
-.19, H100 and H200 .08 to .17, B200 none leads; 8 bits .16 to .61; attention A100 .34, H200 .42; f32 convolutions .39 to
-.86 (cuDNN has Winograd's). Architectures differ less than the recordings of one of them, so they share a figure."""
+"""Root mean square of the logarithm of the analytical model's lead over the best recorded time, by op and bits of
+arithmetic. It includes the model's error and the difference between kernels. Matmuls: A100 .08 to .19, RTX 3090 and
+A6000 .08 to .15, L40S .19, H100 and H200 .08 to .17, B200 none leads; 8 bits .16 to .61; attention A100 .34, H200 .42;
+f32 convolutions .39 to .86 (cuDNN has Winograd's). Architectures differ less than the recordings of one of them, so
+they share a value."""
 _UNMEASURED = log(INTERVAL) / DEVIATIONS
-"""Of kernels without recordings to compare with: the deviation behind the prior's interval."""
+"""Standard deviation used for kernels without recordings."""
 _BITS = {"f16": "16", "bf16": "16", "tf32": "16", "f32": "32", "f8e4m3": "8", "f8e5m2": "8", "i8": "8", "u8": "8"}
 _START_S = START_S + LAUNCH_S
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Recorded times of a problem on a card, or of others like it."""
+    """Reference time of a problem, from recordings on a GPU or on similar GPUs."""
 
     name: str
-    """A stack or a kernel."""
+    """Name of a backend or kernel."""
     latency_s: float
     deviation: float
     """Standard deviation of the logarithm of the time."""
     transferred: bool
-    """Whether nobody recorded this card."""
+    """Whether this GPU was not recorded."""
 
 
 @dataclass(frozen=True)
 class Belief:
-    """A kernel's predicted lead over the yardstick, and what is believed of it."""
+    """Predicted lead of a kernel over the reference time, and its shrinkage."""
 
     yardstick: Yardstick | None
     lead: float
-    """log(time of the yardstick / predicted time of the kernel's best config); 0 where it is not faster."""
+    """log(reference time / predicted time of the kernel's best config); 0 if it is not faster."""
     share: float
-    """The share of it that is believed."""
+    """Fraction of the lead that is kept."""
     deviation: float
-    """Standard deviation of the logarithm of the kernel's time then."""
+    """Standard deviation of the logarithm of the kernel's time after shrinkage."""
 
     @property
     def slower(self) -> float:
-        """The factor by which the kernel's times are raised."""
+        """Factor that raises the kernel's times."""
         return exp(self.lead * (1.0 - self.share))
 
     def interval(self, predicted: float, factor: float) -> tuple[float, float, float]:
-        """(value, lower, upper end of the 90 % interval) of a cost that the prior predicts within `factor`.
+        """Return value, lower and upper end of the 90 % interval of a cost.
 
-        The lower end of a cost that is raised is what the yardstick lets be believed; the upper end stays the prior's.
+        The lower end of a raised cost follows from the reference time; the upper end stays that of the analytical
+        model.
+
+        Args:
+            predicted: the analytical model's cost.
+            factor: factor from the prediction to each end of its interval.
         """
         if self.slower == 1.0:
             return predicted, predicted / factor, predicted * factor
@@ -102,7 +108,7 @@ class Belief:
 
     @classmethod
     def of(cls, problem: Problem, latency_s: float, yardstick: Yardstick | None) -> "Belief":
-        """The belief about a kernel whose best config is predicted to take `latency_s`."""
+        """Return the shrinkage for a kernel whose best config is predicted to take `latency_s`."""
         whole = whole_deviation(problem)
         if yardstick is None:
             return cls(None, 0.0, 1.0, whole)
@@ -113,18 +119,18 @@ class Belief:
 
 
 UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
-"""Of a kernel with measurements, or of a problem of which nothing was recorded."""
+"""No shrinkage, for a kernel with measurements or a problem without recordings."""
 
 
 def whole_deviation(problem: Problem) -> float:
-    """Standard deviation of log(predicted / true) of the best config of a kernel, from the prior alone."""
+    """Return the standard deviation of log(predicted / true) of a kernel's best config, for the analytical model."""
     return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), _UNMEASURED)
 
 
 def believed(costs: Costs, belief: Belief) -> Costs:
-    """The costs of a kernel that nobody ran, its lead cut to what is believed.
+    """Return the costs of a kernel that nobody ran, with its lead shrunk.
 
-    All configs are raised by one factor, for most of an error is common to them.
+    One factor raises all configs, because they share most of the error.
     """
     if belief.slower == 1.0:
         return costs
@@ -133,21 +139,21 @@ def believed(costs: Costs, belief: Belief) -> Costs:
 
 
 def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> Yardstick | None:
-    """The fastest line of a stack at the card's default power limit and clock; None where there is none.
+    """Return the fastest baseline at the GPU's default power limit and clock; None if there is none.
 
     Args:
-        problem: of an op.
-        gpu: the card.
-        models: where the models of stacks are.
-        inputs: stacks were recorded with random ones; None is the answer for others.
+        problem: problem of an op.
+        gpu: the GPU.
+        models: store with the models of backends.
+        inputs: input data; the result is None unless random, because backends were recorded with random data.
     """
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problem).op)) is None:
         return None
     best, first = None, (True, inf)
     for stack, latency, launch_s in model.fastest(problem, gpu):
-        if latency.transferred:  # those recorded on the card are under its roof
+        if latency.transferred:  # recordings on this GPU already respect its roof
             latency = model.at_least_roof(latency, problem, gpu)
-        # As if its kernel were started as ours are: how its recorder did it is no figure of a kernel.
+        # Replace the recorder's launch overhead with ours, because it does not belong to the kernel.
         started_s = max(latency.value - launch_s, 0.25 * latency.value) + _START_S
         if (latency.transferred, started_s) < first:
             best, first = (stack, latency), (latency.transferred, started_s)
@@ -160,7 +166,7 @@ def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs
 def predict_yardsticks(
     problems: Sequence[Problem], gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM
 ) -> None:
-    """Predicts the lines of several problems of an op for `yardstick_of` to tell: one by one takes far longer."""
+    """Predict the baselines of several problems together for `yardstick_of`; single predictions take far longer."""
     if models is None or inputs != RANDOM or (model := models.vendor_model(as_matmul(problems[0]).op)) is None:
         return
     from kernrec.model.vendor.operating_point import roofs_s
@@ -172,37 +178,46 @@ def predict_yardsticks(
 
 
 def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
-    """The fastest of those that were learned on the card; of none, the fastest of those transferred to it."""
+    """Return the fastest reference time learned on the GPU; without any, the fastest transferred one."""
     return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
-    """The fastest config of a kernel by a model that learned the card; latency: at one operating point, (C,)."""
+    """Return the fastest config of a kernel by a model of the GPU as a reference time.
+
+    Args:
+        name: name of the kernel.
+        latency: estimates at one operating point, (C,).
+    """
     best = int(latency.value.argmin())
     deviation = log(latency.high[best] / latency.low[best]) / (2.0 * DEVIATIONS)
     return Yardstick(name, float(latency.value[best]), deviation, False)
 
 
 def unsure(deviation: float) -> float:
-    """The factor by which the costs of a config count more than expected that nobody ran, of a kernel whose time has
-    an error of this deviation."""
+    """Return the risk factor for the costs of a config that nobody ran.
+
+    Args:
+        deviation: standard deviation of the logarithm of the kernel's time.
+    """
     return exp(CERTAIN * deviation)
 
 
 def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool) -> np.ndarray:
-    """The factor by which the costs of C candidates count more than expected beside what somebody ran, (C,).
+    """Return the risk factors of C candidates when compared with configs that somebody ran, (C,).
 
     Args:
-        latency: at one operating point.
-        deviation: of the logarithm of the kernel's time.
-        of_card: whether a model learned the kernel on the card: then its estimates are no mere predictions.
-        measured: whether some of its configs were measured: then predictions stand on their scale.
+        latency: estimates at one operating point.
+        deviation: standard deviation of the logarithm of the kernel's time.
+        of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
+        measured: whether any of its configs was measured, so that predictions are scaled to measurements.
     """
     if not measured and (of_card or not latency.has_learned):
         factor = unsure(deviation)
         return latency.by_kind(np.array((factor, 1.0, factor)).take(latency.kinds.source))
     own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
-        # The prior's interval is that of a kernel's own time. Beside kernels of other hands it errs as these differ.
+        # The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
+        # add to its error.
         own = np.where(latency.source == PRIOR, deviation, own)
     return np.asarray(np.exp(CERTAIN * own))

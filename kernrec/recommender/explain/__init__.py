@@ -1,1 +1,1 @@
-"""Why a config costs what it does, and which change would gain most."""
+"""Explain why a config costs what it does, and which change would gain most."""

@@ -1,6 +1,6 @@
-"""Why a config costs what it is expected to cost: where its time and its joules go, how it accesses memory.
+"""Break down the expected cost of a config: time, energy and memory accesses.
 
-Everything is computed from the same estimates that ranked the config; nothing comes from a list of rules.
+All values come from the estimates that ranked the config, not from a list of rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from kernrec.util.light_dataclass import dataclass
 TAIL = "tail-wave utilization"
 POWER_LIMIT = "power limit"
 HELD = 0.95
-"""Share of the boost clock below which a limit is what holds a launch back."""
+"""Fraction of the boost clock below which a power limit is the bottleneck."""
 _SECTOR_BYTES = 32
 _WARP = 32
 _PARTS = {
@@ -33,20 +33,20 @@ _PARTS = {
     "l2": "L2",
     "dram": "DRAM",
 }
-"""Names of the parts of the power model."""
+"""Display names of the parts of the power model."""
 
 
 @dataclass(frozen=True)
 class BufferAccess:
-    """How one buffer is read or written."""
+    """Access pattern of one buffer."""
 
     buffer: str
     what: str
-    """`read`, `write` or `atomic`."""
+    """Kind of access: `read`, `write` or `atomic`."""
     sectors_per_request: float
-    """32-byte sectors that a request of a warp moves."""
+    """32-byte sectors that a warp's request moves."""
     useful: float
-    """Share of the sectors' bytes that the warp asked for."""
+    """Fraction of the sectors' bytes that the warp requested."""
 
 
 @dataclass(frozen=True)
@@ -56,27 +56,26 @@ class LaunchDetail:
     entry: str
     blocks: int
     threads: int
-    """Of a block, as `shared_bytes`."""
+    """Threads per block."""
     registers: int
-    """Of a thread."""
+    """Registers per thread."""
     shared_bytes: int
     occupancy: float
-    """Resident warps over the most an SM holds."""
+    """Resident warps over the maximum of an SM."""
     resident_blocks: int
-    """Of an SM."""
+    """Resident blocks per SM."""
     capped_by: str
-    """The resource that keeps more blocks from an SM."""
+    """Resource that limits the blocks per SM."""
     waves: float
-    """Rounds of blocks over the whole GPU."""
+    """Number of waves of blocks over the whole GPU."""
     tail: float
-    """Tail-wave utilization: share of the GPU that the last round of blocks fills."""
+    """Fraction of the GPU that the last wave of blocks fills."""
     time_s: Mapping[str, float]
     """Seconds by resource; the longest is the bottleneck."""
     in_turn_s: float
-    """Seconds that pass because its blocks need resources in turn, and too few of them share an SM to use what is idle
-    meanwhile."""
+    """Seconds lost because blocks need resources one after another, and too few share an SM to use the idle ones."""
     mix: Mapping[str, float]
-    """Share of issued instructions by class, the largest first."""
+    """Fraction of issued instructions by class, largest first."""
     accesses: tuple[BufferAccess, ...]
     conflicts: float
     """Shared-memory wavefronts over those without bank conflicts."""
@@ -84,50 +83,50 @@ class LaunchDetail:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Operations and DRAM bytes of a config against what the GPU can do."""
+    """Operations and DRAM bytes of a config, compared with the GPU's limits."""
 
     flops: float
     counted: bool
-    """Whether they were counted in the profile, for no op states them."""
+    """Whether the profile counted the operations, because no op defines them."""
     dram_bytes: float
     intensity: float
     """Operations per byte."""
     achieved_flops: float
-    """Operations per second, as `peak_flops`."""
+    """Achieved operations per second."""
     peak_flops: float
     bandwidth: float
-    """Bytes per second past L2."""
+    """Bandwidth beyond L2 in bytes per second."""
 
     @property
     def ridge(self) -> float:
-        """Operations per byte from which on compute limits."""
+        """Operations per byte from which the config is compute bound."""
         return self.peak_flops / self.bandwidth
 
     @property
     def attainable_flops(self) -> float:
-        """Operations per second under the roof at this intensity."""
+        """Operations per second of the roof at this intensity."""
         return min(self.peak_flops, self.intensity * self.bandwidth)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A config at an operating point, taken apart."""
+    """Breakdown of a config at an operating point."""
 
     choice: Choice
-    """The config with its costs, which may be measured, or corrected by measurements."""
+    """Config with its costs, which may be measured, or corrected by measurements."""
     prior: Mapping[str, float]
-    """`latency_s`, `energy_j` and `power_w` as static analysis alone predicts them."""
+    """`latency_s`, `energy_j` and `power_w` as predicted by static analysis only."""
     launches: tuple[LaunchDetail, ...]
     bottleneck: str
-    """The part that takes longest at the clock held, or `power limit` where it holds back a core that takes longest."""
+    """Resource that takes longest at the actual clock, or `power limit` if the limit slows a core-bound launch."""
     energy_j: Mapping[str, float]
-    """Energy by component: the energy of `choice`, in the shares that are predicted."""
+    """Energy by component: the energy of `choice`, divided as predicted."""
     roofline: Roofline
     figures: Mapping[str, float]
-    """The figures that are compared between configs, by name."""
+    """Values that are compared between configs, by name."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         roof = {f.name: getattr(self.roofline, f.name) for f in fields(self.roofline)}
         return {
             **self.choice.as_dict(),
@@ -143,7 +142,7 @@ class Explanation:
 
 
 def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanation:
-    """The candidate at `position` of a set of one kernel, at operating point number `point`."""
+    """Explain the candidate at `position` of a set of one kernel, at operating point number `point`."""
     (kernel,) = candidates.kernels
     table, on_problem, row, prediction = (
         kernel.table,
@@ -156,7 +155,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     dram_bytes = float(sum(times.dram_bytes[place] for times, place in places))
     choice = build_choice(candidates, point, position)
     limited = kernel.limited.at(point).part(slice(position, position + 1))
-    # Parts are those of the boost clock: core parts take longer at the clock held, and all are shares of one total.
+    # Parts hold at the boost clock. Scale core parts to the actual clock, and all parts to the total.
     measured = choice.latency_s.value / float(limited.latency_s[0])
     slower = measured * table.power.boost_hz / choice.clock_hz
     launches = tuple(
@@ -191,7 +190,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 
 
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
-    """Seconds by resource: those of the core times one factor, DRAM and launch times another."""
+    """Return seconds by resource, with the core's multiplied by one factor, and DRAM and launch by another."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
 
 
@@ -213,7 +212,7 @@ def _detail(
     blocks, threads = (
         int((on_problem.column(e, rows) + np.zeros(1, np.int64))[0]) for e in (spec.blocks, spec.threads)
     )
-    resident = max(held.blocks, 1)  # of a config that another compiler fitted, which was measured
+    resident = max(held.blocks, 1)  # 0 for a measured config that only another compiler fitted
     waves = blocks / (resident * table.gpu.sms)
     issued = max(counts.get("issue", 0.0), 1.0)
     mix = {m.removeprefix("issue."): value / issued for m, value in counts.items() if m.startswith("issue.") and value}
@@ -257,7 +256,7 @@ def _roofline(choice: Choice, total: Mapping[str, float], dram_bytes: float, ban
     tensor = sum(value for metric, value in total.items() if metric.startswith("mma."))
     if counted:
         flops = tensor + 2.0 * _WARP * sum(total.get(f"issue.{kind}", 0.0) for kind in ("fma32", "f16", "f64"))
-    # The roof at the clock held, which on GeForce cards is above the data sheet's, and below it under a power limit.
+    # Scale the roof to the actual clock. GeForce GPUs exceed the data sheet's clock, and a power limit lowers it.
     peak = gpu.peak_flops(problem.dtype, tensor > 0) or gpu.peak_flops("f32")
     peak *= choice.clock_hz / (gpu.tensor_clock_hz if tensor > 0 else gpu.boost_clock_hz)
     moved = max(dram_bytes, 1.0)
@@ -267,7 +266,7 @@ def _roofline(choice: Choice, total: Mapping[str, float], dram_bytes: float, ban
 def _figures(
     choice: Choice, total: Mapping[str, float], dram_bytes: float, launches: Sequence[LaunchDetail]
 ) -> dict[str, float]:
-    """The figures by which two configs are compared."""
+    """Return the values that are compared between configs."""
     sectors = sum(v for m, v in total.items() if m.startswith("global.") and m.endswith("_sectors"))
     wavefronts = sum(v for m, v in total.items() if m.startswith("shared.") and m.endswith("_wavefronts"))
     main = max(launches, key=lambda launch: max(launch.time_s.values()))

@@ -1,6 +1,6 @@
-"""Advice on a kernel's source by line, ordered by the gain that the model expects of it.
+"""Give advice on a kernel's source lines, ordered by the gain that the model expects.
 
-Each gain is a what-if: the model's times by resource, less what a line wastes, give another time of the launch.
+Each gain is a what-if estimate: the launch time without the resource time that a line wastes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,32 +12,32 @@ from kernrec.util.light_dataclass import dataclass
 
 _SECTOR = 32
 _WORTH = 0.03
-"""Gains below this share of the time are not advised: they are far inside the model's error."""
+"""Minimum gain, as a fraction of the time, that deserves advice; smaller ones are far within the model's error."""
 _POOR = 0.6
-"""Share of the bytes, lanes or wavefronts in use below which a line is advised on."""
+"""Fraction of bytes, lanes or wavefronts in use below which a line gets advice."""
 _CHEAP_DIVISION = 0.1
-"""Machine instructions of a shift or multiplication against those of a division."""
+"""Machine instructions of a shift or multiplication over those of a division."""
 _CORE = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1", "L2")
 _ON_CHIP = ("LSU", "L1", "L2")
 
 
 @dataclass(frozen=True)
 class LineAdvice:
-    """A change of one line of the source."""
+    """Recommended change of one source line."""
 
     file: str
     line: int
-    """0 if it is about the whole launch."""
+    """Line number; 0 for the whole launch."""
     text: str
-    """The line."""
+    """Text of the line."""
     problem: str
     change: str
     speedup: float
-    """Time of the launch over the time that the model expects after the change."""
+    """Launch time over the expected launch time after the change."""
 
     @property
     def sentence(self) -> str:
-        """One line for a terminal."""
+        """Text of the advice for a terminal."""
         place = f"{self.file}:{self.line}: " if self.line else ""
         code = f"`{self.text}`: " if self.text else ""
         return f"{place}{code}{self.problem}; {self.change}: {self.speedup:.2g}x expected"
@@ -50,13 +50,13 @@ class LineAdvice:
 def line_advice(
     subject: Explanation, lines: Sequence[LineCost], source: Callable[[str, int], str], has_f64: bool
 ) -> list[LineAdvice]:
-    """Return what to change, the largest gain first.
+    """Return the recommended changes, largest gain first.
 
     Args:
-        subject: The config, taken apart; of one launch.
-        lines: Its costs by line.
-        source: Returns the text of a line of a file.
-        has_f64: Whether a parameter of the kernel is f64, so that f64 is no accident.
+        subject: breakdown of the config, with one launch.
+        lines: costs by line.
+        source: returns the text of a line of a file.
+        has_f64: whether a kernel parameter is f64, so that f64 is intended.
     """
     (launch, *_) = subject.launches
     total = _Totals(lines)
@@ -89,9 +89,9 @@ class _Totals:
 
 
 def _after(launch: LaunchDetail, factors: Mapping[str, float]) -> float:
-    """Return how much faster a launch is if resources take these shares of their time.
+    """Return the speedup of a launch if resources take these fractions of their time.
 
-    What a launch takes beyond its longest resource stays.
+    Time beyond the longest resource does not change.
     """
     parts = launch.time_s
     longest = max(parts.values())

@@ -1,4 +1,4 @@
-"""The config that is explained: the kernel of a request, over a range of power limits, and one of its configs."""
+"""Select the config to explain: the kernel of a request over a range of power limits, and one of its configs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from kernrec.recommender.sweep import power_limits, sweep
 
 
 def recommended(request: Request, context: Context) -> Choice:
-    """Return the first choice for an op: the config that is explained if no other is named. Raises as `explainable`."""
+    """Return the top recommendation for an op, which is explained by default; raises like `explainable`."""
     answer = Recommender(context=context).answer(replace(request, query=replace(request.query, top=1)))
     if not answer.choices:
         raise NoKernelError(str(answer.no_kernel))
@@ -26,13 +26,14 @@ def recommended(request: Request, context: Context) -> Choice:
 
 
 def explainable(request: Request, context: Context, best: Choice | None = None) -> CandidateSet:
-    """The candidates of the kernel that a request is about, at the default power limit, which comes first, the one that
-    is asked for, and a range of them; all at the clock that is asked for.
+    """Return the candidates of a request's kernel at the requested clock and several power limits.
+
+    The default power limit comes first, then the requested one, then a range of limits.
 
     Args:
-        request: about an op or a kernel.
+        request: request about an op or a kernel.
         context: databases and models.
-        best: the `recommended` config of an op, whose kernel it is; None if it is not known yet.
+        best: the `recommended` config of an op, which selects the kernel; None to compute it.
 
     Raises:
         UsageError: a name is unknown, or the objective is a Pareto front.
@@ -58,19 +59,20 @@ def explainable(request: Request, context: Context, best: Choice | None = None) 
 
 
 def point_number(candidates: CandidateSet, power_limit_w: float | None) -> int:
-    """The number of the operating point with a power limit; None for the default one."""
+    """Return the index of the operating point with a power limit; None means the default limit."""
     if power_limit_w is None:
         return 0
     return [point.power_limit_w for point in candidates.points].index(power_limit_w)
 
 
 def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective: Objective, point: int) -> int:
-    """The best candidate among those whose tunables have these values; `UsageError` without any.
+    """Return the best candidate whose tunables have these values; raise `UsageError` if there is none.
 
     Args:
         candidates: a set of one kernel.
         tunables: values of some tunables.
-        objective: `latency`, `energy` or `edp`, at operating point number `point`.
+        objective: `latency`, `energy` or `edp`.
+        point: index of the operating point.
     """
     (kernel,) = candidates.kernels
     spec, columns, problem = kernel.table.kernel, kernel.table.space.columns, candidates.problem

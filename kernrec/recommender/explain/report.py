@@ -1,4 +1,4 @@
-"""The answer of `kernrec explain`: a config taken apart, perhaps beside another one, and the changes that gain most."""
+"""Report of `kernrec explain`: breakdown of a config, an optional comparison, and the most valuable changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Report:
-    """The explanation of a config."""
+    """Explanation of a config."""
 
     candidates: CandidateSet
-    """All configs of its kernel over a range of power limits."""
+    """All configs of the kernel over a range of power limits."""
     point: int
-    """Number of the operating point that is explained."""
+    """Index of the explained operating point."""
     subject: Explanation
     other: Explanation | None
     changes: tuple[Change, ...]
@@ -30,16 +30,16 @@ class Report:
 
     @property
     def what_to_do(self) -> str:
-        """The remedy for the config, a sentence; also where there is none."""
+        """Sentence with the advice for the config, even if no change helps."""
         return advice(self.subject, self.changes, self.objective)
 
     @property
     def difference(self) -> dict[str, float]:
-        """How much each figure changes from the other config to the subject; empty without another."""
+        """Change of each figure from the other config to the subject; empty without another config."""
         return difference(self.other, self.subject) if self.other else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; keys carry their unit."""
+        """Return plain values for JSON; keys contain the unit."""
         problem = {"problem": self.candidates.problem.key}
         answer = {**problem, **self.subject.as_dict(), "advice": [change.as_dict() for change in self.changes]}
         answer |= {"what_to_do": self.what_to_do, "notes": list(self.notes)}
@@ -55,13 +55,14 @@ def report(
     against: Mapping[str, int] | None = None,
     top: int = 5,
 ) -> Report:
-    """Explains the best config with these tunables.
+    """Explain the best config with these tunables.
 
     Args:
-        request: its query's objective is `latency`, `energy` or `edp`.
+        request: request whose objective is `latency`, `energy` or `edp`.
+        context: databases and models.
         config: values of some tunables.
         against: values of some tunables of the config to compare with; None for no comparison.
-        top: how many changes are proposed at most.
+        top: maximum number of proposed changes.
 
     Raises:
         UsageError: a name is unknown, or no config has these tunables.

@@ -1,8 +1,8 @@
-"""Changes of a config, by the gain that is expected of them: its neighbors in the space, and other power limits.
+"""Rank changes of a config by expected gain: its neighbors in the space, and other power limits.
 
-A measured config missed its prediction by some factor, of which a part is its own. Compared with predictions of configs
-that nobody ran, a config that turned out slow would make every change look like a gain. So a config that was not
-measured is taken to miss its prediction by as much as the one that was: the gain is from prediction to prediction.
+A measured config differs from its prediction by some factor, of which a part is its own. If a slow measurement were
+compared with predictions of unmeasured configs, every change would look like a gain. So an unmeasured config is assumed
+to have the same factor as the measured one. The gain is then from prediction to prediction.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
 
 _WORTH = 0.002
-"""Gains below this are not worth a line: far inside the model's spread."""
+"""Minimum gain that is shown; smaller ones are far within the model's error."""
 _PAIR_WORTH = 0.01
-"""A pair has to gain so much more than the better of its two changes alone."""
+"""Minimum additional gain of a pair of changes over the better of the two."""
 _SHOWN_CHANGES = 2
 _COSTS = ("energy", "time", "power")
 NEAR_ROOF = 0.7
-"""Share of the roof from which no config of any kernel gains much more: 1.4 times at most."""
+"""Fraction of the roof from which no config can gain much more: at most a factor of 1.4."""
 
 _REMEDIES = {
     "issue": "fewer instructions for the same work, in the kernel itself",
@@ -42,43 +42,44 @@ _REMEDIES = {
     "power limit": "fewer joules for the same work, by a narrower data type",
     "launch": "the launch itself takes longest: fuse it with a neighbor, batch calls, or use a CUDA graph",
 }
-"""By bottleneck, what helps when no tunable of the kernel does: none of these is a tunable."""
+"""Remedies outside the kernel's tunables, by bottleneck."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a config or of the power limit, and the gain that is expected of it."""
+    """One change of a config or of the power limit, and its expected gain."""
 
     what: str
-    """The change: `tile_y 2 -> 4`."""
+    """Description of the change, such as `tile_y 2 -> 4`."""
     gain: float
-    """Fraction of the objective that it saves."""
+    """Saving of the objective, as a fraction."""
     energy: float
-    """Change of the energy as a fraction of that before: -0.11 is 11 % less."""
+    """Relative change of the energy: -0.11 is 11 % less."""
     time: float
-    """Change of the latency, the same."""
+    """Relative change of the latency."""
     changes: dict[str, float]
-    """The other figures that change most, the same."""
+    """Relative changes of the other figures that change most."""
     source: Source
-    """Of all these costs, the least sure source."""
+    """Least certain source of these costs."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return vars(self)
 
 
 def what_if(
     candidates: CandidateSet, position: int, point: int = 0, objective: Objective = Objective.ENERGY, top: int = 5
 ) -> list[Change]:
-    """The changes of one tunable, of two, or of the power limit that gain most, best first.
+    """Return the changes of one tunable, two tunables or the power limit that gain most, best first.
 
-    The figures are those of estimates of the changed config, not of rules.
+    All values are estimates of the changed config, not rules.
 
     Args:
         candidates: a set of one kernel.
-        position: the candidate that is changed, at operating point number `point`.
+        position: the candidate to change.
+        point: index of the operating point.
         objective: `energy`, `latency` or `edp`.
-        top: how many changes are returned at most.
+        top: maximum number of changes.
     """
     (kernel,) = candidates.kernels
     latency, energy = _comparable(candidates, position, point)
@@ -122,7 +123,7 @@ def what_if(
 
 
 def _comparable(candidates: CandidateSet, position: int, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies and energies by which changes of the config at `position` are judged, (points, C)."""
+    """Return the latencies and energies for judging changes of the config at `position`, (points, C) each."""
     latency, energy, kernel = candidates.latency_s.copy(), candidates.energy_j.copy(), candidates.kernels[0]
     if kernel.measurements and position in (measured := kernel.measured(point)):
         others = np.setdiff1d(np.arange(latency.shape[1]), list(measured))
@@ -155,7 +156,7 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
 
 
 def difference(before: Explanation, after: Explanation) -> dict[str, float]:
-    """How much each figure changes, as a fraction of what it was; from nothing counts as one."""
+    """Return the relative change of each figure; 1 if the figure was zero."""
     changes = {}
     for name, value in before.figures.items():
         new = after.figures[name]
@@ -164,14 +165,14 @@ def difference(before: Explanation, after: Explanation) -> dict[str, float]:
 
 
 def roof_share(subject: Explanation) -> float:
-    """Return the share of the roof that a config reaches, if it moved only the bytes that the problem needs, once."""
+    """Return the fraction of the roof that a config reaches, counting only the compulsory bytes."""
     roof, problem = subject.roofline, subject.choice.problem
     seconds = max(roof.flops / roof.peak_flops, problem.bytes / roof.bandwidth)
     return min(seconds / subject.choice.latency_s.value, 1.0)
 
 
 def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> str:
-    """A sentence on the remedy for a config: the best of its changes, else what its bottleneck leaves to be done."""
+    """Return a sentence with the remedy for a config: its best change, or else one for its bottleneck."""
     bottleneck = subject.bottleneck
     if changes:
         best = changes[0]
