@@ -1,4 +1,4 @@
-"""Calls of CUDA kernels, as `kernrec.capture.recorded_calls` writes them, read for an analysis."""
+"""Read call files of CUDA kernels, which `kernrec.capture.recorded_calls` writes, for an analysis."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ _KEYS = ("ptx", "launches", "entry", "grid", "block", "shared", "arguments")
 
 @dataclass(frozen=True)
 class CudaCall:
-    """A launch of a CUDA kernel, and how often a program made equal ones."""
+    """Launch of a CUDA kernel, and the number of equal launches in the program."""
 
     path: Path
     ptx: Path
@@ -29,7 +29,7 @@ class CudaCall:
     block: tuple[int, ...]
     arguments: tuple[str, ...]
     shared: int = 0
-    """Dynamic shared memory of a block in bytes."""
+    """Dynamic shared memory per block in bytes."""
     launches: int = 1
 
     def kernel(self) -> tuple[Kernel, list[str]]:
@@ -37,7 +37,7 @@ class CudaCall:
         return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
-        """Return the predicted time of one launch with the block of the program."""
+        """Return the predicted seconds of one launch with the program's block size."""
         kernel, _ = self.kernel()
         problem = kernel.definition.problem()
         x, y = (*self.block, 1)[:2]
@@ -89,7 +89,7 @@ def read_cuda_call(path: Path) -> CudaCall:
 
 
 def short_name(entry: str) -> str:
-    """Return the name of a kernel without its parameters and namespaces, as far as its mangled name shows it."""
+    """Return the name of a kernel without parameters and namespaces, as far as its mangled name shows it."""
     rest, name = entry.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
     if not entry.startswith("_Z"):
         return identifier(entry)

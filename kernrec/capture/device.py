@@ -1,4 +1,4 @@
-"""The GPU that a captured program sees: attributes by number, and the structure of device properties.
+"""Describe the GPU to a captured program: attributes by number, and the structure of device properties.
 
 Numbers, names and the order of fields are those of the CUDA Runtime API reference, "Device Management" and
 "cudaDeviceProp".
@@ -24,12 +24,12 @@ shared_optin:Q host_tables:i direct_managed:i sm_blocks:i window:i reserved_shar
 register_read_only:i semaphores:i pools:i rdma:i rdma_flush:I rdma_order:i pool_handles:I deferred:i ipc:i cluster:i
 function_pointers:i
 """
-"""Fields in order with their C types; a minus sign: only CUDA 12 has the field."""
+"""Fields in order with their C types; a minus sign marks a field that only CUDA 12 has."""
 _RESERVED_BYTES = 63 * 4
 
 
 def attributes(gpu: GPU) -> dict[int, int]:
-    """Return the attributes of a GPU by their number; those of no meaning here are missing."""
+    """Return the attributes of a GPU by number, without those that have no meaning here."""
     limits = gpu.limits
     return {
         1: limits.max_threads_per_block,
@@ -77,7 +77,7 @@ def attributes(gpu: GPU) -> dict[int, int]:
 
 
 def device_name(gpu: GPU) -> str:
-    """Return the name under which a program sees the GPU."""
+    """Return the GPU's name for the program."""
     return f"{gpu.title} (emulated by kernrec)"
 
 

@@ -1,6 +1,6 @@
-"""The PTX in what a program registers or loads: fat binaries of nvcc, compressed or not, and plain PTX.
+"""Extract PTX from the code that a program registers or loads: fat binaries of nvcc, and plain PTX.
 
-The layout of fat binaries is not documented by NVIDIA; it is what `cuobjdump` shows of them.
+NVIDIA does not document the layout of fat binaries. It was derived from the output of `cuobjdump`.
 """
 
 import ctypes
@@ -21,18 +21,18 @@ UNCOMPRESSED = "compile with nvcc --no-compress"
 
 
 class Image(NamedTuple):
-    """One image of a fat binary."""
+    """Image of a fat binary."""
 
     sm: int
     ptx: str | None
-    """None: machine code."""
+    """PTX text; None for machine code."""
 
 
 def images_of(data: bytes) -> list[Image]:
-    """Return the images of a fat binary, of a cubin, or of PTX.
+    """Return the images of a fat binary, a cubin or PTX.
 
     Raises:
-        KernrecError: The images are compressed in a way that this machine cannot read.
+        KernrecError: This machine cannot decompress the images.
     """
     if data.startswith(b"\x7fELF"):
         return [Image(int.from_bytes(data[0x30:0x32], "little") & 0xFF, None)]
@@ -63,13 +63,13 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the PTX that a driver compiles for `sm`: the newest that is not for a later GPU; else the oldest."""
+    """Return the newest PTX that a driver can compile for `sm`, or else the oldest PTX."""
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress a block of LZ4 (the LZ4 block format of its public description)."""
+    """Decompress a block in LZ4 block format."""
     if size > _LARGEST:
         raise KernrecError(f"an image of {size} bytes in the program is too large")
     out, place, end = bytearray(), 0, len(data)
@@ -93,7 +93,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return a length that begins with `count` and goes on in bytes, and the place behind it."""
+    """Return a length that starts with `count` and continues in bytes, and the index after it."""
     if count == 15:
         while data[place] == 255:
             count += 255

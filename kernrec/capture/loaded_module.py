@@ -1,4 +1,4 @@
-"""The code that a captured program loaded: its PTX, its variables in memory, and facts of its functions."""
+"""Code that a captured program loaded: PTX, variables in memory, and properties of functions."""
 
 import hashlib
 import math
@@ -24,7 +24,7 @@ CUDA_ERROR = {
 
 
 class LaunchError(KernrecError):
-    """A call that a GPU would refuse, or that failed, with the number of its CUDA error."""
+    """A launch that a GPU would reject, or that failed, with its CUDA error number."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -33,11 +33,11 @@ class LaunchError(KernrecError):
 
 @dataclass(frozen=True)
 class FunctionFacts:
-    """What a program may ask of a function."""
+    """Properties of a function that a program can query."""
 
     name: str
     parameters: tuple[tuple[int, int], ...]
-    """(Bytes, offset) of each."""
+    """Size in bytes and offset of each parameter."""
     static_shared: int
     local: int
     constant: int
@@ -48,11 +48,11 @@ class FunctionFacts:
 
     @property
     def attributes(self) -> tuple[int, ...]:
-        """The attributes in the order in which native/program.cpp reads them."""
+        """Attributes in the order that native/program.cpp reads."""
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` for a launch that the GPU refuses."""
+        """Raise `LaunchError` for a launch that the GPU rejects."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if min(*grid, *block) < 1 or threads > MOST_THREADS or block[2] > 64 or max(grid[1:]) > 65_535:
@@ -66,13 +66,13 @@ class FunctionFacts:
 
 
 class LoadedModule:
-    """A module of a program.
+    """Module of a program.
 
     Args:
-        number: Its number in the program.
-        images: The images that it has.
-        texts: Its PTX: none, one, or those of the files that were linked.
-        free_address: Where variables that the program did not register begin.
+        number: Number of the module in the program.
+        images: Images of the module.
+        texts: PTX of the module: none, one, or one for each linked file.
+        free_address: Start address for variables that the program did not register.
     """
 
     def __init__(self, number: int, images: Sequence[Image], texts: Sequence[str], free_address: int) -> None:
@@ -80,7 +80,7 @@ class LoadedModule:
         self._free = free_address
         self._parsed: Module | None = None
         self.placed: dict[str, np.ndarray] = {}
-        """Memory of variables."""
+        """Memory of variables by name."""
         self.addresses: dict[str, int] = {}
         """Addresses of variables in global memory."""
         self.buffers: dict[str, np.ndarray] = {}
@@ -91,17 +91,17 @@ class LoadedModule:
 
     @property
     def ptx(self) -> str:
-        """The PTX as text."""
+        """PTX text."""
         return "\n".join(self._texts)
 
     @property
     def digest(self) -> str:
-        """A hash of the PTX."""
+        """Hash of the PTX."""
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]
 
     @property
     def module(self) -> Module:
-        """The parsed PTX."""
+        """Parsed PTX."""
         if self._parsed is None:
             try:
                 self._parsed = parse(_linked(self._texts))
@@ -110,7 +110,7 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Note where a variable lies, and write its value there: the present one if the program asks for it late."""
+        """Register the location of a variable, and write its initial or current value there."""
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -125,13 +125,13 @@ class LoadedModule:
             memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
 
     def variable(self, name: str) -> Variable:
-        """Return a variable; raise `LaunchError` if the PTX has none of this name."""
+        """Return a variable; raise `LaunchError` if the PTX has no variable of this name."""
         if not self._texts or (variable := self.module.variables.get(name)) is None:
             raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
         return variable
 
     def prepare(self) -> None:
-        """Place the variables that the program did not register, and write addresses into initial values."""
+        """Allocate the variables that the program did not register, and write addresses into initial values."""
         if self._prepared or not self._texts:
             return
         self._prepared = True
@@ -157,7 +157,7 @@ class LoadedModule:
         return memory
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return the contents of `__constant__` variables now."""
+        """Return the current contents of `__constant__` variables."""
         variables = self.module.variables
         registered = {
             name: m for name, m in self.placed.items() if name in variables and variables[name].space == "const"
@@ -165,7 +165,7 @@ class LoadedModule:
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:
-        """Return the facts of a kernel; raise `LaunchError` if the PTX has no such kernel."""
+        """Return the properties of a kernel; raise `LaunchError` if the PTX has no such kernel."""
         if not self._texts:
             targets = ", ".join(f"sm_{sm}" for sm in sorted({image.sm for image in self._images})) or "nothing"
             raise LaunchError(
@@ -204,7 +204,7 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
 
 
 def _linked(texts: Sequence[str]) -> str:
-    """Return PTX of several files as one module: the header of the first, then what each declares."""
+    """Return PTX of several files as one module: the first file's header, then the declarations of each."""
     return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
 
 

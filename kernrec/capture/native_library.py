@@ -1,6 +1,6 @@
-"""Compiles the stand-ins for `libcudart.so.12`, `libcudart.so.13` and `libcuda.so.1`, once for each version of them.
+"""Compile the replacements for `libcudart.so.12`, `libcudart.so.13` and `libcuda.so.1`, once per version.
 
-The compiler of the system makes them when they are first used, in the cache folder. They need no headers of CUDA.
+The system's compiler builds them in the cache folder on first use. They need no CUDA headers.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ def compile_libraries(folder: Path) -> None:
             library = f"libcudart.so.{version}"
             (stubs := Path(name, f"stubs{version}.cpp")).write_text(_stubs("runtime"))
             (exports := Path(name, "exports")).write_text(f"{library} {{ global: cuda*; __cuda*; local: *; }};")
-            # Programs of one default stream for each thread call functions with these suffixes.
+            # Programs with a default stream per thread call functions with these suffixes.
             aliases = [
                 f"-Wl,--defsym={name}{suffix}={name}" for name in _defined("runtime") for suffix in ("_ptsz", "_ptds")
             ]
@@ -93,7 +93,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            if not (folder / _DRIVER).exists():  # else another process was faster
+            if not (folder / _DRIVER).exists():  # otherwise another process was faster
                 raise
 
 
@@ -102,7 +102,7 @@ def _defined(name: str) -> list[str]:
 
 
 def _stubs(name: str) -> str:
-    """Return C++ for all public functions: each ends the program and names itself, unless the stand-in defines it."""
+    """Return C++ stubs for all public functions; a stub reports its name and ends the program."""
     public = (NATIVE / f"{name}_calls.txt").read_text(encoding="utf-8").split()
     weak = '__attribute__((weak, visibility("default")))'
     return '#include "core.h"\n' + "".join(

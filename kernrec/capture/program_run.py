@@ -1,4 +1,4 @@
-"""Runs a program with the stand-ins for CUDA's libraries, and serves its calls."""
+"""Run a program with the replacements for CUDA's libraries, and serve its calls."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ from kernrec.gpu import GPU
 
 SOCKET_VARIABLE = "KERNREC_CAPTURE_SOCKET"
 _TRITON_CALLS = 50
-"""Most calls of one Triton function that are written."""
+"""Maximum number of calls written for one Triton function."""
 _STATIC_RUNTIME = b"libcudart_static_"
 _ELF32 = b"\x7fELF\x01"
 _OLD_RUNTIME = re.compile(rb"libcudart\.so\.(\d+)")
@@ -37,13 +37,13 @@ def run_program(
     Args:
         command: The program and its arguments; a .cu file is compiled first.
         gpu: The GPU that the program sees.
-        folder: Where launches of Triton functions are written.
+        folder: Folder for launches of Triton functions.
         recorder: Collects the launches of CUDA kernels.
-        build_options: Of nvcc, for a .cu file.
-        budget: PTX instructions that a batch of thread blocks may execute.
+        build_options: Options of nvcc for a .cu file.
+        budget: Maximum number of PTX instructions of a batch of thread blocks.
 
     Raises:
-        KernrecError: The program cannot run here; the message says why.
+        KernrecError: The program cannot run here; the message gives the reason.
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-")))
@@ -73,7 +73,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # the program got the signal, too, and decides what it does
+        except KeyboardInterrupt:  # the program received the signal too, and decides what to do
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
@@ -88,7 +88,7 @@ def _accept(listener: socket.socket, gpu: GPU, recorder: Recorder, budget: int) 
 
 
 def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> None:
-    """Compile a CUDA program of one file; its runtime library is ours."""
+    """Compile a CUDA program of one file with our runtime library."""
     from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
     if not source.is_file():
@@ -105,7 +105,7 @@ def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> Non
 
 
 def _check(program: str) -> None:
-    """Raise `UsageError` for a program that cannot load the stand-ins."""
+    """Raise `UsageError` for a program that cannot load the replacement libraries."""
     path = shutil.which(program)
     if path is None or (size := Path(path).stat().st_size) > _LARGEST_PROGRAM:
         return
@@ -126,7 +126,7 @@ def _is_python(command: Sequence[str]) -> bool:
 
 
 def _runs_on_gpu(command: Sequence[str]) -> bool:
-    """Return whether this machine has a GPU that a Python program is to use."""
+    """Return whether this machine has a GPU for a Python program."""
     if not _is_python(command) or importlib.util.find_spec("triton") is None:
         return False
     from kernrec.compile.triton_stand_in import has_driver
@@ -135,7 +135,7 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
 
 
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[str, str]:
-    """Return the environment in which the Python programs that a command starts capture Triton launches."""
+    """Return the environment that makes a command's Python programs capture Triton launches."""
     if importlib.util.find_spec("triton") is None:
         return {}
     from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, SITE
@@ -148,6 +148,6 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[st
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM turns Triton off where it finds no driver; with no visible device it takes that for normal.
+        # vLLM turns Triton off if it finds no driver, unless no device is visible.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return variables

@@ -1,14 +1,14 @@
-"""Launches of a captured program as calls: a TOML file each, with its PTX and .npy files beside it.
+"""Write launches of a captured program as calls: a TOML file each, with its PTX and .npy files next to it.
 
     ptx = "saxpy-1f0c5d2a90.ptx"
     entry = "_Z5saxpyifPKfPf"
     grid = [4096]
     block = [256]
-    launches = 100                # equal launches, which differ in numbers of floating point at most
-    arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # as `kernrec check` takes them
+    launches = 100                # equal launches, which differ at most in floating-point numbers
+    arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # in the form of `kernrec check`
 
-A buffer whose values decide which memory a kernel touches, or how long it runs, has a file. Variables have their values
-in the PTX. In the emulator the i-th buffer begins at address i << 40: so pointers into buffers are written.
+A buffer has a file if its values determine memory accesses or run time. Variables have their values in the PTX. In the
+emulator, buffer i starts at address i << 40, so pointers into buffers are written as numbers.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 from kernrec.util.atomic_write import write_whole
 
 PER_FUNCTION = 8
-"""Calls of one kernel that are written. Further launches count for the call that is most like them."""
+"""Maximum number of calls written per kernel; further launches count for the most similar call."""
 LARGEST_CONTENT = 64 << 20
-"""Bytes of a buffer whose contents are still written."""
+"""Maximum bytes of a buffer whose contents are written."""
 _LARGEST_VARIABLE = 256 << 10
 POINTER_BYTES = 8
 _ELEMENTS = {
@@ -73,11 +73,11 @@ class Call:
 
 
 class Recorder:
-    """Collects the launches of all processes of a program, and writes them in the end.
+    """Collector of the launches of all processes of a program, which writes them at the end.
 
     Args:
         about: A comment for the head of each file.
-        per_function: Calls of one kernel that are written.
+        per_function: Maximum number of calls written per kernel.
     """
 
     def __init__(self, about: str = "", per_function: int = PER_FUNCTION) -> None:
@@ -85,11 +85,11 @@ class Recorder:
         self._calls: dict[str, dict[str, Call]] = {}
         self._lock = threading.Lock()
         self.launches = 0
-        """Launches so far."""
+        """Number of launches so far."""
 
     @property
     def functions(self) -> int:
-        """Number of kernels that were launched."""
+        """Number of launched kernels."""
         return len(self._calls)
 
     def add(self, module: LoadedModule, launch: KernelLaunch) -> None:
@@ -109,7 +109,7 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the calls and return their files; a file that exists stays.
+        """Write the calls and return their files; existing files do not change.
 
         Raises:
             UsageError: The folder cannot be written.
@@ -139,16 +139,16 @@ class Recorder:
 
 
 class _Description:
-    """One launch in the words of a call."""
+    """Description of one launch in the form of a call."""
 
     def __init__(self, module: LoadedModule, launch: KernelLaunch) -> None:
         self._module, self._launch = module, launch
         self._function = inlined(module.module, launch.entry)
         self._matters = bool(data_dependences(self._function))
         self._names = list(launch.buffers)
-        order: dict[int, int] = {}  # of the buffers, by the number of their range
+        order: dict[int, int] = {}  # of the buffers, by the number of their address range
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
-        """Parameter, value, number of its buffer from 1 or 0, and offset there."""
+        """Parameter, value, buffer number (from 1; 0 for none), and offset in the buffer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             slot, offset = self._range_of(raw) if parameter.size == POINTER_BYTES else (0, 0)
             number = order.setdefault(slot, len(order) + 1) if slot else 0
@@ -156,14 +156,18 @@ class _Description:
         self._buffers = [launch.buffers[self._names[slot - 1]] for slot in order]
 
     def _range_of(self, raw: bytes) -> tuple[int, int]:
-        """Return the number of the range of a buffer that an address lies in, or 0, and the offset there."""
+        """Return the number of the buffer that contains an address (0 for none), and the offset in it."""
         address = int.from_bytes(raw, "little")
         slot, offset = address >> BUFFER_SHIFT, address & (1 << BUFFER_SHIFT) - 1
         inside = 1 <= slot <= len(self._names) and offset < self._launch.buffers[self._names[slot - 1]].nbytes
         return (slot, offset) if inside else (0, 0)
 
     def key(self, exact: bool) -> str:
-        """Identify a launch by all but values of floating point; `exact`: by contents that matter, too."""
+        """Return a key that ignores floating-point values.
+
+        Args:
+            exact: Include buffer contents that affect addresses or run time.
+        """
         launch = self._launch
         shape = [self._module.digest, launch.entry, launch.grid, launch.block, launch.shared_bytes]
         arguments = [
@@ -223,7 +227,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
 
 
 def _element_types(function: Function) -> dict[str, str]:
-    """Return the element type of the memory that each parameter points to, from the first access through it."""
+    """Return the element type of each pointer parameter, from the first access through it."""
     types: dict[str, str] = {}
     for ins in function.instructions:
         if ins.opcode not in ("ld", "st", "red", "atom") or not any(isinstance(o, Address) for o in ins.operands):
@@ -238,7 +242,7 @@ def _element_types(function: Function) -> dict[str, str]:
 
 
 def _scalar(parameter: Variable, raw: bytes) -> str | None:
-    """Describe a number; None for a structure."""
+    """Return the description of a number; None for a structure."""
     if f"{8 * parameter.size}" != parameter.type[1:] or len(raw) != parameter.size:
         return None
     kind = f"u{8 * parameter.size}" if parameter.type[0] == "b" else _ELEMENTS.get(parameter.type, parameter.type)
@@ -258,7 +262,7 @@ def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, bytes]) -> str:
-    """Return PTX in which structures that are passed by value are constants: a GPU has both in one memory."""
+    """Return PTX with structures passed by value as constants; a GPU keeps both in the same memory."""
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, data in structures.items():
         declared = re.compile(

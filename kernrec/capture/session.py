@@ -1,7 +1,7 @@
-"""The calls of one captured program: memory, code and launches.
+"""Serve the calls of one captured program: memory, code and launches.
 
-The stand-ins in `native/` send requests over a socket. A request and its reply are lists of byte strings: the count,
-the length of each, then their bytes. The first field of a reply is the number of a CUDA error, or 0.
+The replacement libraries in `native/` send requests over a socket. A request and its reply are lists of byte strings:
+the count, the length of each, then their bytes. The first field of a reply is a CUDA error number, or 0.
 """
 
 import array
@@ -29,21 +29,21 @@ from kernrec.ptx.state.errors import BudgetError
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 
 SLOTS = 80
-"""Ranges of addresses for allocations, as in native/core.cpp; the last one holds several."""
+"""Number of address ranges for allocations, as in native/core.cpp; the last one holds several allocations."""
 _MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
 _BARRIER_BYTES = 8
 _TOGETHER = 1 << 22
-"""Most threads of a cooperative launch: all of them run together."""
+"""Maximum number of threads of a cooperative launch, whose threads all run together."""
 
 
 class Session:
     """One process of a captured program, from its first CUDA call to its end.
 
     Args:
-        connection: The socket of the process.
-        gpu: The GPU that the process sees.
-        recorder: Where launches are recorded.
-        budget: PTX instructions that a batch of thread blocks may execute.
+        connection: Socket of the process.
+        gpu: GPU that the process sees.
+        recorder: Records launches.
+        budget: Maximum number of PTX instructions of a batch of thread blocks.
     """
 
     def __init__(self, connection: socket.socket, gpu: GPU, recorder: Recorder, budget: int) -> None:
@@ -112,7 +112,7 @@ class Session:
         return b"".join(parts)
 
     def _descriptor(self) -> int:
-        """Receive an open file."""
+        """Receive an open file descriptor."""
         room = socket.CMSG_SPACE(array.array("i").itemsize)
         _, messages, _, _ = self._connection.recvmsg(1, room)
         files = array.array("i")
@@ -140,7 +140,7 @@ class Session:
 
     def _unmap(self, slot: bytes) -> Sequence[object]:
         self._buffers[f"b{int(slot)}"] = np.zeros(0, np.uint8)
-        self._maps.pop(int(slot), None)  # unmapped when nothing refers to it
+        self._maps.pop(int(slot), None)  # unmapped when the last reference is gone
         return []
 
     def _module(self, image: bytes, *linked: bytes) -> Sequence[object]:
@@ -187,7 +187,7 @@ class Session:
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
         together: bytes, packed: bytes,
     ) -> Sequence[object]:  # fmt: skip
-        if self._failed:  # CUDA refuses what follows a failed launch, too
+        if self._failed:  # CUDA also rejects launches after a failed launch
             raise LaunchError(self._failed, f"{entry.decode()} does not run: an earlier launch failed")
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))
@@ -227,7 +227,7 @@ class Session:
             raise LaunchError(self._failed, text) from None
 
     def _named(self, text: str) -> str:
-        """Return a message with names that a user knows in place of those of buffers."""
+        """Return a message with names that users know in place of buffer names."""
         for slot in range(SLOTS, 0, -1):
             text = text.replace(f" b{slot},", f" an allocation (number {slot}),")
         return text

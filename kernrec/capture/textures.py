@@ -1,4 +1,4 @@
-"""The textures and surfaces of a captured program."""
+"""Textures and surfaces of a captured program."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ import numpy as np
 from kernrec.ptx import Image, Sampler
 from kernrec.ptx.state.launch_layout import IMAGE_WINDOW, WINDOW_SHIFT
 
-_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # by the numbers of cudaTextureAddressMode
-_KINDS = "iuf"  # by the numbers of cudaChannelFormatKind
+_ADDRESSES = ("wrap", "clamp", "mirror", "border")  # indexed by cudaTextureAddressMode
+_KINDS = "iuf"  # indexed by cudaChannelFormatKind
 _LAYERED, _CUBEMAP = 1, 4  # flags of arrays
 _NONE = Image("no image", (1,), "u8")
 
 
 class Textures:
-    """Images by handle: a handle has the number of its image, from 1, in its low bits."""
+    """Images by handle; the low bits of a handle are the number of its image, from 1."""
 
     def __init__(self) -> None:
         self._images: list[Image] = []
@@ -27,11 +27,11 @@ class Textures:
         """Return the handle of a new image.
 
         Args:
-            memory: The bytes from its first texel on.
-            extents: Texels along x, y and z; 0 for an extent that is absent.
-            channel: Bits and count of channels, and the kind of their values.
-            place: Bytes from row to row, or 0 if rows follow each other; flags of the array.
-            modes: Address mode, whether to filter, to read integers as 0 to 1, and whether coordinates are normalized.
+            memory: Bytes, starting with the first texel.
+            extents: Texels along x, y and z; 0 for a missing axis.
+            channel: Bits and number of channels, and the kind of their values.
+            place: Bytes between rows, or 0 for contiguous rows; flags of the array.
+            modes: Address mode; whether to filter, to map integers to 0 to 1, and to normalize coordinates.
         """
         (bits, channels, kind), (pitch, flags) = channel, place
         width, height, depth = extents
@@ -55,13 +55,13 @@ class Textures:
         return IMAGE_WINDOW << WINDOW_SHIFT | number + 1
 
     def remove(self, handle: int) -> None:
-        """Forget an image."""
+        """Remove an image."""
         number = (handle & (1 << WINDOW_SHIFT) - 1) - 1
         if 0 <= number < len(self._memory):
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return buffers with those of the images, and the images by name; rows with gaps are copied."""
+        """Return buffers including those of the images, and the images by name; rows with gaps are copied."""
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)
