@@ -1,4 +1,4 @@
-"""An analysis of whatever a program has of a kernel: a source, a captured call or a Triton function."""
+"""Analyze a kernel given as a source, a captured call or a Triton function."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def analyze_any(
     block: Sequence[int],
     query: Query,
 ) -> Analysis:
-    """The analysis; arguments and errors are those of `kernrec.analyze`."""
+    """Return the analysis; arguments and errors are those of `kernrec.analyze`."""
     if isinstance(function, str) and ("__global__" in function or ".entry" in function):
         from kernrec.checking.analyze_source import analyze_own
 

@@ -1,4 +1,4 @@
-"""`kernrec analyze` of a source in a process with limits: the bottleneck, and better blocks and power limits."""
+"""Analyze a source in a process with limits: bottleneck, better blocks and power limits."""
 
 import re
 import tempfile
@@ -32,32 +32,36 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """A request about a source: with a spec about all its configs, else about one launch and other blocks for it."""
+    """Request about a source: with a spec about all configs, otherwise about one launch and other block sizes."""
 
     source: str
-    """CUDA C++ or PTX."""
+    """CUDA C++ or PTX text."""
     gpu: str
     spec: str | None = None
     """Content of a kernel.toml whose `source` is kernel.cu."""
     shape: str | None = None
-    """With a spec: dimensions in place of its defaults."""
+    """Dimensions that replace the spec's defaults."""
     arguments: Sequence[str] = ()
-    """Without a spec, as `kernrec check` takes them: `a=f32[4096]`, `i32:4096`."""
+    """Arguments without a spec, in the form of `kernrec check`: `a=f32[4096]`, `i32:4096`."""
     grid: Sequence[int] = (1,)
     block: Sequence[int] = (128,)
     query: Query = Query()
     entry: str | None = None
-    """Without a spec, name of the kernel; None: the only one."""
+    """Name of the kernel without a spec; None for the only one."""
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """The answer of `kernrec analyze --json` about a source, with an explanation of its first choice.
+    """Return the answer of `kernrec analyze --json` about a source, with an explanation of the top recommendation.
 
-    Nothing is stored: the profiles are gone afterwards.
+    Nothing is stored; the profiles are deleted afterwards.
+
+    Args:
+        wanted: the request.
+        limits: limits of time, memory and sizes.
 
     Raises:
         UsageError: the source, the spec or the launch cannot be used.
-        KernrecError: it does not compile, takes too long, or no config can be profiled; one line.
+        KernrecError: the source does not compile or takes too long, or no config can be profiled; one line.
     """
     limits = limits or Limits()
     file = file_of(wanted.source)
@@ -90,7 +94,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The analysis itself, in the process that is limited; the request is that of `analyze_source`."""
+    """Return the analysis in the limited process; the request is that of `analyze_source`."""
     query = Query(objective_named(request["objective"]), top=request["top"], inputs=request["inputs"])
     wanted = SourceAnalysis(
         **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block", "entry")},
@@ -109,17 +113,17 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """(the analysis of a source, notes on it), in this process.
+    """Return the analysis of a source, and notes on it, in this process.
 
     Args:
-        wanted: the source and the request.
-        folder: for the source.
-        database: for the profiles.
+        wanted: the request.
+        folder: folder for the source.
+        database: database for the profiles.
         processes: number of processes that emulate.
 
     Raises:
         UsageError: the source, the spec or the launch cannot be used.
-        KernrecError: it does not compile, or no config can be profiled.
+        KernrecError: the source does not compile, or no config can be profiled.
     """
     gpu = find_gpu(wanted.gpu)
     source = folder / file_of(wanted.source)
@@ -143,17 +147,19 @@ def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: 
 
 
 def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequence[int], query: Query) -> Analysis:
-    """`kernrec.analyze` of the caller's own source, in this process and its workers; profiles are kept.
+    """Analyze the caller's own source in this process and its workers, and keep the profiles.
 
     Args:
-        source: CUDA C++ or PTX.
-        gpu: the GPU, as people call it.
-        arguments: in the order of the parameters: descriptions, or values by name.
-        grid, block: one to three extents.
+        source: CUDA C++ or PTX text.
+        gpu: name of the GPU.
+        arguments: descriptions in the order of the parameters, or values by name.
+        grid: one to three extents.
+        block: one to three extents.
         query: objective and bounds.
 
     Raises:
-        UsageError, KernrecError: as `analyze_in`.
+        UsageError: as `analyze_in`.
+        KernrecError: as `analyze_in`.
     """
     if callable(grid) or isinstance(grid, str):
         raise UsageError("the grid of a source is one to three whole numbers")
@@ -166,7 +172,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """An argument as `kernrec check` takes it; the values of arrays do not count."""
+    """Return an argument in the form of `kernrec check`, without the values of arrays."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"

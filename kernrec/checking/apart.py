@@ -1,8 +1,8 @@
-"""The process that works on a stranger's source: started, waited for, killed, and how it ended in one line.
+"""Run a task on an untrusted source in a child process, and report its outcome in one line.
 
     parent: request.json and arrays in a folder -> child with limits (`kernrec.checking.worker`) -> result.json, arrays
 
-Whatever the source does to the compiler or the emulator costs the child, and its user one line.
+A source that breaks the compiler or the emulator affects only the child.
 """
 
 import json
@@ -21,33 +21,33 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import kill_group, own_group
 
 _INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH")
-"""Environment variables that the child gets; others may hold secrets."""
+"""Environment variables that the child inherits; others may contain secrets."""
 _MOST_RESULT = 4 << 20
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a task ended."""
+    """Outcome of a task."""
 
     outcome: Outcome
-    """`ok` for one that was done: its result is in `result`."""
+    """Outcome; `ok` for a finished task, whose result is in `result`."""
     message: str
-    """Why it was not done, one line; empty where it was."""
+    """Reason in one line why the task failed; empty if it did not."""
     result: dict[str, Any]
 
 
 def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limits) -> Ended:
-    """Have a child do a task, within limits.
+    """Run a task in a child process, within limits.
 
     Args:
-        task: one of the worker's.
-        request: what it takes, as JSON can hold it; arrays are in files of the folder.
-        folder: private to this task; the child reads and writes there alone.
-        limits: of time, memory and sizes.
+        task: a task of the worker.
+        request: request of the task in JSON types; arrays are in files of the folder.
+        folder: private folder of the task, the only one that the child can access.
+        limits: limits of time, memory and sizes.
 
     Raises:
         UsageError: the request cannot be carried out.
-        KernrecError: a package that it needs is not installed.
+        KernrecError: a required package is not installed.
     """
     asked_for = {"task": task, "limits": vars(limits), **request}
     (folder / "request.json").write_text(json.dumps(asked_for), encoding="utf-8")
@@ -65,7 +65,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         [sys.executable, "-m", "kernrec.checking.worker", str(folder)],
         cwd=folder,
-        stdin=subprocess.PIPE,  # which closes when this process ends, however it does
+        stdin=subprocess.PIPE,  # closes when this process ends, even if it crashes
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -87,7 +87,7 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
             return Ended(Outcome.CRASH, f"its result is larger than {_MOST_RESULT} bytes", {})
         answer = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # The system kills a process at its limit of time, and one for which there is no more memory.
+        # The system kills a process that exceeds its time limit or runs out of memory.
         if status in (-getattr(signal, "SIGXCPU", 24), -getattr(signal, "SIGKILL", 9)):
             return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.time_s:g} s of processor time", {})
         how = f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -1,4 +1,4 @@
-"""Arrays by name in a file, on their way between a program and the process that works for it; nothing is unpickled."""
+"""Store arrays by name in a file for exchange with the limited process, without pickling."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 _NAME = "array."
-"""Stands before each name: `numpy.savez` has parameters of its own, such as `file`."""
+"""Prefix of each name, because `numpy.savez` has its own parameters, such as `file`."""
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -17,6 +17,6 @@ def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(file: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file that `save_arrays` wrote."""
+    """Return the arrays of an .npz file that `save_arrays` wrote."""
     with np.load(file, allow_pickle=False) as content:
         return {name.removeprefix(_NAME): content[name] for name in content.files}

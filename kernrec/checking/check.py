@@ -1,4 +1,4 @@
-"""Whether a kernel is right: run in the emulator, apart, and compared with a reference."""
+"""Check a kernel: run it in the emulator, in a separate process, and compare it with a reference."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -20,59 +20,60 @@ from kernrec.util.light_dataclass import dataclass
 Reference = Mapping[str, Any] | Callable[..., Any]
 
 BUDGET = 20_000_000
-"""PTX instructions that a batch of blocks may execute before the kernel is taken for an endless loop."""
+"""Number of PTX instructions of a batch of blocks after which the kernel counts as an endless loop."""
 _TERMS = 4096.0
-"""Terms of the sums that the default tolerance allows for: nobody says how many there are."""
+"""Number of terms per sum that the default tolerance assumes, because the actual number is unknown."""
 
 
 @dataclass(frozen=True)
 class OutputCheck:
-    """One output beside what is expected."""
+    """Comparison of one output with its expected values."""
 
     error: float
-    """Largest error of an element, relative to the RMS of the output or to the element where that is larger."""
+    """Largest error of an element, relative to the RMS of the output, or to the element if that is larger."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int
-    """Elements that are NaN or infinite and should not be."""
+    """Number of elements that are unexpectedly NaN or infinite."""
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
-    """Value of that element."""
+    """Value of this element."""
     expected: float
 
     @property
     def correct(self) -> bool:
-        """Whether the output is right."""
+        """Whether the output is correct."""
         return self.error <= self.tolerance and not self.not_numbers
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of a check."""
+    """Outcome of a check."""
 
     outcome: Outcome
-    """`ok`; `incorrect` for a wrong result; `compile`; `timeout`; `crash` for an access out of bounds or misaligned, a
-    data race in shared memory, a deadlock, an endless loop, an instruction that is not known, too much memory."""
+    """`ok`, `incorrect` for a wrong result, `compile`, `timeout` or `crash`. A crash is an access out of bounds or
+    misaligned, a data race in shared memory, a deadlock, an endless loop, an unknown instruction, or a lack of
+    memory."""
     message: str
-    """The fault in one line; empty for `ok`."""
+    """Description of the error in one line; empty for `ok`."""
     outputs: Mapping[str, OutputCheck]
     counts: Mapping[str, int]
-    """Counts of the emulator, as `kernrec check` prints them; empty where the kernel did not run to its end."""
+    """Counts of the emulator, as `kernrec check` prints them; empty if the kernel did not finish."""
     registers: int | None
-    """Of a thread; None for PTX."""
+    """Registers per thread; None for PTX."""
     spill_bytes: int | None
-    """Bytes of spill code of a thread; None for PTX."""
+    """Bytes of spill code per thread; None for PTX."""
     arrays: Mapping[str, np.ndarray]
-    """The arrays after the launch, by name."""
+    """Arrays after the launch, by name."""
 
     @property
     def correct(self) -> bool:
-        """Whether the kernel ran and every output is right."""
+        """Whether the kernel ran and every output is correct."""
         return self.outcome is Outcome.OK
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         outputs = {
             name: {
                 "correct": output.correct,
@@ -99,14 +100,16 @@ class CheckResult:
 def check(
     launch: SourceLaunch, reference: Reference | None, tolerance: float | None = None, limits: Limits | None = None
 ) -> CheckResult:
-    """Compiles a source, emulates one launch of it, and compares the outputs; all but a reference in Python apart.
+    """Compile a source, emulate one launch and compare the outputs.
+
+    Everything except a Python reference runs in a separate process.
 
     Args:
-        launch: source, arguments and how it is launched; its arrays are left as they are.
-        reference: by name of an output the array that is expected, or an expression of NumPy over the arguments; or a
-            function of the arguments by name that gives such arrays. None: nothing is compared.
-        tolerance: largest error that counts as correct; by default what rounding explains, and 0 for whole numbers.
-        limits: of time, memory and sizes.
+        launch: source, arguments and launch; its arrays do not change.
+        reference: expected array by name of an output, or a NumPy expression over the arguments; or a function that
+            takes the arguments by name and returns these arrays. None to compare nothing.
+        tolerance: largest error that counts as correct; by default the rounding error, and 0 for integers.
+        limits: limits of time, memory and sizes.
 
     Raises:
         UsageError: arguments, launch or reference cannot be used.
@@ -139,7 +142,7 @@ def check(
 
 
 def _array(value: Any) -> np.ndarray:
-    """An argument as an array; a number of Python's is an `int` of any size or a `float` as in C."""
+    """Return an argument as an array; a Python number is an `int` of any size or a `float` as in C."""
     array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
     if array.dtype.kind not in "fiu":
         raise UsageError(f"an argument holds {array.dtype}; numbers are accepted")
@@ -207,5 +210,5 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
 
 
 def _plain(value: float) -> float | str:
-    """A number as JSON can hold it."""
+    """Return a number in a form that JSON supports."""
     return value if np.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""Runs one launch block by block, and checks what its threads do."""
+"""Run one launch block by block, and check the behavior of its threads."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,31 +20,31 @@ from kernrec.ptx.state.errors import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
 BUDGET = 5_000_000
-"""PTX instructions of a batch of blocks after which a kernel counts as endless: a few seconds."""
+"""Number of PTX instructions of a batch of blocks after which a kernel counts as endless: a few seconds."""
 _CHUNK = 64
 _FIRST = 1024
-"""Blocks from the start of the grid that run before a sample of the others."""
+"""Number of blocks that run from the start of the grid before a sample of the others."""
 _LAST = 64
 _MOST_GRID = (2**31 - 1, 65_535, 65_535)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the check of a launch found."""
+    """Result of checking a launch."""
 
     findings: tuple[Finding, ...]
     counts: Counts
-    """Of the blocks that ran."""
+    """Counts of the blocks that ran."""
     blocks: int
-    """Thread blocks that ran."""
+    """Number of thread blocks that ran."""
     of_blocks: int
     notes: tuple[str, ...] = field(default=())
-    """What was not checked."""
+    """Checks that were not performed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a launch may run, and what the GPU accepts."""
+    """Limits of a launch: run time, and resources of the GPU."""
 
     seconds: float = 10.0
     budget: int = BUDGET
@@ -60,17 +60,17 @@ def check_launch(
     limits: Limits,
     uninitialized: frozenset[str] = frozenset(),
 ) -> Checked:
-    """Run the blocks of a launch until the time is over, and return what is wrong.
+    """Run the blocks of a launch until the time is over, and return the errors found.
 
     Args:
-        module: Compiled with line information.
-        launch: The launch; its buffers are changed.
-        describer: Makes findings of what the emulator reports.
-        limits: Time and hardware.
+        module: Module compiled with line information.
+        launch: The launch; its buffers change.
+        describer: Converts reports of the emulator to findings.
+        limits: Time and hardware limits.
         uninitialized: Buffers that nothing wrote before the launch.
 
     Raises:
-        EmulationError: The emulator does not know an instruction.
+        EmulationError: The emulator does not support an instruction.
         UsageError: The arguments do not fit the kernel.
     """
     blocks = prod(launch.grid)
@@ -99,7 +99,7 @@ def check_launch(
 
 
 def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return what can be watched without false findings, and notes on the rest."""
+    """Return the memory to check without false findings, and notes on skipped checks."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -131,7 +131,7 @@ def _orders_blocks(ins: Instruction) -> bool:
 
 
 def _chunks(blocks: int) -> Iterator[Sequence[int]]:
-    """Yield numbers of blocks: the first ones, the last ones, then a sample of the others."""
+    """Yield block numbers: the first ones, the last ones, then a sample of the others."""
     first = min(blocks, _FIRST)
     last = range(max(first, blocks - _LAST), blocks)
     rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)
@@ -141,7 +141,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: Limits) -> str:
-    """Return why a GPU refuses a launch; empty if it does not."""
+    """Return the reason why a GPU rejects a launch; empty if it does not."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if any(extent < 1 for extent in (*launch.grid, *launch.block)):
         return f"the grid {tuple(launch.grid)} of blocks {tuple(launch.block)} is empty"

@@ -1,4 +1,4 @@
-"""Explains one kernel of a CUDA file: where its time goes, and what to change, by line of the source."""
+"""Explain one kernel of a CUDA file: where its time goes, and what to change in each source line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +20,16 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class SourceReport:
-    """The explanation of a kernel as a file launches it."""
+    """Explanation of a kernel with the launch in its file."""
 
     report: Report
     advice: tuple[LineAdvice, ...]
-    """By line, the largest gain first."""
+    """Advice by line, largest gain first."""
     notes: tuple[str, ...]
 
     @property
     def what_to_do(self) -> str:
-        """The largest gain in the source, else what the config allows. The power limit is no advice to slow code."""
+        """Advice with the largest gain in the source, or else for the config."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
@@ -38,13 +38,13 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
 
     Args:
         path: The file.
-        words: The kernel, and what the user says of its launch.
+        words: The kernel, and the user's specification of its launch.
         gpu: The GPU.
-        database: Keeps the profiles.
-        objective: Of the changes of the config.
+        database: Database for the profiles.
+        objective: Objective for changes of the config.
 
     Raises:
-        UsageError: The file does not say how the kernel is launched.
+        UsageError: The file does not specify the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
     made = program_launch(path, words, gpu, 10.0, BUDGET)
@@ -66,7 +66,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
 
 
 def _reader(path: Path) -> Callable[[str, int], str]:
-    """Return a function that returns lines of the file, and of headers beside it."""
+    """Return a function that returns lines of the file and of headers next to it."""
 
     def line_of(file: str, line: int) -> str:
         source = path if file == path.name else path.parent / file

@@ -1,4 +1,4 @@
-"""What `kernrec check` finds: one message for each kind, with its place in the source and the usual fix."""
+"""Findings of `kernrec check`: a message for each kind, with its source line and the usual fix."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ FIXES = {
     "trap": "the kernel stopped itself, by assert() or __trap()",
     "launch": "a GPU refuses this launch",
 }
-"""The usual fix of each kind of finding."""
+"""Usual fix for each kind of finding."""
 
 _PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
 _COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
@@ -45,31 +45,31 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""Kinds of the errors that end a launch, by their text."""
+"""Kinds of errors that end a launch, by a pattern of their text."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An error of a kernel."""
+    """Error of a kernel."""
 
     kind: str
-    """A key of `FIXES`."""
+    """Kind of error, a key of `FIXES`."""
     kernel: str
     message: str
-    """What happened, without its place in the source."""
+    """Description of the error, without its place in the source."""
     file: str = ""
     line: int = 0
-    """0 if the compiler did not say it."""
+    """Line number; 0 if the compiler did not provide it."""
     block: str = ""
     thread: str = ""
     memory: str = ""
-    """The buffer or array."""
+    """Name of the buffer or array."""
     byte: int | None = None
-    """Offset in it."""
+    """Byte offset in the buffer or array."""
 
     @property
     def text(self) -> str:
-        """One line, as compilers print their errors."""
+        """Error in one line, in the format of compilers."""
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
         return f"{place}error: {self.message}; {FIXES[self.kind]} [{self.kind}, kernel {self.kernel}]"
 
@@ -79,17 +79,17 @@ class Finding:
 
 
 class Describer:
-    """Turns what the engine reports into findings with lines of the source."""
+    """Converter of engine reports to findings with source lines."""
 
     def __init__(
         self, kernel: str, function: Function, ptx: str, origins: Sequence[tuple[str, int]], file: str
     ) -> None:
-        """Prepare the lines.
+        """Prepare the source lines.
 
         Args:
-            kernel: The kernel's name in the source.
+            kernel: Name of the kernel in the source.
             function: The kernel that ran, with calls inlined.
-            ptx: The text it was parsed from, compiled with line information.
+            ptx: PTX text of the function, compiled with line information.
             origins: File and line of each line of the compiled source; empty if the compiled source is the file.
             file: The file, for kernels without line information.
         """
@@ -97,7 +97,7 @@ class Describer:
         self._lines = SourceLines(ptx)
 
     def place(self, ptx_line: int) -> Place:
-        """Return the source line of a line of the PTX; line 0 if there is none."""
+        """Return the source line of a PTX line; line 0 if there is none."""
         place = self._lines.of(ptx_line)
         if place is None:
             return Place(self._file, ptx_line if self._file.endswith(".ptx") else 0)
@@ -106,8 +106,8 @@ class Describer:
         return Place(self._file if place.file.endswith(self._file) else place.file, place.line)
 
     def of(self, raw: RawFinding) -> Finding:
-        """Return the finding of a check."""
-        if raw.kind == "barrier":  # the first of the two in the source
+        """Return the finding for a report of the engine."""
+        if raw.kind == "barrier":  # report the first of the two in the source
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
         place = self.place(ins.line)
@@ -140,7 +140,7 @@ class Describer:
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
 
     def of_error(self, error: str) -> Finding | None:
-        """Return the finding that an error of the emulator is; None if the emulator refuses the kernel."""
+        """Return the finding for an emulator error; None if the emulator does not support the kernel."""
         match = _PLACE.match(error)
         text = match[4] if match else error.partition(": ")[2] or error
         kind = next((kind for pattern, kind in _KINDS if pattern.search(text)), None)
@@ -159,18 +159,18 @@ class Describer:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a variable as its source has it: `tile` of `_ZZ4sumPfE4tile`."""
+    """Return the name of a variable in the source: `tile` for `_ZZ4sumPfE4tile`."""
     local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(?:_\d+)?", name)
     return local[2][: int(local[1])] if local else name
 
 
 def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[str, str]) -> str:
-    """Return a JUnit report: a test case for each kernel.
+    """Return a JUnit report with a test case for each kernel.
 
     Args:
         file: The program.
-        kernels: The findings of each kernel that was checked.
-        errors: Why other kernels could not be checked.
+        kernels: Findings of each kernel that was checked.
+        errors: Reasons why other kernels could not be checked.
     """
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}

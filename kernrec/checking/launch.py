@@ -1,4 +1,4 @@
-"""A kernel's source with one launch of it, as a check or an analysis takes it."""
+"""Source of a kernel with one launch, for a check or an analysis."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,32 +27,32 @@ _MOST_BLOCKS = 1 << 20
 
 @dataclass(frozen=True)
 class SourceLaunch:
-    """A source, and how one kernel of it is launched."""
+    """Source, and the launch of one of its kernels."""
 
     source: str
-    """CUDA C++ or PTX."""
+    """CUDA C++ or PTX text."""
     arguments: Mapping[str, np.ndarray | np.generic | int]
-    """By name, in the order of the kernel's parameters: C-contiguous arrays, and numbers."""
+    """Arguments by name, in the order of the kernel's parameters: C-contiguous arrays, and numbers."""
     grid: Sequence[int]
     """Thread blocks: one to three extents."""
     block: Sequence[int]
-    """Threads of a block: one to three extents."""
+    """Threads per block: one to three extents."""
     gpu: str = "a100"
-    """Whose architecture it is compiled for."""
+    """GPU whose architecture the source is compiled for."""
     entry: str | None = None
     """Name of the kernel; None for the only one."""
     shared_bytes: int = 0
-    """Dynamic shared memory per block."""
+    """Dynamic shared memory per block in bytes."""
     defines: Mapping[str, str] = field(default_factory=dict)
-    """Macros that CUDA C++ is compiled with."""
+    """Macros for compiling CUDA C++."""
 
     @property
     def file(self) -> str:
-        """The source's name in messages."""
+        """Name of the source in messages."""
         return file_of(self.source)
 
     def check(self, limits: Limits) -> None:
-        """Raises `UsageError` for sizes that are too large, an impossible launch, and a source that opens files."""
+        """Raise `UsageError` for sizes that are too large, an impossible launch, or a source that opens files."""
         check_source(self.source, self.file, limits)
         find_gpu(self.gpu)
         for name, extents in (("grid", self.grid), ("block", self.block)):
@@ -69,12 +69,12 @@ class SourceLaunch:
 
 
 def file_of(source: str) -> str:
-    """A source's name in messages: kernel.ptx or kernel.cu."""
+    """Return the name of a source in messages: kernel.ptx or kernel.cu."""
     return "kernel.ptx" if _PTX.search(source) else "kernel.cu"
 
 
 def check_source(source: str, file: str, limits: Limits) -> None:
-    """Raises `UsageError` for a source that is empty, too large, or opens files."""
+    """Raise `UsageError` for a source that is empty, is too large or opens files."""
     if not source.strip():
         raise UsageError("the source is empty; expected CUDA C++ or PTX")
     if len(source.encode(errors="replace")) > limits.source_bytes:
@@ -85,7 +85,7 @@ def check_source(source: str, file: str, limits: Limits) -> None:
 
 
 def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
-    """Raises `UsageError` for descriptions of arguments that name files, or are too large."""
+    """Raise `UsageError` for descriptions of arguments that name files or are too large."""
     total = 0
     for text in descriptions:
         described = read_description(text)
@@ -99,11 +99,10 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Arguments by name from descriptions as `kernrec check` takes them; a number is called by its place.
+    """Return arguments by name from descriptions in the form of `kernrec check`; numbers are named by position.
 
     Raises:
-        UsageError: a description that cannot be read, names a file, is a texture or a tensor map, or is too
-            large.
+        UsageError: a description cannot be read, names a file, is a texture or a tensor map, or is too large.
     """
     check_descriptions(descriptions, limits)
     read = read_arguments(descriptions)

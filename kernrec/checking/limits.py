@@ -1,8 +1,8 @@
-"""Limits of a process that runs a stranger's code: time, memory, and the files that it sees.
+"""Limit a process that runs untrusted code: time, memory and visible files.
 
-On Linux the kernel's Landlock (https://docs.kernel.org/userspace-api/landlock.html) takes every file from the process
-but those of Python, its packages, the compiler and one folder, and the network. Where there is none (other systems, and
-Linux before 5.13), what a source includes is checked all the same (`kernrec.compile.includes`).
+On Linux, Landlock (https://docs.kernel.org/userspace-api/landlock.html) hides all files except those of Python, its
+packages, the compiler and one folder, and blocks the network. Without Landlock (other systems, and Linux before 5.13),
+the source's includes are still checked (`kernrec.compile.includes`).
 """
 
 import math
@@ -21,16 +21,16 @@ class Limits:
     """Limits of a check or an analysis."""
 
     time_s: float = 60.0
-    """Processor time of each process."""
+    """Processor time of each process in seconds."""
     memory_bytes: int = 4 << 30
-    """Address space of each process."""
+    """Address space of each process in bytes."""
     source_bytes: int = 256 << 10
     tensor_bytes: int = 64 << 20
-    """Of all arrays of a launch together."""
+    """Total bytes of all arrays of a launch."""
 
     @property
     def wall_s(self) -> float:
-        """Seconds after which a process is killed, whatever it does: others may have the processor."""
+        """Seconds after which a process is killed. It exceeds `time_s`, because other processes share the processor."""
         return 60.0 + 5.0 * self.time_s
 
     def __post_init__(self) -> None:
@@ -46,18 +46,18 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Limits this process and all that it starts, for good. Whether files outside are out of its reach.
+    """Limit this process and its children permanently, and return whether other files are inaccessible.
 
     Args:
-        limits: of time and memory.
-        folder: the only one that it may write to.
+        limits: limits of time and memory.
+        folder: the only folder that the process may write to.
     """
     if sys.platform == "win32":
         return False
     import resource
 
     seconds = math.ceil(limits.time_s)
-    # NVRTC raises the limits that it finds as far as it may, so the hard ones are what counts.
+    # NVRTC raises soft limits as far as possible, so only the hard limits count.
     for name, soft, most in (
         ("RLIMIT_CPU", seconds, seconds + 1),
         ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
@@ -70,17 +70,17 @@ def limit_process(limits: Limits, folder: Path) -> bool:
         try:
             resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
-            continue  # macOS knows the address space but does not limit it
-    # Where the package is may be listed, so that another process can find it, but not read.
+            continue  # macOS reports the address space but does not limit it
+    # The package's parent folder may be listed, so that another process can find the package, but not read.
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 
 
 def _readable() -> list[Path]:
-    """The files that Python, NumPy, the compiler and kernrec itself read."""
+    """Return the files that Python, NumPy, the compiler and kernrec read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # Of the module search path: what is installed, not the checkout or home folder that it may name, too.
+    # Include only installed packages of the module search path, not a checkout or home folder in it.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
-    # DuckDB ends the process where it may not read its control group.
+    # DuckDB ends the process if it cannot read its control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")
     process = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/dev/urandom", "/dev/random")
     toolkit = [os.environ[name] for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]

@@ -1,4 +1,4 @@
-"""The launches that `kernrec check` runs of a CUDA program: as its host code has them, with buffers of their sizes."""
+"""Derive the launches of a CUDA program that `kernrec check` runs from its host code."""
 
 import re
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _COMPILE_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """One launch, ready to be checked."""
+    """Launch that is ready to be checked."""
 
     module: Module
     launch: KernelLaunch
@@ -51,14 +51,14 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
 
     Args:
         path: The file.
-        words: The kernel, and what the user says of its launch.
-        gpu: Compiled for.
-        seconds: How long the launch may run.
-        budget: PTX instructions of a batch of blocks.
+        words: The kernel, and the user's specification of its launch.
+        gpu: GPU to compile for.
+        seconds: Maximum run time of the launch.
+        budget: Maximum number of PTX instructions of a batch of blocks.
 
     Raises:
-        UsageError: The file does not say how the kernel is launched.
-        CompileError: The compiler refuses the file.
+        UsageError: The file does not specify the launch of the kernel.
+        CompileError: The compiler rejects the file.
     """
     draft = draft_spec(path, words, gpu.sm)
     if draft.missing:
@@ -80,10 +80,10 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a process of its own.
+    """Compile a source with line information, in a separate process.
 
     Raises:
-        CompileError: The compiler refuses the source.
+        CompileError: The compiler rejects the source.
     """
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S
@@ -94,7 +94,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config that has the block of the host code, else the first one."""
+    """Return the config with the block size of the host code, or else the first one."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:
@@ -107,7 +107,7 @@ def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[st
 
 
 def _buffers(kernel: Kernel, problem: Problem, folder: Path) -> dict[str, np.ndarray]:
-    """Return random numbers for floating-point buffers, indexes of the right range, and zeros for other integers."""
+    """Return buffers with random floating-point numbers, valid indices, and zeros for other integers."""
     buffers = Tensors(kernel, problem, folder).filled
     for name, tensor in problem.tensors.items():
         sample = kernel.initial_values.get(name)
@@ -117,7 +117,7 @@ def _buffers(kernel: Kernel, problem: Problem, folder: Path) -> dict[str, np.nda
 
 
 def entries_of(path: Path, include: Sequence[str]) -> list[str]:
-    """Return the kernels of a CUDA file, templates by their instances."""
+    """Return the kernels of a CUDA file; each instance of a template is a kernel."""
     from kernrec.interop.program_kernels import kernel_names
     from kernrec.kernel.source_files import whole_source
 

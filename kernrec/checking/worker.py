@@ -1,7 +1,7 @@
-"""The child: compiles and emulates, or analyzes, one source; started by `kernrec.checking.apart`.
+"""Main program of the child process: compile and emulate, or analyze, one source for `kernrec.checking.apart`.
 
-Everything that could be needed of files is imported before they are taken away. Writes `result.json`: `outcome` with
-`message`, or with `result`; `misuse` where whoever asks is wrong, `missing` where something is not installed.
+It imports everything before access to files is blocked. It writes `result.json` with `outcome` and `message` or
+`result`. `misuse` reports an error of the caller, `missing` a package that is not installed.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 
 
 def main(folder: Path) -> None:
-    """Do what the request in a folder says."""
+    """Perform the request in a folder."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     limits = Limits(**request["limits"])
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # a launch says that there is no engine
-        engine.module()  # its files are out of reach afterwards
+    with contextlib.suppress(KernrecError):  # a launch reports that there is no engine
+        engine.module()  # load now: its files are inaccessible afterwards
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -57,24 +57,24 @@ def main(folder: Path) -> None:
     except MemoryError:
         answer = {"outcome": Outcome.CRASH, "message": f"it needs more than {limits.memory_bytes >> 20} MiB of memory"}
     for name in ("message", "misuse"):
-        if name in answer:  # a message names no file of this machine
+        if name in answer:  # hide file names of this machine
             answer[name] = _QUOTED.sub("(a file)", str(answer[name]).replace(str(folder), "."))[:600]
     (folder / "result.json").write_text(json.dumps(answer), encoding="utf-8")
 
 
 def _end_with_parent() -> None:
-    """End this process and all that it started once the process that started it has ended."""
+    """End this process and its children when the parent process ends."""
     if not os.read(sys.stdin.fileno(), 1):
         if hasattr(os, "killpg"):
-            os.killpg(0, signal.SIGKILL)  # its group is its own (`own_group`)
+            os.killpg(0, signal.SIGKILL)  # the process has its own group (`own_group`)
         os._exit(1)
 
 
 def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Runs a launch; the arrays afterwards go to `outputs.npz`, the values of references to `expected.npz`."""
+    """Run a launch, and write its arrays to `outputs.npz` and the reference values to `expected.npz`."""
     arguments = load_arrays(folder / "arguments.npz")
     buffers = {name: np.ascontiguousarray(value) for name, value in arguments.items() if value.ndim}
-    # A whole number of Python's fits an integer parameter of any size.
+    # A Python integer fits an integer parameter of any size.
     whole = request["whole"]
     order = [name if name in buffers else whole.get(name, arguments[name][()]) for name in request["order"]]
     expected = _expected(request["reference"], arguments)
@@ -111,7 +111,7 @@ def _expected(reference: Mapping[str, str], arguments: Mapping[str, np.ndarray])
 
 
 def _entry(entries: list[str] | tuple[str, ...], name: str | None) -> str:
-    """The kernel of this name; a C++ name stands for what the compiler makes of it."""
+    """Return the kernel of this name; a C++ name matches its mangled name."""
     if not entries:
         raise UsageError("the source has no kernel: expected a function that is __global__, or .entry in PTX")
     if name is None and len(entries) == 1:

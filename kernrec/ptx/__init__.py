@@ -1,4 +1,4 @@
-"""PTX without a GPU: a parser, a CPU emulator with exact counters, and static analysis."""
+"""Handle PTX without a GPU: a parser, a CPU emulator with exact counters, and static analysis."""
 
 from kernrec.ptx.execution.emulator import emulate
 from kernrec.ptx.ir.errors import ParseError
