@@ -1,1 +1,1 @@
-"""Static profiles: a kernel's configs are compiled, emulated on sampled blocks or probes, and fitted; no GPU."""
+"""Compute static profiles without a GPU: compile configs, emulate sampled blocks or probes, and fit counts."""

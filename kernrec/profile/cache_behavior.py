@@ -1,20 +1,20 @@
-"""The effect of caches, DRAM and atomic units on a block's requests: a few numbers from their trace.
+"""Derive metrics of caches, DRAM and atomic units from the trace of a block's requests.
 
-    reuse.<KiB>          share of the sectors of loads that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     share of the loads (a warp in one run of a basic block) that it holds completely, before any
-                         warp asks in that run
-    run.read             bytes in a row that a block reads at a time; run.write, that it writes
-    run.read.x, .y, .z   share of these runs that the next block along the axis continues; so for writes
-    atomic.own           probability that two atomic operations of a block are on the same sector
-    atomic.meet          probability that two atomic operations of different blocks are
-    atomic.own.512       probability that two atomic operations of a block are in the same aligned 512 bytes
-    atomic.meet.512      probability that two atomic operations of different blocks are
+    reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
+    reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) that it holds completely before any
+                         warp requests them in that run
+    run.read             contiguous bytes that a block reads at a time; run.write, that it writes
+    run.read.x, .y, .z   fraction of these runs that the next block along the axis continues; likewise for writes
+    atomic.own           probability that two atomic operations of one block access the same sector
+    atomic.meet          probability that two atomic operations of different blocks access the same sector
+    atomic.own.512       probability that two atomic operations of one block access the same aligned 512 bytes
+    atomic.meet.512      probability that two atomic operations of different blocks access the same aligned 512 bytes
 
-Reuse follows from reuse times: a window of w requests touches fp(w) distinct lines on average, where fp(w + 1) - fp(w)
-is the share of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory of
-locality", ASPLOS 2013). A sector requested again after w requests hits in a cache of least recently used lines that
-holds fp(w) lines of 128 bytes. Requests of the warps are in the order in which the emulator runs them, all warps an
-instruction after the other. Stores are left out: L1 passes them on and makes no room for them.
+Reuse follows from reuse times. A window of w requests contains fp(w) distinct lines on average. fp(w + 1) - fp(w) is
+the fraction of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory of
+locality", ASPLOS 2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128
+bytes. Requests have the order of the emulator, which runs each instruction for all warps. Stores are ignored, because
+L1 forwards them without allocation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from kernrec.ptx.execution.watched import BlockTrace, among
 from kernrec.ptx.state.types import Array
 
 CACHE_KIB = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Sizes of L1 that reuse is stated for."""
+"""L1 sizes in KiB for which reuse is computed."""
 
 _SECTOR_BYTES = 32
 _SECTORS_PER_LINE = 4
@@ -34,7 +34,7 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """For each of a sequence of units, how many requests ago it was requested; a large number: never."""
+    """Return the number of requests since each unit was last requested; a large number means never."""
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -43,10 +43,10 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """For each of a sequence of sectors, distinct lines since its last request, on average over windows as long."""
+    """Return the distinct lines since each sector's last request, averaged over windows of the same length."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
-    # Requests whose line was not requested within the last w, for each w from 0 on.
+    # Requests whose line was not requested within the last w, for w = 0, 1 and so on.
     longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
     footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
     times = reuse_times(sectors)
@@ -54,13 +54,13 @@ def lines_between(sectors: Array) -> Array:
 
 
 def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
-    """`reuse.<KiB>` and `reuse.wait.<KiB>`."""
+    """Yield `reuse.<KiB>` and `reuse.wait.<KiB>`."""
     loads = trace.is_read
     if not loads.any():
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # Who asks for a sector that another warp has just asked for waits as long.
+    # A warp that requests a sector just after another warp waits as long as the other.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -72,7 +72,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """`run.read` and `run.write`, and the same with `.<axis>` for each neighbor along an axis."""
+    """Yield `run.read` and `run.write`, and both with `.<axis>` for each neighbor along an axis."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -83,7 +83,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Sectors that a block reads (else writes) for the first time, each with the step in which it does; ascending."""
+    """Return the sectors that a block reads (or writes) for the first time, each with its step; ascending."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -91,19 +91,20 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _broken(own: Array, other: Array) -> int:
-    """Runs of sectors of `own` that `other` continues at neither end; of a long row of blocks each has one of them.
+    """Return the number of runs of sectors in `own` that `other` continues at neither end.
 
-    Two blocks that share the sector at the end of a run continue it, too.
+    In a long row of blocks, each block has one such run. Blocks that share the sector at the end of a run also continue
+    the run.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
 
 
 def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
-    """Yield `atomic.own` and `atomic.meet`, of sectors and of 512 bytes.
+    """Yield `atomic.own` and `atomic.meet` for sectors and for 512 bytes.
 
     Args:
-        addresses: of all atomic lane operations, for each block.
+        addresses: addresses of all atomic lane operations, for each block.
     """
     blocks = [block for block in addresses if len(block)]
     for ending, size in (("", _SECTOR_BYTES), (".512", 512)) if blocks else ():

@@ -1,4 +1,4 @@
-"""Facts of a kernel's PTX that say how it can be launched."""
+"""Extract properties of a kernel's PTX that determine possible launches."""
 
 import math
 
@@ -13,32 +13,32 @@ _AXES = "xyz"
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """The launch of a kernel, as far as its code fixes it."""
+    """Launch properties that a kernel's code determines."""
 
     parameters: tuple[tuple[str, int], ...]
-    """(PTX type, bytes) of each parameter."""
+    """PTX type and bytes of each parameter."""
     reads_block: bool
-    """Whether it reads the size of its block."""
+    """Whether the code reads the block size."""
     block_axes: int
-    """Axes of the block that it reads positions in, 1 to 3."""
+    """Number of block axes with positions that the code reads, 1 to 3."""
     grid_axes: int
-    """Axes of the grid that it reads positions in, 1 to 3."""
+    """Number of grid axes with positions that the code reads, 1 to 3."""
     required_block: tuple[int, ...] | None
-    """The block that the code was compiled for (`.reqntid`)."""
+    """Block size that the code was compiled for (`.reqntid`); None if any size is possible."""
     most_threads: int | None
-    """The most threads of a block (`.maxntid`)."""
+    """Maximum threads per block (`.maxntid`); None if not stated."""
     static_shared: bool
-    """Whether it has shared memory of a fixed size."""
+    """Whether the code has shared memory of fixed size."""
     dynamic_shared: bool
-    """Whether it has shared memory whose size the launch gives."""
+    """Whether the code has shared memory whose size the launch sets."""
     indexes: dict[str, Index]
-    """Buffers that hold indexes of others, by the name of their parameter in the code."""
+    """Buffers that contain indices into other buffers, by parameter name in the code."""
     names: tuple[str, ...]
-    """The names of the parameters in the code."""
+    """Names of the parameters in the code."""
 
 
 def facts_of(module: Module, entry: str) -> CodeFacts:
-    """The facts of the kernel `entry` of a module."""
+    """Return the properties of the kernel `entry` of a module."""
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
     shared = [v for v in _variables(module, function) if v.space == "shared"]

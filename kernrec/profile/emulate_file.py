@@ -1,4 +1,4 @@
-"""A launch of one kernel of a CUDA or PTX file, with described arguments."""
+"""Create a launch of one kernel of a CUDA or PTX file, with described arguments."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -22,21 +22,21 @@ from kernrec.util.human import counted
 from kernrec.util.light_dataclass import dataclass
 
 LARGEST_SOURCE = 16 << 20
-"""Bytes of a file of CUDA or PTX."""
+"""Maximum bytes of a CUDA or PTX file."""
 _COMPILE_LIMIT_S = 120.0
 LINE_INFO = "--generate-line-info"
-"""Option of NVRTC and nvcc: the PTX names lines of the source."""
+"""Option of NVRTC and nvcc that adds source lines to the PTX."""
 
 
 @dataclass(frozen=True)
 class FileLaunch:
-    """A launch of a kernel of a file."""
+    """Launch of a kernel of a file."""
 
     ptx: str
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """By kernel; empty for PTX."""
+    """Resources by kernel; empty for PTX."""
 
 
 def file_launch(
@@ -56,18 +56,18 @@ def file_launch(
 
     Args:
         path: A `.cu` or `.ptx` file.
-        arguments: From `read_arguments`.
+        arguments: Arguments from `read_arguments`.
         grid: Thread blocks: one to three extents.
-        block: Threads of a block: one to three extents.
-        entry: Name of the kernel; None: the only one of the file.
-        sm: Compute capability that CUDA is compiled for.
-        defines: Macros that CUDA is compiled with.
+        block: Threads per block: one to three extents.
+        entry: Name of the kernel; None for the only one of the file.
+        sm: Compute capability to compile CUDA for.
+        defines: Macros for compiling CUDA.
         include: Folders with headers.
         shared_bytes: Dynamic shared memory per block.
-        cluster: Thread blocks of a cluster: one to three extents; empty: as the kernel was compiled, else one.
+        cluster: Thread blocks per cluster: one to three extents; empty for the compiled size, or else one.
 
     Raises:
-        KernrecError: In one line: what the compiler refuses, or arguments that do not fit.
+        KernrecError: One line: a compiler error, or arguments that do not fit.
     """
     if shared_bytes < 0:
         raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
@@ -107,12 +107,12 @@ def file_launch(
 
 
 def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Let random whole numbers that index other buffers range over all elements of these.
+    """Fill random integer buffers that index other buffers with indices over their full range.
 
     Args:
         function: The kernel.
-        passed: Numbers, and names of buffers, by parameter.
-        arguments: The arguments; buffers of indexes are changed in place.
+        passed: Numbers and names of buffers, by parameter.
+        arguments: The arguments; buffers of indices change in place.
     """
     for parameter, index in indexes_of(function).items():
         if (name := passed[parameter]) not in arguments.drawn:
@@ -135,7 +135,7 @@ def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Argu
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Descriptions of arguments that fit a kernel's parameters; with the names and types of its CUDA source, if any."""
+    """Return descriptions of arguments that fit a kernel's parameters, named as in its CUDA source, if any."""
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -145,7 +145,7 @@ def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> st
 
 
 def _description(name: str, declared: Parameter | None, parameter: Variable) -> str:
-    """The description of one argument."""
+    """Return the description of one argument."""
     dtype = declared.dtype if declared else None
     if declared.pointer if declared else parameter.type in ("u64", "b64"):
         return f"{name}={dtype if dtype in BUFFER_TYPES else 'f32'}[4096]"
@@ -155,7 +155,7 @@ def _description(name: str, declared: Parameter | None, parameter: Variable) -> 
 
 
 def _compiled(job: CompileJob) -> Compiled:
-    """Compile in another process: macros that multiply each other keep the compiler busy without end."""
+    """Compile in another process with a time limit, because nested macros can keep the compiler busy forever."""
     ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
     if isinstance(result, CompileError):
         raise result
@@ -163,10 +163,10 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the kernel named `entry`, in C++ or in the PTX; None: the only kernel.
+    """Return the kernel named `entry`, in C++ or in the PTX; for None, the only kernel.
 
     Raises:
-        UsageError: there is no such kernel, or None and the module does not have exactly one.
+        UsageError: there is no such kernel, or for None not exactly one.
     """
     if entry is None:
         if not module.entries:

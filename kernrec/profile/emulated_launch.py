@@ -1,4 +1,4 @@
-"""Launches of a kernel in the emulator: how it takes them, and a config run whole on the CPU."""
+"""Convert launches of a kernel for the emulator, and run a whole config on the CPU."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +14,9 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Types of the emulator's tensor maps for dtypes of another name."""
+"""Types of the emulator's tensor maps for data types of another name."""
 _ODD = 0x5B
-"""The first value of integers in workspaces."""
+"""Initial value of integers in workspaces."""
 
 
 def emulate_config(
@@ -31,26 +31,29 @@ def emulate_config(
     check_races: bool = False,
     budget: int = 20_000_000,
 ) -> list[tuple[BoundLaunch, Counts]]:
-    """Runs all launches of a config on a problem; the outputs among `tensors` are changed in place.
+    """Run all launches of a config on a problem; the outputs in `tensors` change in place.
 
     Args:
-        sm: the architecture that the config was compiled for (86 for sm_86).
-        module: the PTX that it was compiled to.
+        kernel: the kernel.
+        config: the config.
+        problem: the problem.
+        sm: architecture that the config was compiled for (86 for sm_86).
+        module: PTX of the config.
         tensors: inputs and outputs by name, in their memory format (bf16 as its bits).
-        count: whether to count.
+        count: whether to count events.
         check_races: whether a data race in shared memory is an error.
-        budget: PTX instructions that a batch of blocks may execute.
+        budget: maximum number of PTX instructions of a batch of blocks.
 
     Returns:
         Each launch with its counts.
 
     Raises:
-        EmulationError: an access out of bounds, a race, a deadlock, an unsupported instruction.
+        EmulationError: an access out of bounds, a race, a deadlock, or an unsupported instruction.
     """
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # No kernel can count on what was there.
+        # No kernel may rely on the previous contents.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}
@@ -66,7 +69,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """A launch as the emulator takes it; `entry`: its kernel's name in the PTX, where C++ mangled it."""
+    """Return a launch in the emulator's form; `entry` is the kernel's mangled name in the PTX."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments
@@ -85,7 +88,7 @@ def kernel_launch(
 
 
 def image_of(name: str, dtype: str, extents: tuple[int, ...], layers: int, layout: ImageLayout) -> Image:
-    """The texture or surface that a tensor is seen as; `UsageError` for one that cannot be."""
+    """Return the texture or surface for a tensor; raise `UsageError` if that is impossible."""
     sampler = Sampler(layout.filter, layout.address, layout.normalized, layout.unit_range)
     return Image(name, extents, dtype, layout.channels, layers, sampler=sampler)
 
@@ -108,7 +111,7 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
-    """How the arguments of a launch differ from the parameters of the kernel `name` of the PTX; None: they do not."""
+    """Return how a launch's arguments differ from the parameters of the PTX kernel `name`; None if they fit."""
     passed = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in _arguments(bound)]
     expected = [parameter.size for parameter in module.functions[name].parameters]
     if passed == expected:

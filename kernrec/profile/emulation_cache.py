@@ -1,8 +1,8 @@
-"""The emulator's results for launches of users' kernels, cached on disk: the same launch is not executed again.
+"""Cache emulation results of users' kernels on disk, so that no launch runs twice.
 
-Counts do not depend on the architecture where the PTX does not, so a second GPU costs its assembler only. The key of a
-launch holds all that its counts depend on: the kernel with the files of its tensors, the problem, the code and its
-launch, the instruction budget of a block, and the emulator's own sources. Refusals are cached as well.
+Counts depend on the architecture only through the PTX, so a second GPU often needs only the assembler. The key of a
+launch contains everything that affects its counts: the kernel with its tensor files, the problem, the code, the launch,
+the instruction budget of a block, and the emulator's sources. Errors are cached too.
 """
 
 import json
@@ -28,26 +28,32 @@ from kernrec.util.file_hash import files_hash
 
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks", "wave_reuse")
-"""Modules of this room that say what is counted, and how."""
+"""Modules of this package that determine the counts."""
 
 Emulated = list[LaunchProfile] | str
-"""The profiles of a config's launches, or why the emulator refused them."""
+"""Profiles of a config's launches, or the emulator's error."""
 
 
 class EmulationCache:
-    """The launches of one kernel on one problem, by their code and arguments."""
+    """Cached launches of one kernel on one problem, by code and arguments."""
 
     def __init__(self, kernel: Kernel, problem: Problem, budget: int) -> None:
-        """`budget`: instructions that a block may execute."""
+        """Open the cache.
+
+        Args:
+            kernel: the kernel.
+            problem: the problem.
+            budget: maximum number of instructions of a block.
+        """
         self._folder = paths.cache() / "emulated"
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """The result for the launches with this key; None where they were never emulated.
+        """Return the result for the launches with this key; None if there is none.
 
         Args:
-            launch: the key, of which the hash of the PTX is a part.
-            compiled: the same PTX assembled for the architecture of the profiles.
+            launch: key that includes the hash of the PTX.
+            compiled: the same PTX, assembled for the profiles' architecture.
         """
         try:
             document = json.loads(zlib.decompress(self._path(launch).read_bytes()))
@@ -58,7 +64,7 @@ class EmulationCache:
             return None
 
     def put(self, launch: Sequence[str], result: Emulated) -> None:
-        """Writes the result for the launches with this key, if the folder can be written."""
+        """Write the result for the launches with this key, if the folder is writable."""
         document = {"refused": result} if isinstance(result, str) else {"launches": [_plain(p) for p in result]}
         path = self._path(launch)
         with suppress(OSError):
@@ -71,7 +77,7 @@ class EmulationCache:
 
 
 def _plain(profile: LaunchProfile) -> dict[str, object]:
-    """All that does not depend on the architecture."""
+    """Return the fields that do not depend on the architecture."""
     counts = profile.profile
     return {
         "launch": profile.launch,
@@ -93,6 +99,6 @@ def _restored(fields: dict[str, Any], compiled: Compiled) -> LaunchProfile:
 
 @once
 def emulator_hash() -> str:
-    """A hash of the sources that decide what the emulator counts and what it refuses."""
+    """Return a hash of the sources that determine the emulator's counts and errors."""
     modules = (_ROOT / "profile" / f"{name}.py" for name in _MODULES)
     return files_hash(_ROOT, [*(_ROOT / "ptx").rglob("*.py"), *modules])

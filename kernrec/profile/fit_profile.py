@@ -1,12 +1,11 @@
-"""From the counts of a few small runs to the counts of any shape: the static profile of one launch.
+"""Fit the static profile of a launch to the counts of a few small runs, to predict the counts for any shape.
 
-Kernels take their dimensions at run time, so the code of a block is fixed and only the trips of its loops vary:
+Kernels read their dimensions at run time. So the code of a block is fixed, and only the trips of its loops vary:
 
     counts(shape) = per_block * blocks + sum over loops (per_trip * trips)
 
-A few emulated probes on full tiles determine the coefficients exactly; one probe more than there are unknowns checks
-that the launch is of this form. A partial tile at the edge of a problem counts as a full one: it takes its block as
-long.
+A few emulated probes on full tiles determine the coefficients exactly. One more probe than unknowns checks that the
+launch has this form. A partial tile at the edge of a problem counts as a full one, because it takes its block as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from kernrec.errors import KernrecError
 from kernrec.util.light_dataclass import dataclass
 
 Terms = Mapping[str, int]
-"""How often each part of a launch runs: `block` (thread blocks), then total trips of each loop over the grid."""
+"""Count of each part of a launch: `block` (thread blocks), then the total trips of each loop over the grid."""
 
 
 class ProfileError(KernrecError):
@@ -36,13 +35,13 @@ class Profile:
     """Events per block and per trip; float64 (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Counts of the whole launch for these totals of blocks and trips."""
+        """Return the counts of the whole launch for these totals of blocks and trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Whether the terms of some probes determine a coefficient for each term."""
+    """Return whether some probes determine a coefficient for each term."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 
@@ -51,11 +50,11 @@ def _design(terms: Sequence[Terms]) -> np.ndarray:
 
 
 def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> Profile:
-    """The profile that reproduces every probe exactly.
+    """Return the profile that reproduces every probe exactly.
 
     Args:
-        terms: of each probe.
-        counts: of each probe; a metric that is missing is zero.
+        terms: terms of each probe.
+        counts: counts of each probe; a missing metric is zero.
 
     Raises:
         ProfileError: no profile explains a metric, which the message names, or the probes do not determine the
@@ -71,7 +70,7 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
             " independently"
         )
     solution = np.linalg.lstsq(design, counted, rcond=None)[0]
-    # Coefficients are events per block or trip: whole numbers, except for loops shared unevenly between warps.
+    # Coefficients are events per block or trip: integers, except for loops shared unevenly between warps.
     rounded = np.round(solution * 64) / 64 + 0.0  # no -0.0
     residual = np.abs(design @ rounded - counted)
     if residual.max(initial=0.0) > 1e-6:

@@ -1,4 +1,4 @@
-"""The compiler's job for a kernel's config, the same for configs whose code cannot differ."""
+"""Create the compilation job of a kernel's config; configs with identical code have equal jobs."""
 
 import re
 from functools import lru_cache
@@ -16,12 +16,12 @@ from kernrec.op import Problem
 _MACRO = re.compile(r"[A-Za-z_]\w*")
 
 CodeKey = tuple[tuple[str, str | int], ...]
-"""All in which the codes of a kernel's configs differ; of equal keys the code is the same."""
+"""Everything that distinguishes the code of a kernel's configs; equal keys mean identical code."""
 
 
 @lru_cache(maxsize=16)
 def unused_macros(kernel: Kernel) -> frozenset[str]:
-    """The macros of tunables and layouts that the source does not mention: its code does not depend on them."""
+    """Return the macros of tunables and layouts that the source does not use."""
     tunables = frozenset(tunable.macro for tunable in kernel.tunables)
     if kernel.source_name.endswith(".ptx"):
         return tunables
@@ -31,7 +31,7 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def code_key(job: CompileJob) -> CodeKey:
-    """The defines of a kernel's job; of a Triton function the types of its arguments too."""
+    """Return the defines of a job; for a Triton function also the types of its arguments."""
     types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
     return tuple(sorted({**job.defines, **types}.items()))
 
@@ -39,13 +39,14 @@ def code_key(job: CompileJob) -> CodeKey:
 def compile_job_for(
     kernel: Kernel, config: Config, problem: Problem, sm: int, folder: Path | None = None
 ) -> CompileJob:
-    """How the code of a config is compiled.
+    """Return the compilation job of a config.
 
     Args:
-        config: the config; those that differ in macros which the source does not mention have equal jobs.
-        problem: of its dtype and layout.
+        kernel: the kernel.
+        config: the config; configs that differ only in unused macros have equal jobs.
+        problem: problem with the data type and layout.
         sm: compute capability.
-        folder: where a Triton source imports other files from.
+        folder: folder from which a Triton source imports other files.
     """
     unused, problem = unused_macros(kernel), kernel.form(problem)
     target = None
@@ -58,16 +59,16 @@ def compile_job_for(
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
-    """The dynamic shared memory that a launch of compiled code asks the driver for, in bytes.
+    """Return the dynamic shared memory in bytes that a launch of compiled code requests from the driver.
 
-    A function of Triton takes all of its shared memory at the launch, as much as its compiler says. All else of such a
-    launch is in `bound`: 32 threads for each warp, the arguments in order, null for both pointers to scratch memory.
+    A Triton function requests all of its shared memory at launch; its compiler determines the size. `bound` contains
+    everything else: 32 threads per warp, the arguments in order, and null for both pointers to scratch memory.
     """
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 
 
 def _signature(kernel: Kernel, config: Config, problem: Problem, sm: int) -> dict[str, str]:
-    """By parameter: its type as Triton writes it, `*fp16` or `i32`, with `:16` where it is a multiple of 16."""
+    """Return Triton's type of each parameter, such as `*fp16` or `i32`, with `:16` for a multiple of 16."""
     function = kernel.triton
     assert function is not None
     names = kernel.static_names(config, problem.dtype, problem.layout, sm)

@@ -1,15 +1,15 @@
-"""The arguments of a launch from short descriptions.
+"""Parse the arguments of a launch from short descriptions.
 
-They are described in the order of the kernel's parameters:
+Arguments are described in the order of the kernel's parameters:
 
-    a=f32[4096]        a buffer of random normal values (integers: 0 to 99), here named a
-    a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows what a kernel leaves unwritten; with
-                       `unwritten:` one that nothing wrote: `kernrec check` reports a read of it
+    a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
+    a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows elements that a kernel does not write; with
+                       `unwritten:` a buffer that nothing wrote: `kernrec check` reports reads of it
     a=@values.npy      a buffer with the content of a NumPy file
     a=texture(linear,wrap,normalized):u8[480x640]   a texture or surface over a buffer of this shape, slowest extent
     a=texture(channels=4):@values.npy               first, with the modes of a `texture` table in a kernel.toml
     a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer of this shape, slowest extent first, with
-                       `steps=1x2` (element strides) and `nan` (outside of the tensor); of a file too
+                       `steps=1x2` (element strides) and `nan` (outside of the tensor); also of a file
     i32:4096           a number passed by value: i8 to i64, u8 to u64, f32 or f64
 """
 
@@ -32,10 +32,10 @@ from kernrec.ptx.state.textures import ADDRESSES, FILTERS
 from kernrec.util.light_dataclass import dataclass
 
 BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
-"""NumPy's types of the elements that a buffer can have, by name."""
+"""NumPy types of the possible buffer elements, by name."""
 SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 _LONGEST = 1 << 16
-"""Characters of a description; Linux passes twice as many to a program."""
+"""Maximum characters of a description; Linux passes twice as many to a program."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
 _MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
@@ -46,35 +46,35 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """A buffer of values, `a=f32[4096]` or `a=zeros:f32[4096]`, or of a NumPy file's content, `a=@values.npy`."""
+    """Buffer of values, `a=f32[4096]` or `a=zeros:f32[4096]`, or of a NumPy file, `a=@values.npy`."""
 
     name: str
     path: Path | None = None
-    """The file; all below is of a buffer without one."""
+    """File with the content; the other fields describe a buffer without a file."""
     fill: str | None = None
-    """`zeros`, `nan`, `unwritten`, or None for random values."""
+    """`zeros`, `nan` or `unwritten`; None for random values."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
 
     @property
     def elements(self) -> int:
-        """The product of the extents."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class ScalarDescription:
-    """A number passed by value: `i32:4096`."""
+    """Number passed by value: `i32:4096`."""
 
     dtype: str
     value: float | int
-    """An int where the type is an integer."""
+    """Value; an int for integer types."""
 
 
 @dataclass(frozen=True)
 class ImageDescription:
-    """A texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
+    """Texture or surface: `a=texture(linear):f32[64x64]`, `a=surface:@values.npy`."""
 
     content: BufferDescription
     layout: ImageLayout
@@ -82,27 +82,27 @@ class ImageDescription:
 
 @dataclass(frozen=True)
 class MapDescription:
-    """A tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
+    """Tensor map: `a=map(box=16x64,swizzle=128):f16[40x104]`."""
 
     content: BufferDescription
     box: tuple[int, ...]
     """Elements that a copy moves along each extent."""
     swizzle: int = 0
-    """Bytes in which pieces of shared memory change places."""
+    """Swizzle width in bytes for shared memory; 0 for none."""
     steps: tuple[int, ...] = ()
-    """Along each extent, every how many elements one is moved; none: all are."""
+    """Element strides along each extent; empty for 1 everywhere."""
     fill_nan: bool = False
-    """Whether elements outside read as NaN."""
+    """Whether elements outside of the tensor read as NaN."""
 
 
 Description = BufferDescription | ImageDescription | MapDescription | ScalarDescription
 
 
 def read_description(text: str) -> Description:
-    """The meaning of the description of an argument; types are not checked.
+    """Return the parsed description of an argument, without checking types.
 
     Raises:
-        UsageError: a text that is not a description, or a value that is not a number.
+        UsageError: the text is not a description, or a value is not a number.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"the description of an argument has {len(text)} characters; at most {_LONGEST} are read")
@@ -156,7 +156,7 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """The buffer of an argument, or the one below a texture or map, which messages show as `view`."""
+    """Return the buffer of an argument, or of a texture or map, which messages show as `view`."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -171,24 +171,28 @@ def _invalid_number(text: str, value: object, dtype: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a launch."""
+    """Arguments of a launch."""
 
     order: list[Any]
-    """Names of buffers and scalars, in the order of the parameters."""
+    """Names of buffers, and scalars, in the order of the parameters."""
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
-    """Textures and surfaces."""
+    """Textures and surfaces by name."""
     unwritten: set[str] = field(default_factory=set)
     """Names of buffers that nothing wrote."""
     drawn: set[str] = field(default_factory=set)
-    """Names of buffers of random whole numbers."""
+    """Names of buffers with random integers."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
-    """Arguments from their descriptions; `seed`: of random values.
+    """Return arguments from their descriptions.
+
+    Args:
+        descriptions: descriptions in the order of the parameters.
+        seed: seed of random values.
 
     Raises:
-        UsageError: a description that cannot be read, or a file that cannot be loaded.
+        UsageError: a description cannot be read, or a file cannot be loaded.
     """
     draw = np.random.default_rng(seed)
     arguments = Arguments([], {})
@@ -219,7 +223,7 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
 
 
 def _tensor_map(text: str, described: MapDescription, shape: tuple[int, ...], dtype: str) -> TensorMap:
-    """The tensor map of a buffer of some extents, slowest first."""
+    """Return the tensor map of a buffer of this shape, slowest extent first."""
     kind = dtype.replace("i", "s") if dtype in ("i32", "i64") else dtype.replace("i", "u")
     lengths = {len(shape), len(described.box), len(described.steps or described.box)}
     if len(lengths) > 1:
@@ -240,7 +244,7 @@ def _element_type(dtype: str, dtypes: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> tuple[np.ndarray, tuple[int, ...], str]:
-    """The content of a buffer, its extents, and the type of its elements."""
+    """Return the content of a buffer, its extents and its element type."""
     if buffer.path is not None:
         array = np.array(load_npy(buffer.path), order="C")
         return array, array.shape, f"{array.dtype.kind}{8 * array.dtype.itemsize}"

@@ -1,4 +1,4 @@
-"""The static profile of a launch, as it is kept, and its kernel's name in the PTX; needs no emulator."""
+"""Static profile of a launch in its stored form, and its kernel's name in the PTX; imports no emulator."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,10 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """The static profile of one launch of a variant, or of a config, on one architecture."""
+    """Static profile of one launch of a variant or config on one architecture."""
 
     launch: int
-    """Its number among the kernel's launches."""
+    """Number of the launch among the kernel's launches."""
     entry: str
     """Name of the launched kernel in its source."""
     resources: Resources
@@ -23,10 +23,10 @@ class LaunchProfile:
     """Counts as a function of blocks and trips."""
     ptx_hash: str
     compiler: str
-    """As of `Compiled`."""
+    """Compiler, as in `Compiled`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """The row of the database that holds it; `variant` is what `variant_key` stands for."""
+        """Return the database row of this profile; `variant` contains the values behind `variant_key`."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,
@@ -49,7 +49,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """The name in the PTX of the kernel `name` of a source, to which C++ may have added its parameters' types.
+    """Return the PTX name of the kernel `name` of a source, which C++ may have mangled.
 
     Raises:
         KernrecError: the PTX has no such kernel, or several.

@@ -1,4 +1,4 @@
-"""What each line of a kernel's source costs: a sample of its blocks runs, and every instruction is counted."""
+"""Compute the costs of each line of a kernel's source from a sample of blocks, counting every instruction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,63 +12,63 @@ from kernrec.ptx.ir.program import Instruction
 from kernrec.ptx.ir.source_lines import Place
 
 _BLOCKS = 8
-"""Blocks that run: from the middle of the grid."""
+"""Number of blocks to run, from the middle of the grid."""
 _BUDGET = 2_000_000
 _SPACES = ("global", "shared", "local")
 
 
 @dataclass
 class Access:
-    """The accesses of a line to one memory."""
+    """Accesses of a line to one memory space."""
 
     space: str
-    """`global`, `shared` or `local`."""
+    """Memory space: `global`, `shared` or `local`."""
     what: str
-    """`read`, `write` or `atomic`."""
+    """Kind of access: `read`, `write` or `atomic`."""
     requests: int = 0
     lanes: int = 0
     bytes: int = 0
     moved: int = 0
-    """Sectors, or wavefronts of shared memory."""
+    """Number of sectors, or of wavefronts for shared memory."""
     ideal: int = 0
-    """Wavefronts without bank conflicts."""
+    """Number of wavefronts without bank conflicts."""
     widest: int = 0
     """Bytes of the widest access of a thread."""
     count: int = 0
-    """Instructions."""
+    """Number of instructions."""
 
 
 @dataclass
 class LineCost:
-    """What a line of the source costs in the blocks that ran."""
+    """Costs of a source line in the blocks that ran."""
 
     place: Place
     issue: dict[str, float] = field(default_factory=dict)
-    """Machine instructions of warps by class."""
+    """Warp-level machine instructions by class."""
     active: float = 0.0
-    """Machine instructions, each by its share of active lanes."""
+    """Warp-level machine instructions, weighted by the fraction of active lanes."""
     accesses: dict[tuple[str, str], Access] = field(default_factory=dict)
     division: float = 0.0
-    """Machine instructions of divisions and remainders of integers."""
+    """Machine instructions of integer divisions and remainders."""
     f64: float = 0.0
-    """Machine instructions on numbers of 64 bits."""
+    """Machine instructions on 64-bit floating-point numbers."""
 
     @property
     def issued(self) -> float:
-        """Machine instructions of warps."""
+        """Warp-level machine instructions."""
         return sum(self.issue.values())
 
 
 def line_costs(
     module: Module, launch: KernelLaunch, place_of: Callable[[int], Place], blocks: int = _BLOCKS
 ) -> list[LineCost]:
-    """Return the costs of the lines of a kernel, the most instructions first; empty if the engine cannot run it.
+    """Return the costs of a kernel's lines, most instructions first; empty if the engine cannot run it.
 
     Args:
-        module: Compiled with line information.
-        launch: The launch; its buffers are changed.
-        place_of: Returns the source line of a line of the PTX; line 0 if there is none.
-        blocks: How many blocks run.
+        module: Module compiled with line information.
+        launch: The launch; its buffers change.
+        place_of: Returns the source line of a PTX line; line 0 if there is none.
+        blocks: Number of blocks to run.
     """
     total = prod(launch.grid)
     numbers = _middle(total, blocks)
@@ -107,7 +107,7 @@ def line_costs(
 
 
 def _space(ins: Instruction) -> str:
-    """Return the memory of an access; empty for parameters and constants."""
+    """Return the memory space of an access; empty for parameters and constants."""
     if {"param", "argument", "const"} & set(ins.modifiers):
         return ""
     return next((space for space in _SPACES if space in ins.modifiers), "global")

@@ -1,7 +1,7 @@
-"""The static profile of one compiled variant of a kernel: compile it, emulate its probes, fit its counts.
+"""Compute the static profile of one compiled variant of a kernel: compile it, emulate its probes, fit its counts.
 
-A variant is what the compiler sees: the kernel's source with its compile-time tunables, dtype and layout fixed.
-Configs that differ in launch-time tunables only share a variant, and so its profile.
+A variant is the code that the compiler sees: the source with fixed compile-time tunables, data type and layout. Configs
+that differ only in launch-time tunables share a variant, and so its profile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kernrec.ptx import Module, emulate, parse
 from kernrec.util.light_dataclass import dataclass
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
-"""Counts of launches that were emulated, by PTX, grid and block, arguments and sizes of buffers."""
+"""Counts of emulated launches, by PTX, grid and block, arguments and buffer sizes."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Variant:
     """One variant of a kernel, and configs that run it."""
 
     key: str
-    """`Kernel.variant_key`."""
+    """Key from `Kernel.variant_key`."""
     dtype: str
     layout: str
     fixed: Mapping[str, int | str]
     """Values of the compile-time tunables, with `dtype` and `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """By architecture: configs that run the variant and differ in launch-time tunables only; enough of them to probe
+    """Configs that run the variant, by architecture. They differ only in launch-time tunables and suffice to probe
     every launch."""
 
 
@@ -47,17 +47,19 @@ def profile_variant(
     compiled: Compiled,
     counts: ProbeCounts | None = None,
 ) -> list[LaunchProfile]:
-    """Profiles of every launch of a compiled variant.
+    """Return the profiles of every launch of a compiled variant.
 
     Args:
-        configs: of a `Space`: those that share the variant; each launch is probed with the first that performs it.
-        dtype, layout: of the variant.
-        sm: compute capability that it was compiled for.
-        counts: of launches that were emulated before; those of further launches are added.
+        kernel: the kernel.
+        configs: configs of a `Space` that share the variant; each launch is probed with the first that performs it.
+        dtype: data type of the variant.
+        layout: layout of the variant.
+        sm: compute capability that the variant was compiled for.
+        compiled: code of the variant.
+        counts: counts of launches emulated before; those of further launches are added.
 
     Raises:
-        KernrecError: a probe cannot be run, or the profile cannot be fitted; the message names kernel, config and
-            launch.
+        KernrecError: a probe cannot run, or the profile cannot be fitted; the message names kernel, config and launch.
     """
     emulator = _ProbeEmulator(compiled, {} if counts is None else counts)
     profiles = []
@@ -77,14 +79,15 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """For each of some variants with the same source after preprocessing: (architecture, profile) of every launch.
+    """Return (architecture, profile) of every launch, for each of some variants with the same preprocessed source.
 
-    Launches whose PTX and arguments are the same are emulated once. For worker processes: nothing here needs the
-    database.
+    Launches with the same PTX and arguments are emulated once. Worker processes can call this function, because it does
+    not use the database.
 
     Args:
-        variants: those that `compiled` is the code of.
-        compiled: by architecture.
+        kernel: the kernel.
+        variants: variants that share the code in `compiled`.
+        compiled: code by architecture.
     """
     counts: ProbeCounts = {}
     return [
@@ -100,7 +103,7 @@ def profile_architectures(
 
 
 class _ProbeEmulator:
-    """Emulates launches of compiled code, each different one once; the PTX is parsed at the first that is new."""
+    """Emulator that runs each distinct launch of compiled code once, and parses the PTX on first use."""
 
     def __init__(self, compiled: Compiled, counts: ProbeCounts) -> None:
         self._compiled = compiled
@@ -109,7 +112,7 @@ class _ProbeEmulator:
         self._module: Module | None = None
 
     def counts(self, probe: Probe) -> dict[str, int]:
-        """Counts of a launch over buffers of zeros."""
+        """Return the counts of a launch over buffers of zeros."""
         launch, sizes = probe
         key = (
             *(self._hash, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.arguments),
@@ -123,7 +126,7 @@ class _ProbeEmulator:
 
 
 def _fit(probes: Iterator[Probe], unknowns: int, emulator: _ProbeEmulator) -> Profile | None:
-    """Emulates one probe more than there are unknowns, then fits; None where there are no probes."""
+    """Emulate one more probe than there are unknowns, then fit; return None without probes."""
     terms: list[dict[str, int]] = []
     counts: list[dict[str, int]] = []
     for probe in probes:

@@ -1,7 +1,7 @@
-"""Static profiles of every variant of a kernel, over several architectures, in parallel.
+"""Compute static profiles of every variant of a kernel for several architectures in parallel.
 
-Variants are compiled for each architecture (registers differ), but emulated once per distinct PTX. Profiles that are
-stored already are left out, so an interrupted run goes on where it stopped.
+Variants are compiled for each architecture, because registers differ, but emulated once per distinct PTX. Stored
+profiles are skipped, so an interrupted run continues where it stopped.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,24 +19,24 @@ from kernrec.profile.probe_profile import Variant, profile_architectures
 from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
-_Profiles = list[list[tuple[int, LaunchProfile]]]  # of several variants: (architecture, profile)
-_MOST_WAITING = 4  # variants to be emulated, per process: bounds memory while compilation runs ahead
+_Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of several variants
+_MOST_WAITING = 4  # waiting variants per process: bounds memory while compilation runs ahead
 
 
 @dataclass(frozen=True)
 class VariantFailure:
-    """A variant that has no profile on one architecture."""
+    """Variant without a profile on one architecture."""
 
     kernel: str
     """Name of the kernel."""
     fixed: Mapping[str, int | str]
-    """`Variant.fixed`."""
+    """Compile-time values, as in `Variant.fixed`."""
     sm: int
     message: str
 
 
 def variants_of(kernel: Kernel, sms: Sequence[int]) -> list[Variant]:
-    """Every variant of a kernel over all its dtypes and layouts, with the architectures on which it can run."""
+    """Return every variant of a kernel over all data types and layouts, with its architectures."""
     variants: list[Variant] = []
     configs_of: dict[str, dict[int, Sequence[Config]]] = {}
     for layout in kernel.layouts:
@@ -66,15 +66,16 @@ def profile_variants(
     processors: Processors | int = 2,
     timeout_s: float = 120.0,
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """Profiles of `variants` as rows to store, a list for each variant, in order of completion; failures as they occur.
+    """Yield the profiles of `variants` as rows, one list per variant in order of completion, and failures.
 
-    A variant that fails costs only itself and those that compile to the same code.
+    A failing variant affects only itself and variants with the same code.
 
     Args:
-        variants: from `variants_of`.
-        stored: (variant key, architecture) that need no work.
-        processors: to compile and to emulate with; a number: so many processes of this machine.
-        timeout_s: limit for one compilation.
+        kernel: the kernel.
+        variants: variants from `variants_of`.
+        stored: (variant key, architecture) pairs that need no work.
+        processors: processors for compiling and emulating, or a number of processes on this machine.
+        timeout_s: time limit of one compilation in seconds.
     """
     codes: dict[CodeKey, list[Variant]] = {}
     for variant in variants:
@@ -114,7 +115,7 @@ def profile_variants(
 
 
 def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
-    """The compilation of a variant: its code does not depend on the problem's dimensions."""
+    """Return the compilation job of a variant, whose code does not depend on the problem's dimensions."""
     config = next(iter(variant.configs.values()))[0]
     dims = kernel.definition.dims
     least = {dim.name: max(dim.minimum, 1) if dim.default is None else dim.minimum for dim in dims}
@@ -124,7 +125,7 @@ def _job(kernel: Kernel, variant: Variant, sm: int) -> CompileJob:
 def _collect(
     kernel: Kernel, waiting: dict[Future[_Profiles], list[Variant]]
 ) -> Iterator[list[ProfileRow] | VariantFailure]:
-    """The results of the tasks that are done; waits for one at least."""
+    """Yield the results of finished tasks; wait for at least one."""
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         group = waiting.pop(future)
         try:

@@ -1,9 +1,10 @@
-"""Profiles of every config of a user's kernel on one problem and architecture, from samples of its blocks.
+"""Profile every config of a user's kernel on one problem and architecture, from samples of its blocks.
 
-Configs that cannot differ are worked on once: those whose defines the source does not mention compile to the same code,
-and those with the same code, launch and arguments are emulated once. Each result is given as soon as it is there, so
-that an interrupted run goes on where it stopped. Results of the compiler and the emulator, refusals too, are cached:
-another architecture with the same PTX is not emulated.
+Equivalent configs are processed once. Configs that differ only in unused defines have the same code. Configs with the
+same code, launch and arguments are emulated once. Results are yielded immediately, so an interrupted run continues
+where
+it stopped. Results and errors of the compiler and the emulator are cached. Another architecture with the same PTX needs
+no emulation.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -29,25 +30,26 @@ from kernrec.util.worker_memory import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # tasks to be emulated, per process: bounds memory while compilation runs ahead
+_MOST_WAITING = 4  # waiting tasks per process: bounds memory while compilation runs ahead
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
-"""Configs with the rows to store of all of them, or a config that cannot be profiled."""
+"""Configs with the rows to store for them, or a config that cannot be profiled."""
 
 
 def profile_configs(
     kernel: Kernel, configs: Iterable[Config], target: ProfileTarget, processors: Processors | int = 2
 ) -> Iterator[Outcome]:
-    """Profiles configs, in order of completion; a config that fails costs only itself and its equals.
+    """Yield the profiles of configs in order of completion; a failure affects only equivalent configs.
 
     Args:
-        kernel: a kernel that is profiled by sampling.
+        kernel: kernel that is profiled by sampling.
+        configs: configs to profile.
         target: problem and architecture.
-        processors: to compile and to emulate with; a number: so many processes of this machine.
+        processors: processors for compiling and emulating, or a number of processes on this machine.
 
     Yields:
-        Configs that are the same to the compiler and the emulator, with the rows to store of all of them; failures.
+        Equivalent configs with the rows to store for them, or failures.
     """
     by_code: dict[CodeKey, tuple[CompileJob, list[Config]]] = {}
     for config in configs:
@@ -72,7 +74,7 @@ def profile_configs(
 
 
 class _EmulationTasks:
-    """Configs that are being emulated; those with the same code, launch and arguments as one task."""
+    """Emulation tasks; configs with the same code, launch and arguments share a task."""
 
     def __init__(self, kernel: Kernel, target: ProfileTarget, processors: Processors) -> None:
         self._kernel = kernel
@@ -87,7 +89,7 @@ class _EmulationTasks:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Starts to emulate a config, where no equal one is or was, else gives its outcome once there is one."""
+        """Start to emulate a config unless an equivalent one is running or done; yield outcomes that are known."""
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -113,7 +115,7 @@ class _EmulationTasks:
             self._running[task] = key
 
     def collect(self) -> Iterator[Outcome]:
-        """The outcomes of the tasks that are done; waits for one at least."""
+        """Yield the outcomes of finished tasks; wait for at least one."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             key = self._running.pop(future)
             result: Emulated
@@ -153,9 +155,9 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Jobs of one source with their results: from the compiler, or of PTX from the assembler.
+    """Yield the jobs of one source with results of the compiler, or of the assembler for PTX.
 
-    The kernels that are not among the launched `entries` are left out, unless a config then is refused.
+    Kernels other than the launched `entries` are removed, unless this causes a compile error.
     """
     source = jobs[0].source if jobs else ""
     if jobs and jobs[0].name.endswith(".ptx"):
@@ -185,14 +187,20 @@ def _sample(
     plain: tuple[int, Path | None, int],
     compiled: Compiled,
 ) -> list[LaunchProfile]:
-    """The task of a worker process; a problem cannot be sent there, and is given by its dimensions.
+    """Return the profiles of a config in a worker process.
+
+    The problem is given by its dimensions, because it cannot be pickled.
 
     Args:
-        kernel, config, compiled: of which the launches are profiled.
-        dtype, layout, dims: of the problem.
+        kernel: the kernel.
+        config: the config.
+        dtype: data type of the problem.
+        layout: layout of the problem.
+        dims: dimensions of the problem.
         plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
+        compiled: code of the config.
     """
-    from kernrec.profile.sample_profile import profile_by_sampling  # the emulator, of workers alone
+    from kernrec.profile.sample_profile import profile_by_sampling  # emulator, only in workers
 
     collect_rarely()
     sm, folder, budget = plain
@@ -200,11 +208,11 @@ def _sample(
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
-_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # of the problem that this process emulated last
+_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # of this process's last problem
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":
-    """The problem's tensors, made once in a process; what one config leaves in its outputs the next may read there."""
+    """Return the problem's tensors, created once per process; a config may read outputs of an earlier one."""
     from kernrec.profile.tensor_values import Tensors
 
     key = (kernel.hash, target.problem.key, target.folder)

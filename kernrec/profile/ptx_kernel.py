@@ -1,8 +1,8 @@
-"""A kernel that is given as PTX only: its code is fixed, and only the shape of its blocks can be chosen.
+"""Build a kernel from PTX only: its code is fixed, and only its block shape can be chosen.
 
-Even that depends on the code: a kernel that never reads the size of its block, that declares one, or that keeps data in
-shared memory (whose layout is likely made for one size) keeps the block it is given. Otherwise other blocks are tried,
-as many as cover the same threads. It is assumed that the result stays the same, and a note says so.
+Some code also fixes the block: it never reads the block size, declares a block size, or uses shared memory, whose
+layout is probably made for one size. Otherwise other block sizes that cover the same threads are tried. The result is
+assumed not to change, and a note says so.
 """
 
 import math
@@ -40,16 +40,18 @@ _HEIGHTS = (1, 2, 4, 8, 16, 32)
 def kernel_of_ptx(
     path: Path, entry: str | None, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], shared: int = 0
 ) -> tuple[Kernel, list[str]]:
-    """One kernel of a PTX file with its launch, and notes on it.
+    """Return one kernel of a PTX file with its launch, and notes on it.
 
     Args:
-        entry: name of the kernel; None: the only one of the file.
-        grid, block: one to three extents each.
-        arguments: as `kernrec check` takes them.
-        shared: dynamic shared memory per block, bytes.
+        path: the PTX file.
+        entry: name of the kernel; None for the only one of the file.
+        grid: one to three extents.
+        block: one to three extents.
+        arguments: arguments in the form of `kernrec check`.
+        shared: dynamic shared memory per block in bytes.
 
     Raises:
-        UsageError: a file that cannot be read, an unknown kernel, or arguments that cannot be read or do not fit.
+        UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
     """
     text = read_text(path, str(path), LARGEST_SOURCE)
     module = parse(text)
@@ -72,7 +74,7 @@ def kernel_of_ptx(
         "name": identifier(entry),
         "source": path.name,
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # The given shape comes first: it is the one that is known to be right.
+        # The given shape comes first, because it is known to be correct.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
@@ -103,7 +105,7 @@ def kernel_of_ptx(
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
-    """Why a kernel's block cannot be changed; empty where it can."""
+    """Return the reason why a kernel's block cannot change; empty if it can."""
     if facts.required_block is not None:
         return "the code requires it (.reqntid)"
     if not facts.reads_block:
@@ -114,7 +116,7 @@ def _why_fixed(facts: CodeFacts, shared: int) -> str:
 
 
 def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Tensors of the spec by name, and the arguments of its launch."""
+    """Return the tensors of the spec by name, and the arguments of its launch."""
     tensors: dict[str, Any] = {}
     passed = []
     for text in descriptions:
@@ -138,7 +140,13 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: CodeFacts) -> None:
-    """Let random whole numbers that index a tensor range over all of it; places: arguments by parameter."""
+    """Let random integers that index a tensor cover its full range.
+
+    Args:
+        tensors: tensors of the spec by name.
+        places: arguments by parameter.
+        facts: properties of the code.
+    """
     for parameter, index in facts.indexes.items():
         tensor = tensors.get(places.get(parameter, ""), {"values": None})
         if tensor["values"] != "normal" or tensor["dtype"][0] == "f":
@@ -155,7 +163,7 @@ def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: Cod
 
 
 def _tensor(buffer: BufferDescription) -> dict[str, Any]:
-    """The tensor of a spec that holds a buffer."""
+    """Return the tensor of a spec for a buffer."""
     if buffer.path is None:
         if buffer.dtype not in ELEMENT_BYTES:
             raise unknown("element type", buffer.dtype, ELEMENT_BYTES)

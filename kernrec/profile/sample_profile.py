@@ -1,27 +1,34 @@
-"""The profile of a launch from a sample of its thread blocks, for kernels whose spec declares no loops and probes.
+"""Profile a launch from a sample of its thread blocks, for kernels whose spec declares no loops and probes.
 
-The problem itself is emulated, but only a few blocks of it: one in the middle of the grid, its neighbors along each
-axis, and blocks at both ends of each axis, where tiles may be partial. Each stands for the blocks of the same kind:
+Only a few blocks of the problem are emulated: one in the middle of the grid, its neighbors along each axis, and blocks
+at both ends of each axis, where tiles may be partial. Each represents the blocks of its kind:
 
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
-This is exact where a block does the same work as the others of its kind. Nothing checks that, and every answer says so.
-Where blocks are long, the corners are left out, then all the ends that stand for few blocks; those then count as the
-middle.
+This is exact if a block does the same work as the others of its kind. Nothing checks that, and every answer says so. If
+blocks are long, the corners are skipped, then all ends that represent few blocks. These then count as the middle.
 
-Beside the emulator's counts a sample has: `rounds`, how often a block waits for global memory, loads in flight together
-counted once; `overlapped`, the share of these waits beside which other warps of the block have work
-(`kernrec.ptx.analysis.barrier_phases`); `chain`, the clocks that the warps of a block take one after the other if none
-ever waits for memory; `stretch.<n>.<class>`, machine instructions by stretch of the code, where it has several
-(`kernrec.ptx.analysis.stretches`); `blocks.sampled`; for each buffer `touch.<buffer>.read`, the distinct sectors that a
-block reads, with `.x`, `.y` and `.z`: the share of them that is new from one block to the next along that axis (and the
-same of writes); the metrics of `cache_behavior` for the block in the middle, and of `wave_reuse` for blocks that run
-together; `instructions`, how many the code has; `crowded.runs`, how often a warp runs the code in which most registers
-are alive, from which the assembler spills; `depends.branch`, `depends.load` and `depends.store`: instructions whose
-condition or address depends on data.
-Where blocks differ in their work (`kernrec.profile.uneven_blocks`), each level of them is sampled, and there are
-`idle`, the share of the blocks that have nothing to do, and `longest`, the machine instructions of the longest block
-over those of an average one of the others. All counts are of an average one of the others.
+A sample adds these metrics to the emulator's counts:
+
+    rounds              waits of a block for global memory, where concurrent loads count once
+    overlapped          fraction of these waits during which other warps of the block have work
+                        (`kernrec.ptx.analysis.barrier_phases`)
+    chain               clocks of a block's warps one after another without waits for memory
+    stretch.<n>.<class> machine instructions by stretch of the code, if it has several
+                        (`kernrec.ptx.analysis.stretches`)
+    blocks.sampled      number of sampled blocks
+    touch.<buffer>.read distinct sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from
+                        one block to the next along that axis; likewise for writes
+    instructions        number of instructions of the code
+    crowded.runs        executions per warp of the code with the most live registers, which the assembler spills
+    depends.branch, depends.load, depends.store
+                        number of instructions whose condition or address depends on data
+
+It also has the metrics of `cache_behavior` for the middle block, and of `wave_reuse` for concurrent blocks.
+
+If blocks differ in their work (`kernrec.profile.uneven_blocks`), each level of work is sampled. `idle` is the fraction
+of blocks without work. `longest` is the machine instructions of the longest block over those of the average block with
+work. All counts describe the average block with work.
 """
 
 import math
@@ -62,13 +69,13 @@ from kernrec.util.light_dataclass import dataclass
 AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
-"""How sampled blocks are run."""
-_EDGE_INSTRUCTIONS = 1_000_000  # of the blocks at the ends of the grid that are worth emulating, per launch
+"""Options for running sampled blocks."""
+_EDGE_INSTRUCTIONS = 1_000_000  # worth emulating at the grid's ends, per launch
 _MUCH = 0.1
-"""Share of the reads of a block from which on it is to be known which blocks read the same."""
-_EDGE_SHARE = 0.02  # of the blocks of the grid: an end that stands for as many is worth it in any case
+"""Fraction of a block's reads from which the blocks that read the same data must be known."""
+_EDGE_SHARE = 0.02  # of the grid's blocks: an end that represents more is always worth it
 _MOST_KINDS = 12
-_CROWDED = 0.9  # of the most registers alive anywhere: where as many are, the assembler spills (assumption)
+_CROWDED = 0.9  # of the maximum live registers: the assembler spills from here on (assumption)
 
 Place = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid."""
@@ -76,23 +83,22 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class BlockSample:
-    """The thread blocks to emulate, by linear number."""
+    """Thread blocks to emulate, by linear number."""
 
     inner: tuple[int, ...]
-    """The block in the middle, which stands for all that no block of `ends` stands for; then its neighbor along each of
-    `axes`."""
+    """Middle block, which represents all blocks not represented by `ends`; then its neighbor along each of `axes`."""
     axes: tuple[int, ...]
-    """The axes along which the grid has more than one block."""
+    """Axes along which the grid has more than one block."""
     ends: Mapping[int, int]
-    """Blocks at the ends of an axis, with the number of blocks of the grid that each stands for."""
+    """Blocks at the ends of an axis, with the number of blocks that each represents."""
     not_corners: frozenset[int]
-    """Those of `ends` that are at the end of one axis only."""
+    """Blocks of `ends` that are at the end of only one axis."""
     total: int
-    """Blocks of the grid."""
+    """Number of blocks of the grid."""
 
 
 def choose_blocks(grid: Place) -> BlockSample:
-    """Which blocks of a grid to emulate."""
+    """Return the blocks of a grid to emulate."""
     gx, gy, gz = grid
 
     def number(place: tuple[int, ...]) -> int:
@@ -124,9 +130,9 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Which blocks to emulate of a grid along one axis whose blocks differ: one of each level.
+    """Return the blocks to emulate of a one-dimensional grid with unequal blocks: one for each level of work.
 
-    The level that works most in all is the one in the middle of a sample; the block beside it is its neighbor.
+    The level with the most total work is the middle of the sample, and the block next to it is its neighbor.
     """
     most = max(levels, key=lambda level: level.count * level.work)
     others = {level.block: level.count for level in levels if level is not most}
@@ -142,14 +148,16 @@ def profile_by_sampling(
     tensors: Tensors,
     options: EmulationOptions = SAMPLING,
 ) -> list[LaunchProfile]:
-    """Profiles of the launches of a compiled config from a sample of blocks.
+    """Return the profiles of a compiled config's launches from a sample of blocks.
 
     Args:
+        kernel: the kernel.
+        config: the config.
         target: problem and architecture.
-        compiled: the config's code.
-        tensors: of the problem; outputs may be written. Their values are read only where an address or a branch of the
-            code depends on data.
-        options: how blocks are run, but for the budget, which is the target's.
+        compiled: code of the config.
+        tensors: tensors of the problem; outputs may change. Values are read only if an address or a branch depends on
+            data.
+        options: options for running blocks; the budget is the target's.
 
     Raises:
         KernrecError: a block cannot be emulated; the message names kernel and config.
@@ -188,15 +196,15 @@ def profile_by_sampling(
 
 @lru_cache(maxsize=4)
 def _code(ptx: str) -> tuple[Module, dict[str, Module]]:
-    """(the module of some PTX, the same with wide accesses by entry), with all that is worked out of them.
+    """Return the module of a PTX text, and a cache of modules with wide accesses by entry.
 
-    Configs that differ in their launches alone have the same code.
+    Configs that differ only in their launches have the same code.
     """
     return parse(ptx), {}
 
 
 def sampled_counts(module: Module, launch: KernelLaunch, options: EmulationOptions = SAMPLING) -> dict[str, float]:
-    """Mean counts of a block of a launch, by metric; see this module's description."""
+    """Return the mean counts per block of a launch, by metric; see the module's docstring."""
     return _sampled(with_wide_accesses(module, launch.entry), launch, options)
 
 
@@ -204,7 +212,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     x, y, z = launch.grid
     uneven = work_levels(module, launch, options)
     sample = sample_of_levels(uneven, x) if uneven else choose_blocks((x, y, z))
-    # On a small grid a neighbor of the middle is an end of the grid, and counts as that.
+    # On a small grid, a neighbor of the middle is an end of the grid and counts as an end.
     inner = [block for block in sample.inner if block not in sample.ends]
     options = replace(options, most_blocks=len(inner), watched=sample.inner)
     emulation = Emulation(module, launch, options)
@@ -220,9 +228,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # How often warps of the whole grid run each basic block.
+    # Executions of each basic block by the warps of the whole grid.
     ran = {index: times * within / len(inner) for index, times in runs_of_inner.items()}
-    for weight in dict.fromkeys(ends.values()):  # blocks of one weight run together: that takes no longer than one
+    for weight in dict.fromkeys(ends.values()):  # blocks of equal weight run together in the time of one
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
@@ -253,7 +261,7 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
     if uneven:
         mean = totals["issue"] / busy
         extra |= {"longest": max(level.work for level in uneven) / mean, "idle": 1.0 - busy / sample.total}
-        # What the block in the middle touches is told of an average one.
+        # Scale the middle block's accesses to the average block.
         share = mean / max(middle["issue"], 1.0)
         extra |= {m: value * share for m, value in extra.items() if _is_touched(m)}
     if len(stretches) > 1:
@@ -265,9 +273,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], dict[int, float]]:
-    """Counts of some blocks, and how often their warps ran each basic block (by its index).
+    """Return the counts of some blocks, and the number of executions of each basic block by their warps.
 
-    Where blocks run in clusters, each stands for an average block of its cluster.
+    In clusters, each block represents the average block of its cluster.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
@@ -278,12 +286,12 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _chain(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    """Over all warps: clocks that their instructions take alone."""
+    """Return the clocks of all warps' instructions without waits, summed over warps."""
     return sum(max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces)
 
 
 def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    """How often warps run, by instruction, the basic blocks where nearly the most registers are alive."""
+    """Return the executions per instruction of the basic blocks with nearly the most live registers."""
     peaks = live_by_block(emulation.function)
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)
@@ -295,7 +303,7 @@ def _is_touched(metric: str) -> bool:
 
 
 def _most_read(touched: Mapping[str, float]) -> list[str]:
-    """The buffers that make up most of what a block reads, by its `touch` metrics."""
+    """Return the buffers that account for most of a block's reads, by its `touch` metrics."""
     sectors = {m.split(".")[1]: count for m, count in touched.items() if m.startswith("touch.") and m.endswith(".read")}
     return [buffer for buffer, count in sectors.items() if count >= _MUCH * sum(sectors.values())]
 
@@ -310,5 +318,5 @@ def _touch_metrics(
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
-            # More than all of its own, if the block in the middle lies better in its sectors than its neighbor.
+            # More than 1 if the middle block is better aligned to sectors than its neighbor.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

@@ -1,4 +1,4 @@
-"""The tensors that a kernel gets, in the emulator or on a device, with the values that its spec declares."""
+"""Create the tensors of a kernel, for the emulator or a device, with the values that its spec declares."""
 
 from functools import cached_property
 from pathlib import Path
@@ -18,21 +18,21 @@ ELEMENTS = {
     "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
     "i8": np.int8, "u8": np.uint8, "f8e4m3": np.uint8, "f8e5m2": np.uint8,
 }  # fmt: skip
-"""NumPy type of an element by dtype; bf16 and 8-bit floating-point numbers as their bits."""
+"""NumPy type of an element by data type; bf16 and 8-bit floating-point numbers as their bits."""
 
 DRAWN_BYTES = 64 << 20
-"""A larger tensor of random values repeats its first bytes, in their memory: emulated blocks read few of them."""
+"""Bytes from which a tensor of random values repeats its start in the same memory, because blocks read few of them."""
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # zeros that nobody touches cost no memory, but address space is limited
+_MOST_BYTES = 16 << 30  # untouched zeros need no memory, but address space is limited
 
 
 class Tensors:
-    """The tensors of a problem, created when they are needed: `filled` as the spec declares, or `blank`, all zero.
+    """Tensors of a problem, created on demand: `filled` as the spec declares, or `blank` with zeros.
 
-    Zeros that nobody touches take no memory, whatever the size of the problem.
+    Untouched zeros need no memory, whatever the problem size.
 
     Raises:
-        UsageError: the tensors are too large to be emulated.
+        UsageError: the tensors are too large for emulation.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, folder: Path | None = None) -> None:
@@ -43,7 +43,7 @@ class Tensors:
 
     @cached_property
     def filled(self) -> dict[str, np.ndarray]:
-        """With the values of `sample_tensors`; raises `UsageError` where that takes too much memory."""
+        """Tensors with the values of `sample_tensors`; raises `UsageError` if they need too much memory."""
         samples = self._kernel.initial_values
         for name, sample in samples.items():
             if sample.kind == "unknown":
@@ -61,19 +61,20 @@ class Tensors:
 
     @cached_property
     def blank(self) -> dict[str, np.ndarray]:
-        """All zero, for kernels whose behavior does not depend on values."""
+        """Tensors of zeros, for kernels whose behavior does not depend on values."""
         return {name: np.zeros(t.elements, ELEMENTS[t.dtype]) for name, t in self._problem.tensors.items()}
 
 
 def sample_tensors(
     kernel: Kernel, problem: Problem, folder: Path | None = None, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Every tensor of a problem as it lies in memory, flat, by name; outputs are zero.
+    """Return every tensor of a problem in its memory format, flat, by name; outputs are zero.
 
     Args:
-        kernel: whose spec declares the values.
-        folder: where `.npy` files of the spec are; `UsageError` for one that does not hold its tensor.
-        seed: of random values.
+        kernel: kernel whose spec declares the values.
+        problem: the problem.
+        folder: folder of the spec's `.npy` files; a file with another content raises `UsageError`.
+        seed: seed of random values.
     """
     if not kernel.initial_values:
         total = sum(tensor.bytes for tensor in problem.tensors.values())
@@ -90,7 +91,7 @@ def sample_tensors(
 
 
 def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """The outputs that a spec declares for a problem; flat, by name."""
+    """Return the outputs that a spec declares for a problem; flat, by name."""
     draw = np.random.default_rng(0)
     return {
         name: _filled(problem.tensors[name], sample, problem, folder, draw)
@@ -132,12 +133,12 @@ def _filled(
 
 
 def _step(text: str, name: str, problem: Problem) -> int:
-    """Elements of a tensor from one index to the next."""
+    """Return the number of elements between two indices of a tensor."""
     return parse(text).whole_number(problem.sizes, 1, f"index of {name}")
 
 
 def _memory(tensor: Tensor, sample: TensorValues | None) -> int:
-    """Bytes of memory that a filled tensor takes."""
+    """Return the bytes of memory that a filled tensor needs."""
     if sample is not None and sample.kind == "zeros":
         return 0
     drawn = sample is not None and sample.kind in ("normal", "uniform", "integers", "index")
@@ -151,17 +152,17 @@ def _encoded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def load_npy(path: Path) -> np.ndarray:
-    """The array of a `.npy` file, read when it is used.
+    """Return the array of a `.npy` file as a memory map.
 
     Raises:
-        UsageError: the file cannot be read, or does not hold one array of plain values.
+        UsageError: the file cannot be read, or does not contain one array of plain values.
     """
     check_input(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(cannot_be("read", path, error)) from None
-    except Exception:  # a damaged header ends NumPy's reader in whatever its parts raise, tokenizer and zip reader too
+    except Exception:  # a damaged header raises any exception of NumPy's tokenizer or zip reader
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")

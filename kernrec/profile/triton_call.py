@@ -1,8 +1,8 @@
-"""A call of a Triton function as a kernel: the subject of `kernrec analyze kernels.py:matmul --spec call.toml`.
+"""Convert a call of a Triton function to a kernel, for `kernrec analyze kernels.py:matmul --spec call.toml`.
 
-The call (`kernrec.profile.triton_call_file`) fixes every argument, so the kernel has one problem, and the space of its
-configs is the list. Arguments are specialized as `triton.jit` does it: an integer that is 1 becomes a constant, and of
-the others it is seen which are multiples of 16; pointers are taken to be, as memory allocators make them.
+The call (`kernrec.profile.triton_call_file`) fixes every argument. So the kernel has one problem, and its config space
+is the call's list. Arguments are specialized like in `triton.jit`: an integer 1 becomes a constant, and multiples of 16
+are detected for the others. Pointers are assumed to be aligned, as memory allocators return them.
 """
 
 import math
@@ -25,7 +25,7 @@ from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
 
 DEFAULTS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0}
-"""Triton's options where a config does not give them; maxnreg 0: no limit."""
+"""Triton's options for configs that do not set them; maxnreg 0 means no limit."""
 _MOST_DIMS = 16
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _TENSOR_KEYS = {"dtype", "shape", "strides", "elements", "values", "contents", "aligned", "block", "padding"}
@@ -33,10 +33,10 @@ _RESERVED = ("dtype", "layout", "dtype_bytes", "sm", "i", "grid_x", "grid_y", "g
 
 
 def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
-    """The kernel of a call, with the configs of its list, and notes on it.
+    """Return the kernel of a call with its listed configs, and notes on it.
 
     Raises:
-        UsageError: a function that is not `@triton.jit`, arguments that do not fit it, or configs that cannot be.
+        UsageError: the function lacks `@triton.jit`, or arguments or configs do not fit.
         NoCompilerError: Triton is not installed.
     """
     notes = [untested_version(), fp_fusion_note()]
@@ -44,20 +44,20 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Makes the spec of a call: names in kernrec's spelling, arguments as Triton specializes them."""
+    """Builder of a call's spec, with names in kernrec's spelling and arguments specialized like in Triton."""
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         self.source = read_text(call.path, call.path.name)
-        self.names: dict[str, str] = {}  # of parameters: kernrec's, by Triton's
+        self.names: dict[str, str] = {}  # kernrec's parameter names, by Triton's
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.types: dict[str, str] = {}  # Triton's, of tensors whose type is not that of their memory
-        self.descriptors: dict[str, dict[str, Any]] = {}  # of the host
-        self.unaligned: set[str] = set()  # tensors whose address is no multiple of 16
+        self.types: dict[str, str] = {}  # Triton's types of tensors that differ from their memory
+        self.descriptors: dict[str, dict[str, Any]] = {}  # host descriptors
+        self.unaligned: set[str] = set()  # tensors whose address is not a multiple of 16
         self.numbers = integers(call.arguments)
-        # Arguments with the name of a compiler's option are that option, too.
+        # An argument with the name of a compiler option also sets the option.
         self.options = {name: call.arguments[name] for name in OPTIONS if type(call.arguments.get(name)) is int}
 
     def kernel(self) -> Kernel:
@@ -100,7 +100,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # Of the num_stages - 1 steps in shared memory one is in use.
+                    # One of the num_stages - 1 steps in shared memory is in use.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -109,7 +109,7 @@ class _CallReader:
         return kernel_from(spec, call.place, self.source)
 
     def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Triton's description of the function, with the grid of each config."""
+        """Return Triton's description of the function, with the grid of each config."""
         call = self.call
         request = {
             "source": self.source,
@@ -126,7 +126,7 @@ class _CallReader:
         return described(request)
 
     def check(self, parameters: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> None:
-        """Raises `UsageError` for arguments and constants that the function does not have, lacks, or has twice."""
+        """Raise `UsageError` for arguments and constants that are unknown, missing or given twice."""
         call, arguments = self.call, self.call.arguments
         place = f"{call.place}: {call.function}"
         for name in arguments:
@@ -148,7 +148,7 @@ class _CallReader:
                     raise UsageError(f"{place}: the value of parameter {name} is missing")
 
     def argument(self, name: str, value: Any) -> Any:
-        """An argument as the process that loads the file gets it; a tensor of the call goes to `tensors`."""
+        """Return an argument in the form for the loading process; add a tensor to `tensors`."""
         place = f"{self.call.place}: {name}"
         if not isinstance(value, Mapping):
             if value is None or isinstance(value, bool | int | float | str):
@@ -159,7 +159,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """A tensor as the process that loads the file gets it; the memory behind it goes to `tensors`."""
+        """Return a tensor in the form for the loading process, and add its memory to `tensors`."""
         file = str(value.get("values", "")).endswith(".npy")
         if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - _TENSOR_KEYS:
             keys = ", ".join(map(str, value)) or "nothing"
@@ -200,7 +200,7 @@ class _CallReader:
     def descriptor(
         self, place: str, value: Mapping[str, Any], shape: Sequence[int], strides: Sequence[int] | None
     ) -> dict[str, Any]:
-        """A tensor descriptor of the host, as the spec has it; its block may name constants."""
+        """Return a host tensor descriptor in the spec's form; its block may name constants."""
         block = value["block"]
         if not isinstance(block, list) or len(block) != len(shape):
             raise UsageError(f"{place}: block {block!r:.60}: expected {len(shape)} numbers or constants, one an extent")
@@ -209,7 +209,7 @@ class _CallReader:
         extents = []
         for extent in block:
             if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
-                extents.append(extent.lower())  # of a config
+                extents.append(extent.lower())  # constant of a config
             else:
                 extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
         return {
@@ -222,7 +222,7 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """(columns, rows, tunables) of the list of configs; constants that are no numbers go to `defines`."""
+        """Return columns, rows and tunables of the list of configs; constants other than numbers go to `defines`."""
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -247,7 +247,7 @@ class _CallReader:
         return [*tunables, "grid_x", "grid_y", "grid_z"], list(rows.values()), tunables
 
     def grid(self, config: Mapping[str, Any], row: Mapping[str, int]) -> list[int]:
-        """The extents of a config's grid."""
+        """Return the extents of a config's grid."""
         if config["grid"] is not None:
             return list(config["grid"])
         names = {**self.numbers, **{name.lower(): value for name, value in row.items()}}
@@ -257,7 +257,7 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """(the argument of the launch, empty for a constant; its type where it is a special one; multiple of 16)."""
+        """Return the launch argument (empty for a constant), its special type or empty, and divisibility by 16."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:
@@ -286,7 +286,7 @@ class _CallReader:
         return f"{kind} {text}", "", aligned and value % 16 == 0
 
     def name(self, name: str) -> str:
-        """kernrec's name of a parameter or tunable: in lower case, and of no other."""
+        """Return kernrec's unique lower-case name of a parameter or tunable."""
         if name not in self.names:
             chosen = identifier(name)
             while chosen in self.names.values() or chosen in _RESERVED:
@@ -295,7 +295,7 @@ class _CallReader:
         return self.names[name]
 
     def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
-        """A number, or the value of an expression of the call's integers."""
+        """Return a number, or the value of an expression of the call's integers."""
         if isinstance(value, str):
             expression = parse(value.lower())
             for name in expression.names:
@@ -308,5 +308,5 @@ class _CallReader:
 
 
 def _literal(value: Any) -> str:
-    """A constant as the compiler reads it: a Python literal, or the name of one of Triton's types."""
+    """Return a constant in the compiler's form: a Python literal, or the name of a Triton type."""
     return str(value["python"]) if isinstance(value, Mapping) else repr(value)

@@ -1,6 +1,6 @@
-"""A call of a Triton function, as a TOML file describes it, written by hand or captured (`kernrec.triton.calls`).
+"""Read a call of a Triton function from a TOML file, written by hand or captured (`kernrec.triton.calls`).
 
-    function = "package.kernels:matmul"   # or "kernels.py:matmul"; where the command names it, it may be left out
+    function = "package.kernels:matmul"   # or "kernels.py:matmul"; optional if the command names it
     grid = "grid"                   # a function of the file, called with all arguments and constants by name;
                                     # or extents: ["ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)"]
     flops = "2 * M * N * K"         # optional
@@ -8,18 +8,19 @@
     [arguments]                     # by parameter
     a = { dtype = "f16", shape = ["M", "K"] }
     b = { dtype = "f16", shape = [64, 128], strides = [256, 1] }   # a view
-    expert = { values = "routing-{M}.npy" }   # an array: addresses or branches depend on its values; {M}: of an integer
+    expert = { values = "routing-{M}.npy" }   # values that affect addresses or branches; {M} is an integer argument
     M = 4096
-    ACTIVATION = "relu"             # of a tl.constexpr parameter, as are { python = "None" }, { python = "tl.float16" }
+    ACTIVATION = "relu"             # for a tl.constexpr parameter, like { python = "None" }, { python = "tl.float16" }
 
-    [[configs]]                     # optional: instead of the list of @triton.autotune
+    [[configs]]                     # optional: replaces the list of @triton.autotune
     BLOCK_M = 128
     num_warps = 4
-    grid = [32, 1]                  # optional: instead of the grid of all
+    grid = [32, 1]                  # optional: replaces the common grid
 
 `configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` takes the list from a file of another tool
-(`kernrec.interop.config_list`). Further keys of a tensor: `elements`, from its first to the end of its memory;
-`aligned = false` where its address is no multiple of 16 bytes; `contents`, why its values were not kept.
+(`kernrec.interop.config_list`). A tensor can have further keys. `elements` is the number of elements from its first to
+the end of its memory. `aligned = false` means that its address is not a multiple of 16 bytes. `contents` is the reason
+why its values were not stored.
 """
 
 import importlib.util
@@ -39,39 +40,40 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True)
 class TritonCall:
-    """A call of a Triton function."""
+    """Call of a Triton function."""
 
     path: Path
-    """The file with the function."""
+    """File with the function."""
     function: str
     arguments: Mapping[str, Any]
-    """By parameter: a number, text, None, `{"dtype", "shape"}` or `{"values"}` of a tensor, or `{"python"}`."""
+    """Arguments by parameter: a number, text, None, `{"dtype", "shape"}` or `{"values"}` for a tensor, or
+    `{"python"}`."""
     grid: str | Sequence[Any] | Callable[..., Any]
     """Name of a function of the file; extents as numbers or expressions; or a function."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """None: those of the function's autotuner, else one with Triton's defaults."""
+    """Configs; None for those of the function's autotuner, or else one with Triton's defaults."""
     flops: str | None = None
-    """Floating-point operations, an expression."""
+    """Number of floating-point operations, as an expression."""
     place: str = "the call"
-    """Its name in errors."""
+    """Name of the call in errors."""
     configs_file: Path | None = None
-    """A file of another tool that holds the configs; whoever reads it puts them into `configs`."""
+    """File of another tool with the configs; its reader sets `configs`."""
     module: str = ""
-    """The name by which the file is imported where it is installed; empty: it is executed."""
+    """Module name for importing the file if it is installed; empty to execute the file."""
     decorated: Any = field(default=None, compare=False)
-    """The function itself, where this process has it; None: a process of its own loads the file."""
+    """Function object if this process has it; None to load the file in a separate process."""
 
 
 def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] | None = None) -> TritonCall:
-    """The call that a TOML file describes.
+    """Return the call that a TOML file describes.
 
     Args:
-        target: `kernels.py:matmul`, the file with the function and its name, or `package.kernels:matmul`; None: the
-            file says it.
+        path: the TOML file.
+        target: file and name of the function, `kernels.py:matmul`, or `package.kernels:matmul`; None to use the file's.
         changed: values of integer arguments that replace those of the file.
 
     Raises:
-        UsageError: the file cannot be read or is not such a description.
+        UsageError: the file cannot be read or does not describe a call.
     """
     data = read_toml(path, path.name)
     for key in data:
@@ -98,7 +100,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for value in arguments.values():  # files of values are beside the call
+    for value in arguments.values():  # value files are next to the call
         if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
             value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
     return TritonCall(
@@ -115,14 +117,14 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
 
 
 def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
-    """(file, module or empty, name) of a function.
+    """Return file, module (or empty) and name of a function.
 
     Args:
-        target: `kernels.py:matmul`, or `package.kernels:matmul` of what is installed, which is not imported here.
-        folder: that a file is beside.
+        target: `kernels.py:matmul`, or `package.kernels:matmul` for an installed package, which is not imported.
+        folder: folder that a file is relative to.
 
     Raises:
-        UsageError: it is neither, or the module is not installed.
+        UsageError: the target has another form, or the module is not installed.
     """
     source, separator, function = target.rpartition(":")
     if separator and function.isidentifier():
@@ -134,7 +136,7 @@ def function_place(target: str, folder: Path = Path()) -> tuple[Path, str, str]:
 
 
 def _file_of(module: str) -> Path:
-    """The file of a module, found without importing its package: that may take seconds, and a GPU."""
+    """Return the file of a module without importing its package, which may take seconds or need a GPU."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -154,7 +156,7 @@ def _file_of(module: str) -> Path:
 
 
 def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """The elements from the first to the last of a tensor, at least one."""
+    """Return the number of elements from the first to the last of a tensor, at least one."""
     if 0 in shape:
         return 1
     strides = strides if strides is not None else row_major(shape)
@@ -162,7 +164,7 @@ def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
 
 
 def row_major(shape: Sequence[int]) -> list[int]:
-    """The strides of a tensor without gaps."""
+    """Return the strides of a contiguous tensor."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
@@ -170,7 +172,7 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def _filled(name: str, arguments: Mapping[str, Any]) -> str:
-    """A file's name with the values of integer arguments in the place of `{their names}`."""
+    """Return a file name with integer arguments in place of their names in braces."""
     numbers = integers(arguments)
 
     def value_of(place: re.Match[str]) -> str:
@@ -182,5 +184,5 @@ def _filled(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def integers(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The integer arguments by their names in lower case."""
+    """Return the integer arguments by lower-case name."""
     return {name.lower(): value for name, value in arguments.items() if type(value) is int}

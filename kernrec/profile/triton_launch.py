@@ -1,4 +1,4 @@
-"""A launch of a Triton function in the emulator with all that Triton's launcher gives: tensor maps, scratch memory."""
+"""Add the arguments of Triton's launcher to an emulated launch: tensor maps and scratch memory."""
 
 import math
 from collections.abc import Sequence
@@ -20,14 +20,16 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """The launch with descriptors as the kernel takes them, and scratch memory; as it was where neither is needed.
+    """Return the launch with descriptors in the kernel's form and scratch memory; unchanged if it needs neither.
 
     Args:
-        launch: its arguments are those of the function, a descriptor's the name of its tensor.
-        ptx: of the compiler, with its comment on the launch.
+        kernel: the kernel.
+        problem: the problem.
+        launch: launch with the function's arguments; a descriptor is the name of its tensor.
+        ptx: PTX of the compiler, with its comment on the launch.
 
     Raises:
-        KernrecError: the descriptors are others than those that were compiled for.
+        KernrecError: the descriptors differ from those that the code was compiled for.
     """
     needs, function = needs_of(ptx), kernel.triton
     if needs is None or function is None:
@@ -45,7 +47,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """A tensor map with the shape and strides that follow it."""
+    """Return a tensor map, followed by its shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler made a map that kernrec does not: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -57,7 +59,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """The parts of a descriptor where there are no tensor maps; shape and strides are passed twice."""
+    """Return the parts of a descriptor without tensor maps; shape and strides are passed twice."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]
@@ -69,7 +71,7 @@ def _numbers(kind: type, values: Sequence[int]) -> list[Any]:
 
 
 def _scratch(needs: LauncherNeeds, launch: KernelLaunch) -> list[Any]:
-    """The last parameters: scratch memory, and the profiler's."""
+    """Return the last parameters: scratch memory, and the profiler's."""
     return [SCRATCH_BUFFER if needs.scratch else np.uint64(0), launch.arguments[-1]]
 
 

@@ -1,10 +1,9 @@
-"""Blocks of one grid that differ in their work: how many do as much as which.
+"""Find groups of blocks that differ in their work within one grid.
 
-A persistent kernel starts about as many blocks as run at once, each of which goes on to several tiles; where there are
-fewer tiles than blocks, or no multiple, some do less than others, or nothing. A mixture of experts starts blocks for
-more tokens than there are. The block in the middle of the grid then stands for nobody but its equals.
-
-Blocks with consecutive numbers tend to do the same, so the places where the work changes are found by bisection:
+A persistent kernel starts about as many blocks as run at once, and each processes several tiles. If there are fewer
+tiles than blocks, or not a multiple, some blocks do less work or none. A mixture of experts starts blocks for more
+tokens than there are. The middle block then represents only blocks like itself. Consecutive blocks tend to do the same
+work, so bisection finds the positions where the work changes:
 
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks like number 2, 8 blocks like number 8
 """
@@ -26,29 +25,29 @@ from kernrec.ptx.state.errors import EmulationError
 from kernrec.util.light_dataclass import dataclass
 
 EQUAL = 0.03
-"""Blocks whose machine instructions differ by a smaller share are taken to do the same."""
+"""Relative difference of machine instructions below which blocks count as equal."""
 IDLE = 0.1
-"""Share of the longest block's instructions below which a block has nothing to do."""
-_MOST_BLOCKS = 16  # that are run to find the levels
-_SHORT = 2_000  # PTX instructions within which a block ends that finds nothing to do
+"""Fraction of the longest block's instructions below which a block counts as idle."""
+_MOST_BLOCKS = 16  # blocks to run to find the levels
+_SHORT = 2_000  # PTX instructions within which an idle block ends
 
 
 @dataclass(frozen=True)
 class Level:
-    """Consecutive blocks that do the same."""
+    """Consecutive blocks with equal work."""
 
     block: int
-    """The number of one of them, in their middle."""
+    """Number of a block in their middle."""
     count: int
     work: float
-    """Machine instructions of each."""
+    """Machine instructions of each block."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """The levels of a grid along one axis, by block number; empty where nothing hints at more than one.
+    """Return the levels of a one-dimensional grid, by block number; empty without a hint at several levels.
 
-    A hint is a store to global memory in a loop, or a last block that ends at once where others do not, unless no
-    branch depends on the block. Blocks at the very ends of the grid, whose tiles may be partial, make no level.
+    Hints are a store to global memory in a loop, and a last block that ends at once while others do not. No hint counts
+    if no branch depends on the block. Blocks at the ends of the grid, whose tiles may be partial, form no level.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -70,15 +69,17 @@ def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions)
 
 
 def idle(levels: Sequence[Level]) -> list[Level]:
-    """Those that have nothing to do."""
+    """Return the levels without work."""
     longest = max((level.work for level in levels), default=0.0)
     return [level for level in levels if level.work < IDLE * longest]
 
 
 def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
-    """Whether the last block, and the one before, end at once, and the first does not.
+    """Return whether the last two blocks end at once, and the first does not.
 
-    emulation: of a block at a time, within `_SHORT` instructions.
+    Args:
+        emulation: emulation of one block at a time, within `_SHORT` instructions.
+        launch: the launch.
     """
     last = launch.grid[0] - 1
     try:
@@ -91,11 +92,11 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        return False  # it has more to do, or is refused, which the sample will say
+        return False  # not idle, or not supported, which the sample will report
 
 
 def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
-    """Machine instructions that a block executes at most: all of them once, where there is no loop."""
+    """Return the maximum machine instructions of a block; infinity if the code has a loop."""
     function, issue = emulation.function, emulation.lowered
     branches = (
         after for block in function.blocks for after in successors(function, block.index) if after <= block.index
@@ -107,9 +108,11 @@ def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
 
 
 def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
-    """The levels of blocks 0 to `total` - 1; empty where there is one, but for the first and the last block.
+    """Return the levels of blocks 0 to `total` - 1; empty if all except the first and the last are equal.
 
-    work: of a block by its number; about the same for neighbors.
+    Args:
+        work: returns the work of a block by number; neighbors have similar work.
+        total: number of blocks.
     """
     first, last = 1, total - 2  # tiles at the ends of the grid may be partial
     seen = {block: work(block) for block in dict.fromkeys((first, total // 2, last))}
@@ -122,12 +125,12 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # blocks that were run, of the present level
+    alike = [blocks[0]]  # blocks of the current level that were run
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Between two blocks that differ, where nobody looked, half are like the one and half like the other.
+        # Between two different blocks, half of the unknown blocks are assumed to be like each.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

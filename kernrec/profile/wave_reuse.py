@@ -1,14 +1,17 @@
-"""The reads that blocks have in common which run at the same time, where they do not follow from neighbors.
+"""Measure the reads that concurrent blocks share, if they do not follow from neighboring blocks.
 
-A kernel may number its tiles in an order of its own: bands of `GROUP_M` rows, say, walked column by column. Then the
-share of a block's reads that the next block repeats says little about the reads of a hundred blocks. So a window of
-consecutive blocks is started, and what each reads first, before its first barrier, tells how much they share:
+A kernel may number its tiles in its own order: bands of `GROUP_M` rows, for example, column by column. Then the reads
+that the next block repeats do not determine the reads of a hundred blocks. So a window of consecutive blocks is
+started.
+The reads of each block before its first barrier show how much they share:
 
     wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
 
-for n = 2, 4, 8 and so on. Only one warp of each block runs; the ratio is taken to hold for the others and for the rest
-of the block. Where a buffer is read behind a barrier, as that of threads that hand each other their addresses, whole
-blocks are run, on to later barriers.
+for n = 2, 4, 8 and so on. Only one warp of each block runs. The ratio is assumed to hold for the other warps and for
+the
+rest of the block. If a buffer is read behind a barrier, for example when threads exchange addresses, whole blocks run
+up
+to later barriers.
 """
 
 import contextlib
@@ -30,17 +33,17 @@ from kernrec.ptx.state.errors import EmulationError
 from kernrec.ptx.state.types import Array
 
 WINDOW = 256
-"""Consecutive blocks that are started."""
+"""Number of consecutive blocks that are started."""
 _WARP = 32
 _FEWEST = 8
 _SHARED = 0.5
 
 
 class FirstReads:
-    """The sectors that each of some consecutive blocks reads first, by buffer."""
+    """First sectors that each of some consecutive blocks reads, by buffer."""
 
     def __init__(self, accesses: Mapping[int, BlockAccesses]) -> None:
-        """Gather what blocks with ascending numbers read."""
+        """Collect the reads of blocks with ascending numbers."""
         self._reads: dict[str, list[Array]] = {}
         for place, block in enumerate(sorted(accesses)):
             for name, read in accesses[block].read.items():
@@ -54,7 +57,7 @@ class FirstReads:
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
         """Yield (buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... `count`."""
         for name, parts in self._reads.items():
-            # Sector by sector the blocks that read it, ascending: those of one window are then side by side.
+            # Order reads by sector, then by block, so that blocks of one window are adjacent.
             reads = np.sort(np.concatenate(parts))
             size = 2
             while size <= count:
@@ -70,13 +73,15 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """`wave.<buffer>.<n>` of a launch; empty where neighbors tell as much.
+    """Return `wave.<buffer>.<n>` of a launch; empty if neighboring blocks have the same information.
 
     Args:
-        budget: instructions that a block may execute.
-        next_is_new: for each buffer, the share of a block's reads that the next block does not repeat.
-        busy: how many blocks, the first of the grid, have something to do; default: all.
-        wanted: buffers that are to be seen.
+        module: the module.
+        launch: the launch.
+        budget: maximum number of instructions of a block.
+        next_is_new: for each buffer, the fraction of a block's reads that the next block does not repeat.
+        busy: number of blocks with work, from the start of the grid; None for all.
+        wanted: buffers that must be covered.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
@@ -87,7 +92,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # barriers up to which blocks are run at last
+    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # last barrier that blocks are run to
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
     while number <= most:
@@ -100,22 +105,22 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """Return the reads of the blocks of a window within some instructions each; None for blocks of clusters.
+    """Return the reads of a window's blocks within an instruction budget each; None for clusters.
 
-    One warp of each does not do what the blocks of a cluster wait for.
+    The blocks of a cluster wait for work that a single warp does not do.
     """
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        with contextlib.suppress(EmulationError):  # most end at the budget, some at what the other warps did not do
+        with contextlib.suppress(EmulationError):  # most end at the budget, some because other warps are missing
             emulation.run([block])
     return FirstReads(emulation.accesses())
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether nothing that a block writes to global memory decides what is read: then it can be run again."""
+    """Return whether a block can run again, because its global writes do not affect reads."""
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]
@@ -123,14 +128,14 @@ def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
 
 
 def _can_be_read(function: Function, launch: KernelLaunch) -> set[str]:
-    """The buffers that a kernel may read but by atomic operations."""
+    """Return the buffers that a kernel may read, other than by atomic operations."""
     pointers = global_pointers(function)
     names = zip(function.parameters, launch.arguments, strict=False)
     return {name for p, name in names if isinstance(name, str) and (pointers is None or p.name in pointers[0])}
 
 
 def _barriers(function: Function) -> list[int]:
-    """Instructions in front of each barrier of a function, in the order of the text, and all of them."""
+    """Return the number of instructions before each barrier in text order, then the total."""
     instructions = function.instructions
     barriers = [max(i, _WARP) for i, ins in enumerate(instructions) if ins.opcode in ("bar", "barrier")]
     return [*barriers, max(len(instructions), _WARP)]
