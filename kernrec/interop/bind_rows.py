@@ -1,7 +1,7 @@
-"""Recorded results as those of a kernel whose source and spec are at hand.
+"""Match recorded results with a kernel whose source and spec are available.
 
-Names are matched with the spec's tunables and macros without regard to case. Every config has to be one of the spec's:
-a row that does not fit means that the rows, or the spec, are of another kernel.
+Names are compared with the spec's tunables and macros, ignoring case. Every config must belong to the spec. A row that
+does not fit means that the rows or the spec belong to another kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,21 +19,27 @@ from kernrec.util.human import config_text
 
 
 def names_of(kernel: Kernel) -> tuple[str, ...]:
-    """Every name that a recording may have for a part of a config."""
+    """Return every name that a recording may use for a part of a config."""
     return tuple(dict.fromkeys([n for t in kernel.tunables for n in (t.name, t.macro)] + list(kernel.macros)))
 
 
 def bind_rows(
     file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str] = ()
 ) -> tuple[ForeignResults, int]:
-    """The results of a file as those of the kernel that ran, with the tunables' names of its spec.
+    """Return the results of a file with the spec's tunable names, and the number of excluded failures.
 
-    Failures of configs that the spec's constraints exclude are left out, for no query can be about them; how many they
-    are is returned too. `ignored` are names in the configs of the file that say nothing of the config.
+    Failures of configs that the spec's constraints exclude are dropped, because no query can ask for them.
+
+    Args:
+        file: the results.
+        kernel: the kernel.
+        problem: the problem.
+        gpu: the GPU.
+        ignored: names in the file's configs that do not belong to the config.
 
     Raises:
-        UsageError: a tunable is unknown or missing, a value is not the spec's, or a config that ran is excluded by the
-            spec; the message says which and what was expected.
+        UsageError: a tunable is unknown or missing, a value is not in the spec, or the spec excludes a config that ran.
+            The message names it and the expected values.
     """
     left_out = {name.casefold() for name in ignored}
     places = _places(file, kernel, left_out)
@@ -58,7 +64,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Name in the file -> tunable of the spec; macros of the spec are checked, and have no place."""
+    """Return the spec's tunable for each name in the file; the spec's macros are checked and have no entry."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}
@@ -113,7 +119,7 @@ def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[
 
 
 def _whole(value: object) -> int | None:
-    """A value as a whole number; None where it is none."""
+    """Return a value as an integer; None if it is not one."""
     if isinstance(value, str):
         try:
             return int(value)

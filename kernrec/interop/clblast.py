@@ -1,4 +1,4 @@
-"""CLBlast's tuner files (`clblast_xgemm_1_32.json`), as they have been since 2015.
+"""Read CLBlast's tuner files (`clblast_xgemm_1_32.json`), whose format has not changed since 2015.
 
     {"kernel_family": "xgemm_1", "precision": "32", "arg_m": "1024", "arg_n": "1024", "arg_k": "1024",
      "clblast_device_name": "NVIDIA GeForce RTX 3060", "results": [
@@ -29,7 +29,7 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""By the beginning of the kernel family: the op, and the member of the header that has each dimension."""
+"""Op and header members of the dimensions, by prefix of the kernel family."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:

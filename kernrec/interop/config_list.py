@@ -1,6 +1,6 @@
-"""Configs that other tools found best, as `configs` in the call of a Triton function.
+"""Read the best configs of other tools, as `configs` for the call of a Triton function.
 
-These files state no times, so they are no measurements. They say which configs are worth ranking on another card.
+These files contain no times, so they are not measurements. They list configs worth ranking on another GPU.
 """
 
 import re
@@ -12,18 +12,18 @@ from kernrec.interop.moe_configs import TILES
 from kernrec.interop.read_results import FORMATS, format_of
 
 _LARGEST = 16 << 20
-"""Bytes of a file; that of a whole network has some hundred thousand."""
+"""Maximum bytes of a file; the file of a whole network has some hundred thousand."""
 
 
 def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
-    """The different configs in a JSON file of vLLM, SGLang, Inductor or Triton, for a Triton function.
+    """Return the distinct configs of a JSON file of vLLM, SGLang, Inductor or Triton, for a Triton function.
 
     Args:
-        path: of the file.
-        source: text of the function's file, which tells whether tiles are called BLOCK_M or BLOCK_SIZE_M.
+        path: path of the file.
+        source: text of the function's file, which determines whether tiles are called BLOCK_M or BLOCK_SIZE_M.
 
     Raises:
-        UsageError: in one line that names the file, for any other file.
+        UsageError: the file has another format; the message is one line with its name.
     """
     file = TextFile(path, *read_text(path, _LARGEST))
     try:
@@ -35,7 +35,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # of any function, whose names it has
+    if kind.results is not None:  # of any function, with its names
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

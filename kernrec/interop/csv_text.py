@@ -1,4 +1,4 @@
-"""Untrusted CSV with names of columns in its first line."""
+"""Read untrusted CSV with column names in its first line."""
 
 import csv
 import io
@@ -8,15 +8,15 @@ MOST_ROWS = 2_000_000
 
 
 def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str, str]]]:
-    """(the names of the columns, a row for each line: its values by column, without space around them).
+    """Return the column names, and an iterator over rows: stripped values by column.
 
     Args:
-        text: of the file.
-        start: where its first line begins.
+        text: content of the file.
+        start: start of the header line in the text.
 
     Raises:
-        ValueError: it is not CSV, a line has another number of values, or there are more than `MOST_ROWS`; for lines,
-            while the rows are read.
+        ValueError: the text is not CSV, a line has another number of values, or there are more than `MOST_ROWS` lines.
+            Errors in lines occur during iteration.
     """
     before = text.count("\n", 0, start)
     lines = csv.reader(io.StringIO(text[start:], newline=""), strict=True)
@@ -47,7 +47,7 @@ def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str
 
 
 def unlike(columns: list[str]) -> list[str]:
-    """The names of columns; raises `ValueError` where two are the same but for case."""
+    """Return the column names; raise `ValueError` if two differ only in case."""
     if len({name.casefold() for name in columns}) < len(columns):
         raise ValueError("it names a column twice")
     return columns

@@ -1,4 +1,4 @@
-"""A kernel.toml in the making: its text, and what it still needs, as one command line."""
+"""Draft of a kernel.toml: its text, and the missing parts as one command line."""
 
 import re
 import shlex
@@ -22,15 +22,15 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=(\w+)\[ELEMENTS\]"), r"'\1=\2[4096]'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
-"""Words of a command for each kind of what is missing, with values to be replaced."""
+"""Command-line examples for each kind of missing part, with values to replace."""
 
 
 @dataclass
 class DraftTunable:
-    """A tunable of the spec: an axis of the block, or a macro of the source."""
+    """Tunable of the spec: an axis of the block, or a macro of the source."""
 
     values: list[int] | None
-    """None: to be filled in."""
+    """Values; None for a part to fill in."""
     meaning: str = ""
     launch: bool = False
     define: str | None = None
@@ -53,26 +53,26 @@ class DraftLaunch:
     block: list[str]
     shared: str
     constraints: dict[str, str] = field(default_factory=dict)
-    """With the reason."""
+    """Constraints with their reasons."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """The text of a kernel.toml, and what it stands on."""
+    """Text of a kernel.toml, with its assumptions."""
 
     source: Path
     entry: str
-    """The kernel, or the instance of a template."""
+    """Name of the kernel, or of the template's instance."""
     text: str
     missing: tuple[str, ...]
-    """Places that are to be filled in, as arguments of `kernrec analyze`."""
+    """Parts to fill in, as arguments of `kernrec analyze`."""
     assumed: tuple[str, ...]
-    """Values that nobody stated."""
+    """Assumed values."""
     launch: HostLaunch | None = None
-    """The launch in the host code."""
+    """Launch in the host code."""
 
     def kernel(self) -> Kernel:
-        """The kernel; `UsageError` where places are open."""
+        """Return the kernel; raise `UsageError` if parts are missing."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` begins one)"
@@ -80,7 +80,7 @@ class Draft:
         return load_kernel(self.source, tomllib.loads(self.text))
 
     def command(self, gpu: str) -> str:
-        """Return a command that runs, with examples of what is missing."""
+        """Return a command that runs, with examples for missing parts."""
         words = [analyze_command(self.source, self.entry, gpu)]
         for text in self.missing:
             words += [pattern.sub(example, text) for pattern, example in _EXAMPLES if pattern.fullmatch(text)][:1]

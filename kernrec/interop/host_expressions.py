@@ -1,19 +1,19 @@
-"""Expressions of host code as text: whole numbers in the notation of Python, folded where they are numbers."""
+"""Convert host-code expressions to text in Python notation, and evaluate them if they are constant."""
 
 import ast
 import re
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
-"""Limits of a number and of an expression."""
+"""Maximum number, and maximum characters of an expression."""
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
 class UnknownError(Exception):
-    """An expression that the text does not decide."""
+    """The text does not determine an expression."""
 
 
 def literal(text: str) -> str:
-    """Return the value of a literal of C++ as Python writes it."""
+    """Return a C++ literal in Python notation."""
     plain = re.sub(r"(?<=[\da-fA-F.])(?:[uUlLzZ]+|(?<!0x)[fF])$", "", text.replace("'", ""))
     try:
         return str(int(plain, 0))
@@ -25,7 +25,7 @@ def literal(text: str) -> str:
 
 
 def combined(left: str, operator: str, right: str) -> str:
-    """Return the expression or number that an operator makes of two."""
+    """Return the expression or number that results from a binary operator."""
     if operator in ("<<", ">>"):
         bits = int(number(right))
         if bits > 62:
@@ -38,12 +38,12 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression as it can stand inside another one."""
+    """Return an expression with parentheses if another expression requires them."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
 def folded(text: str) -> str:
-    """Return the number that an expression of numbers is, else the expression.
+    """Return the value of a constant expression, or else the expression.
 
     Raises:
         UnknownError: The number or the expression is too large, or it divides by zero.
@@ -67,21 +67,21 @@ def is_number(text: str) -> bool:
 
 
 def number(text: str) -> str:
-    """Return an expression that is a small whole number; raise `UnknownError` for any other."""
+    """Return an expression that is a small integer; raise `UnknownError` for any other."""
     if not re.fullmatch(r"\d{1,10}", text):
         raise UnknownError
     return text
 
 
 def rounded_up(left: str, right: str) -> str:
-    """Return a quotient that is rounded up."""
+    """Return a quotient rounded up."""
     if is_number(left) and is_number(right):
         return str(-(-int(float(left)) // int(float(right))))
     return f"ceil({inside(left)}/{inside(right)})"
 
 
 def divided(text: str, size: int) -> str:
-    """Return the elements of a buffer of so many bytes."""
+    """Return the number of elements of a buffer with `text` bytes."""
     if re.fullmatch(r"\d+", text):
         return str(-(-int(text) // size))
     for pattern in (rf"(.+) \* {size}", rf"{size} \* (.+)"):
@@ -91,7 +91,7 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Return the blocks along an axis in the extent of the block, where the text divides by that extent."""
+    """Return the blocks along an axis in terms of the block's extent, if the text divides by this extent."""
     if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
         return f"ceil({match[1]}/block_{axis})"
     return text.replace(" // ", "/")

@@ -1,8 +1,8 @@
-"""The launches in a CUDA program's host code: grid, block and arguments, as far as the text says them.
+"""Extract launches from a CUDA program's host code: grid, block and arguments, as far as the text determines them.
 
-An expression of the host is followed to numbers, to parameters of the kernel and to the extents of its block: through
-local variables, constants, macros, `dim3`, small helper functions such as a division that rounds up, and parameters of
-the function that launches, which get what its callers pass. Nothing is executed.
+Host expressions are resolved to numbers, kernel parameters and block extents. The resolution follows local variables,
+constants, macros, `dim3` and small helper functions such as rounded-up division. It also follows parameters of the
+launching function to the values that its callers pass. Nothing is executed.
 """
 
 import re
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MOST_STEPS = 64
-"""Definitions that one expression is followed through."""
+"""Maximum number of definitions followed for one expression."""
 _MOST_NODES = 10_000
-"""Nodes that are read for one launch: definitions that name each other twice would take exponential time."""
+"""Maximum number of nodes read for one launch; mutually recursive definitions would take exponential time."""
 _ALLOCATIONS = ("cudaMalloc", "cudaMallocManaged", "cudaMallocAsync", "cudaMallocHost", "cudaHostAlloc")
 
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """A launch as the host code has it; None where the text does not say it."""
+    """Launch in the host code; a field is None if the text does not determine it."""
 
     kernel: str
-    """The name of the kernel, with template arguments if the launch has any."""
+    """Name of the kernel, with template arguments if the launch has any."""
     grid: str | None
-    """Expressions of the axes, in parameters of the kernel and extents of the block (`block_x`)."""
+    """Expressions of the axes, in terms of kernel parameters and block extents (`block_x`)."""
     block: tuple[int, ...] | None
     shared: str | None
     arguments: tuple[str, ...]
-    """`n=4096` and `x=[n]`, as `kernrec analyze --arg` takes them."""
+    """Arguments in the form of `kernrec analyze --arg`: `n=4096` and `x=[n]`."""
 
 
 def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | None]]) -> tuple[HostLaunch, ...]:
@@ -56,8 +56,8 @@ def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | 
 
     Args:
         text: CUDA C++ with host code.
-        kernel: Its name, without template arguments.
-        parameters: Name of each parameter, and the data type of what it points to; None for a number.
+        kernel: Name of the kernel, without template arguments.
+        parameters: Name of each parameter, and the data type that it points to; None for a number.
     """
     if "<<<" not in text:
         return ()
@@ -72,7 +72,7 @@ def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | 
 
 
 class _Launch:
-    """Reads one launch."""
+    """Reader of one launch."""
 
     def __init__(
         self, program: HostProgram, call: "Node", configuration: "Node", parameters: Sequence[tuple[str, str | None]]
@@ -105,7 +105,7 @@ class _Launch:
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name with template arguments as numbers where the text decides them."""
+        """Return the kernel's name, with template arguments as numbers if the text determines them."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -118,7 +118,7 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _block_names(self) -> dict[str, str]:
-        """Return the names of the host for the extents of the block."""
+        """Return the host's names for the extents of the block."""
         if len(self.configuration) < 2:
             return {}
         node = self.configuration[1]
@@ -129,7 +129,7 @@ class _Launch:
         return names
 
     def _grid(self, block: tuple[int, ...] | None, names: Mapping[str, str]) -> str | None:
-        """Return the expressions of the axes, with the extents of the block by name where the text shows them."""
+        """Return the expressions of the axes, with named block extents if the text shows them."""
         try:
             axes = self._axes(self.configuration[0], names)
         except (UnknownError, IndexError):
@@ -148,10 +148,10 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the elements of the buffer that a pointer is allocated with.
+        """Return the number of elements of a pointer's buffer.
 
         Raises:
-            UnknownError: No allocation of the pointer is in sight.
+            UnknownError: The text contains no allocation of the pointer.
         """
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
@@ -167,12 +167,12 @@ class _Launch:
         raise UnknownError
 
     def _passed(self, variable: str, function: "Node | None") -> "Node | None":
-        """Return what the first caller passes for a parameter of a function; None for other variables."""
+        """Return the value that the first caller passes for a function's parameter; None for other variables."""
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
         for call in self.program.calls(function_name(function)):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # others have defaults
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # other parameters have defaults
                 return inputs[names.index(variable)]
         return None
 
@@ -189,7 +189,7 @@ class _Launch:
         return [self._resolved(extent, names) for extent in self._extents(node)]
 
     def _definition(self, node: "Node") -> "Node | None":
-        """Return the expression that a variable last got before a place, in its function or at namespace scope."""
+        """Return the last value assigned to a variable before a node, in its function or at namespace scope."""
         name, function, latest = text_of(node), _function_of(node), None
         for each in nodes(self.program.root, "init_declarator", "assignment_expression"):
             left = each.child_by_field_name("declarator") or each.child_by_field_name("left")
@@ -200,7 +200,7 @@ class _Launch:
                 continue
             if each.end_byte <= node.start_byte or scope is None:
                 latest = each.child_by_field_name("value") or each.child_by_field_name("right")
-        if latest is None:  # `dim3 block(16, 16);` reads as a declaration of a function
+        if latest is None:  # `dim3 block(16, 16);` parses as a function declaration
             for each in nodes(self.program.root, "declaration"):
                 if text_of(each.child_by_field_name("type")) == "dim3" and _function_of(each) == function:
                     for declarator in each.named_children:
@@ -209,10 +209,10 @@ class _Launch:
         return latest
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
-        """Return an expression of whole numbers, in Python's notation.
+        """Return an integer expression in Python notation.
 
         Raises:
-            UnknownError: The text does not decide it.
+            UnknownError: The text does not determine it.
         """
         self.nodes_left -= 1
         if steps > _MOST_STEPS or self.nodes_left < 0:
@@ -251,7 +251,7 @@ class _Launch:
                 values = self._definition(array) if array is not None else None
                 if values is None or values.type != "initializer_list":
                     raise UnknownError
-                return resolved(values.named_children[len(values.named_children) // 2])  # of a loop the middle
+                return resolved(values.named_children[len(values.named_children) // 2])  # middle of a loop
             case "qualified_identifier" if "::" in text and not text.startswith("std::"):
                 scope, _, member = text.rpartition("::")
                 constant, sizes = self.program.constant(scope, member)
@@ -267,7 +267,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Return the value of a function or macro of one expression, and of a few functions of C."""
+        """Return the value of a one-expression function or macro, or of some C functions."""
         name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:

@@ -1,4 +1,4 @@
-"""What the text of a CUDA program defines by name: functions, macros, types and constants."""
+"""Collect the definitions of a CUDA program by name: functions, macros, types and constants."""
 
 import re
 from functools import cached_property
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HostProgram:
-    """What the text of a program defines, by name."""
+    """Definitions of a program by name."""
 
     def __init__(self, root: "Node") -> None:
         self.root = root
@@ -35,12 +35,12 @@ class HostProgram:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Types by the names that the program gives them."""
+        """Types by their names in the program."""
         return type_aliases(text_of(self.root))
 
     @cached_property
     def instances(self) -> dict[str, str]:
-        """Instances of templates by the names that the program gives them: `Packed<float>`."""
+        """Instances of templates by their names in the program, such as `Packed<float>`."""
         text = text_of(self.root)
         defined = re.findall(r"\btypedef\s+(\w+\s*<[\w\s,]+>)\s*(\w+)\s*;", text)
         return {name: kind for kind, name in defined} | dict(
@@ -48,14 +48,14 @@ class HostProgram:
         )
 
     def size_of(self, kind: str) -> int:
-        """Return the bytes of a type; raise `UnknownError` for one without a name in kernrec."""
+        """Return the bytes of a type; raise `UnknownError` for a type that kernrec does not know."""
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is None:
             raise UnknownError
         return lanes * ELEMENT_BYTES[dtype]
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
-        """Return the value of a constant of a class, and the sizes of the types that its template gets.
+        """Return the value of a class constant, and the sizes of its template's types.
 
         Raises:
             UnknownError: There is no such class or constant.
@@ -78,12 +78,12 @@ class HostProgram:
         raise UnknownError
 
     def calls(self, function: str) -> "list[Node]":
-        """Return the calls of a function, in the order of the text."""
+        """Return the calls of a function, in text order."""
         calls = nodes(self.root, "call_expression")
         return [call for call in calls if text_of(call.child_by_field_name("function")) == function]
 
 
 def last_word(text: str) -> str:
-    """Return the last identifier of a declaration: its name."""
+    """Return the last identifier of a declaration, which is its name."""
     words = re.findall(r"[A-Za-z_]\w*", text)
     return words[-1] if words else ""

@@ -1,4 +1,4 @@
-"""Import of files of results into a database, and export from one."""
+"""Import files of results into a database, and export them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -35,50 +35,50 @@ from kernrec.store.measurement import Measurement, Outcome
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of results, and facts that it may lack."""
+    """File of results, with facts that it may lack."""
 
     path: Path
     gpu: str | None = None
-    """The GPU that was measured; one that contradicts the file is an error."""
+    """Name of the measured GPU; contradicting the file is an error."""
     recorder: str | None = None
-    """Who measured, such as a person, a paper or a repository."""
+    """Source of the measurements, such as a person, a paper or a repository."""
     mapped: tuple[MappedColumn, ...] = ()
-    """Columns of a table under other names or in other units."""
+    """Columns of a table with other names or units."""
     ignored: tuple[str, ...] = ()
-    """Columns, or names in configs, that say nothing of the config."""
+    """Columns, or names in configs, that do not belong to the config."""
     repeats: str | None = None
-    """Which time counts of a config that has several, one of `repeated_rows.REPEATS`; None: with `ignored` that is an
-    error."""
+    """Selection among several times of a config, one of `repeated_rows.REPEATS`. None is an error together with
+    `ignored`."""
 
 
 @dataclass(frozen=True)
 class ImportedPart:
-    """Figures of an import for one kernel and problem."""
+    """Numbers of an import for one kernel and problem."""
 
     kernel: str
     problem: Problem
     results: int
-    """In the file."""
+    """Number of results in the file."""
     outcomes: Mapping[str, int]
     best_s: float | None
 
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """Figures of an import."""
+    """Numbers of an import."""
 
     gpu: GPU
     parts: tuple[ImportedPart, ...]
     added: int
-    """Measurements that were new in the database."""
+    """Number of measurements that were new in the database."""
     dropped: int
-    """Incomplete entries at the end of a file that was cut short."""
+    """Number of incomplete entries at the end of a truncated file."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user."""
+    """Notes for the user."""
 
     @property
     def results(self) -> int:
-        """Of all parts."""
+        """Number of results of all parts."""
         return sum(part.results for part in self.parts)
 
 
@@ -92,17 +92,17 @@ def import_results(
     gpu: str | None = None,
     kernel: str | None = None,
 ) -> ImportSummary:
-    """Add the results of a file to a database, all or nothing; the kernel's source is not at hand.
+    """Add the results of a file to a database without the kernel's source, all or nothing.
 
     Args:
-        database: to add them to.
-        path: of the file.
-        wanted: the problem that was measured, or what is known of it where the file states the rest.
-        gpu: that was measured, if the file does not name it; one that contradicts the file is an error.
-        kernel: name of the kernel, if the file does not name it; of several in the file, the one that is added.
+        database: the database.
+        path: path of the file.
+        wanted: the measured problem, or the part of it that the file does not state.
+        gpu: the measured GPU if the file does not name it; contradicting the file is an error.
+        kernel: name of the kernel if the file does not name it; selects one of several kernels in the file.
 
     Raises:
-        UsageError: for a bad file, or one that leaves open what was measured.
+        UsageError: the file is bad, or does not determine the measured problem.
     """
     stated = StatedProblem.of(wanted) if isinstance(wanted, Problem) else wanted
     dims = tuple(dim.name for dim in find_op(stated.op).dims) if stated.op else ()
@@ -128,7 +128,7 @@ def import_results(
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """The results with the names of their kernels; `wanted` chooses among several, and else is the name."""
+    """Return the results with the names of their kernels; `wanted` selects one of several, or names an unnamed one."""
     names = {row.kernel for row in file.results}
     if None in names:
         name = wanted or file.kernel
@@ -145,22 +145,21 @@ def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
 def import_bound(
     database: Database, recording: Recording, kernel: Kernel, wanted: Problem | StatedProblem
 ) -> ImportSummary:
-    """Add recorded results as measurements of a kernel whose source is at hand, all or nothing.
+    """Add recorded results as measurements of a kernel with available source, all or nothing.
 
-    The rows get the kernel's own name and hash, and the kernel is stored with them: `analyze`, `explain`, `train` and
-    `recommend --kernel` use them as if kernrec had measured them, by a protocol that everything kernrec measures goes
-    before.
+    The rows get the kernel's name and hash, and the kernel is stored with them. `analyze`, `explain`, `train` and
+    `recommend --kernel` use them like kernrec's measurements. Their protocol has lower precedence than kernrec's.
 
     Args:
-        database: to add them to.
+        database: the database.
         recording: the file.
-        kernel: that ran.
-        wanted: as of `import_results`; what neither it nor the file states is the spec's.
+        kernel: the kernel that ran.
+        wanted: as in `import_results`; the spec provides missing parts.
 
     Raises:
-        UsageError: the file is bad; its rows do not fit the spec, or are of several kernels once columns are ignored;
-            its times cannot be those of the problem on the GPU; or the registers and shared memory that it states are
-            not those of the source.
+        UsageError: the file is bad. Or its rows do not fit the spec, or belong to several kernels after columns are
+            ignored. Or its times are impossible for the problem on the GPU. Or its registers and shared memory differ
+            from the source's.
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
@@ -194,7 +193,7 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, card: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """The rows of one problem as those of a kernel, checked, and notes on them."""
+    """Return the rows of one problem as checked rows of a kernel, and notes on them."""
     kernel.require(problem.dtype, problem.layout, card.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, card))
@@ -226,16 +225,16 @@ def _add(database: Database, parts: _Parts, notes: Iterable[str]) -> ImportSumma
 
 
 def _times(results: Iterable[ForeignResult]) -> list[float]:
-    """The latencies of the results that ran."""
+    """Return the latencies of the results that ran."""
     return [result.latency_s for result in results if result.latency_s is not None]
 
 
 _SAME_CLOCK = 0.02
-"""Relative: a locked clock is met within a step or two of 15 MHz."""
+"""Relative tolerance of locked clocks, which are set in steps of 15 MHz."""
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """The results at the card's base clock, where a profiler that holds it states that clock."""
+    """Return the results with a locked clock if a profiler held the GPU at its base clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file
@@ -260,7 +259,7 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         card_of_file = card if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        card_of_file = card  # a name that the catalog does not know contradicts nothing
+        card_of_file = card  # a name outside the catalog contradicts nothing
     if card_of_file != card:
         raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
     return card
@@ -269,19 +268,24 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
 def export_t4(
     database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None
 ) -> tuple[str, int]:
-    """The measurements of one kernel, problem and GPU as a T4 document; of several sources, those of the last measured.
+    """Return the measurements of one kernel, problem and GPU as a T4 document.
+
+    If several sources were measured, the most recent one is exported.
 
     Args:
-        problems: among which to look; None: all of the op.
-        kernel: its name; None: the only one that was measured.
+        database: the database.
+        gpu: the GPU.
+        problems: problems to consider; None for all of the op.
+        op: name of the op.
+        kernel: name of the kernel; None for the only one that was measured.
 
     Returns:
-        The document, and how many measurements were left out: quarantined ones, for which T4 has no word, and those of
-        an older source.
+        The document, and the number of skipped measurements: quarantined ones, which T4 cannot express, and older
+        sources.
 
     Raises:
-        KernrecError: if there is nothing to export.
-        UsageError: if several pairs of kernel and problem were measured.
+        KernrecError: there is nothing to export.
+        UsageError: several pairs of kernel and problem were measured.
     """
     keys = None if problems is None else {problem.key for problem in problems}
     measured: dict[tuple[str, str], list[Measurement]] = {}
@@ -290,9 +294,9 @@ def export_t4(
         if keys is not None and problem["key"] not in keys:
             continue
         for measurement in database.measurements(gpu=gpu.name, problem_id=problem["problem_id"]):
-            if measurement.device.mig:  # says nothing about the whole card
+            if measurement.device.mig:  # a part of the GPU does not represent the whole
                 continue
-            if measurement.origin.replayed:  # another tuner would take it for measured
+            if measurement.origin.replayed:  # another tuner would treat it as measured
                 replayed += 1
             elif kernel is None or measurement.identity.kernel == kernel:
                 measured.setdefault((measurement.identity.kernel, str(problem["key"])), []).append(measurement)

@@ -1,10 +1,10 @@
-"""Inductor's lookup table: for a shape, the configs of a template among which `torch.compile` chooses.
+"""Read and write Inductor's lookup table: for a shape, the configs of a template that `torch.compile` compares.
 
     {"((torch.float16, [m, k], [k, 1]), (torch.float16, [k, n], [n, 1]))+mm": [{"template_id": "triton::mm", ...}]}
 
-A key is the types, shapes and strides of the inputs, and the op, perhaps after a device. With a single config nothing
-is measured. The table has no version and states no times; a config with a member that PyTorch 2.10 to 2.13 do not
-have is refused.
+A key consists of the types, shapes and strides of the inputs, and the op, optionally after a device. With a single
+config, nothing is measured. The table has no version and no times. A config with a member that PyTorch 2.10 to 2.13 do
+not have is rejected.
 """
 
 import re
@@ -15,11 +15,11 @@ from kernrec.errors import UsageError
 from kernrec.interop.json_document import reading, whole_document
 
 TEMPLATE = "triton::mm"
-"""The template of matrix products whose tunables `matmul_triton` has."""
+"""Matmul template whose tunables `matmul_triton` has."""
 
 TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
 _OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
-"""Members beside the tunables."""
+"""Members other than tunables."""
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
 _KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w++|[\d, \[\]()])+\)\)(?:\+[\w=.&-]+)?\+\w+")
 _LARGEST = 16 << 20
@@ -27,12 +27,12 @@ _MOST_CONFIGS = 65_536
 
 
 def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
-    """The key of a matrix product on any device.
+    """Return the key of a matmul on any device.
 
     Args:
         dims: `m`, `n` and `k`.
-        dtype: of both inputs.
-        layout: `nn`, `nt`, `tn` or `tt`: which of A and B lie transposed in memory.
+        dtype: data type of both inputs.
+        layout: `nn`, `nt`, `tn` or `tt`; `t` marks an input that is transposed in memory.
     """
     if dtype not in _TYPES:
         raise UsageError(f"PyTorch has no products of {dtype} by this template; expected {', '.join(_TYPES)}")
@@ -44,7 +44,7 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
 
 
 def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
-    """A config of the template as the table has it; `config` by the names in `TUNABLES`."""
+    """Return a table entry of the template for a config with the names of `TUNABLES`."""
     return {
         "template_id": TEMPLATE,
         **{name: int(config[name]) for name in TUNABLES},
@@ -56,10 +56,10 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
 
 
 def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
-    """The template's configs in a lookup table by key, with the tunables alone; other templates are left out.
+    """Return the template's configs in a lookup table by key, with only the tunables; other templates are skipped.
 
     Raises:
-        UsageError: in one line that names `title`, for anything but such a table.
+        UsageError: the text is not such a table; the message is one line with `title`.
     """
     with reading(title, "a lookup table as PyTorch 2.10 to 2.13 read it"):
         document = whole_document(text, _LARGEST)

@@ -1,4 +1,4 @@
-"""Untrusted text and JSON: bounded in size, with finite numbers only, possibly compressed, possibly cut short."""
+"""Read untrusted text and JSON: limited size, finite numbers, optional compression, possibly truncated."""
 
 import json
 import math
@@ -15,21 +15,21 @@ from kernrec.errors import UsageError, cannot_be
 from kernrec.util.input_file import open_input
 
 MOST_BYTES = 512 * 2**20
-"""The largest file that is read, uncompressed; a recording of 18,000 configs has 17 MB."""
+"""Maximum uncompressed bytes of a file; a recording of 18,000 configs has 17 MB."""
 MOST_VALUES = 8_000_000
-"""Values of a document: an empty list takes two bytes of text and 64 bytes of memory."""
+"""Maximum number of values of a document; an empty list takes two bytes of text and 64 bytes of memory."""
 MOST_RATIO = 100
-"""Bytes unpacked over bytes packed, beyond the first `_RATIO_FREE`; recordings are packed 10 to 30 times."""
+"""Maximum ratio of unpacked to packed bytes beyond the first `_RATIO_FREE`; recordings have ratios of 10 to 30."""
 _RATIO_FREE = 2**25
 
-_CHUNK = 2**16  # bytes: small, because gzip may expand them a thousandfold
+_CHUNK = 2**16  # bytes; small because gzip may expand them a thousandfold
 _GZIP = b"\x1f\x8b"
 
 
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""The rest of a text that ends within a literal, a number or an escape, from where the parser fails."""
+"""Pattern of a text's end within a literal, a number or an escape, from the position of the parser's error."""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
@@ -37,10 +37,11 @@ class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what c
 
 
 def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
-    """(the text of a file, whether it is complete); whether it is compressed is detected from its first bytes.
+    """Return the text of a file, and whether it is complete; compression is detected from the first bytes.
 
-    Raises `UsageError` for a file that cannot be read, is larger than `largest` bytes (by default `MOST_BYTES`)
-    uncompressed, unpacks to more than `MOST_RATIO` times its size, has more than `MOST_VALUES` values or is not text.
+    Raises:
+        UsageError: the file cannot be read, exceeds `largest` bytes (by default `MOST_BYTES`) uncompressed, unpacks to
+            more than `MOST_RATIO` times its size, has more than `MOST_VALUES` values, or is not text.
     """
     try:
         with open_input(path) as file:
@@ -58,7 +59,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
-    """(content, whether it is complete) of a file that may be compressed; if damaged, what precedes the damage."""
+    """Return the content of a possibly compressed file up to any damage, and whether it is complete."""
     parts: list[bytes] = []
     size = taken = 0
     packed = None
@@ -94,19 +95,19 @@ def _infinity(constant: str) -> float:
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file as it was read, for a reader of its format."""
+    """File content for a reader of its format."""
 
     path: Path
     text: str
     whole: bool
-    """Whether it is complete, as far as its compression tells."""
+    """Whether the file is complete according to its compression."""
 
     @cached_property
     def _value(self) -> Any:
         return whole_document(self.text, infinity=True)
 
     def document(self) -> Any:
-        """Return the JSON value that is all of the file. `Infinity` is a number: `finite` refuses it.
+        """Return the JSON value of the whole file. `Infinity` is accepted as a number; `finite` rejects it.
 
         Raises:
             CutShort: The file ends too early.
@@ -120,7 +121,7 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Turn errors in a file into a `UsageError` of one line that names it: cut short, or no file of this kind."""
+    """Convert errors in a file to a one-line `UsageError` with its name: truncated, or of another kind."""
     try:
         yield
     except CutShort:
@@ -133,7 +134,7 @@ _Read = TypeVar("_Read")
 
 
 def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, first: int = 1) -> list[_Read]:
-    """Each entry read; an error in one becomes a `ValueError` with its title and number, such as `config 3: ...`."""
+    """Return each entry converted by `read`; errors name the entry's title and number, such as `config 3: ...`."""
     values = []
     for number, entry in enumerate(entries, first):
         try:
@@ -144,11 +145,11 @@ def numbered(entries: Iterable[Any], read: Callable[[Any], _Read], title: str, f
 
 
 def whole_document(text: str, largest: int | None = None, infinity: bool = False) -> Any:
-    """Return the JSON value that is all of a text.
+    """Return the JSON value of a whole text.
 
     Args:
         text: JSON.
-        largest: Most characters; None for any number.
+        largest: Maximum characters; None for any number.
         infinity: Whether `Infinity` is a number, as Python writes it.
 
     Raises:
@@ -174,7 +175,7 @@ def whole_document(text: str, largest: int | None = None, infinity: bool = False
 
 
 def finite(value: object, what: str) -> float:
-    """`value` as a finite float; raises `ValueError` that begins with `what`."""
+    """Return `value` as a finite float; raise a `ValueError` that starts with `what`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is {value!r:.40}, not a number")
     try:

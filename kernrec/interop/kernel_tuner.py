@@ -1,4 +1,4 @@
-"""Kernel Tuner's cache files, also as a killed tuner leaves them.
+"""Read Kernel Tuner's cache files, including those of a killed tuner.
 
     {"device_name": "NVIDIA A100", "kernel_name": "vector_add", "problem_size": [1000], "tune_params_keys": ["bx"],
      "tune_params": {"bx": [32, 64]}, "objective": "time", "cache": {
@@ -6,9 +6,9 @@
     "64": {"bx": 64, "time": "RuntimeFailedConfig", "timestamp": "2024-05-01 12:00"}}
     }
 
-Entries are appended while the tuner runs and the brackets are closed at its end, so a file may end at any byte: every
-complete entry is read. Times are in milliseconds, energies in joules, powers in watts; a config that failed has the
-name of an error in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
+The tuner appends entries while it runs and closes the brackets at its end. So a file may end at any byte, and every
+complete entry is read. Times are in milliseconds, energies in joules, powers in watts. A failed config has an error
+name in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _OUTCOMES = {
 
 
 def outcome_of(error: str) -> Outcome:
-    """The outcome that the name of an error stands for; raises `ValueError` for an unknown name."""
+    """Return the outcome for an error name; raise `ValueError` for an unknown name."""
     if error in _OUTCOMES:
         return _OUTCOMES[error]
     if "timeout" in error.lower():
@@ -53,7 +53,7 @@ def outcome_of(error: str) -> Outcome:
 
 
 def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results of a cache, whole or cut short; errors as of `read_results.Format`."""
+    """Return the results of a complete or truncated cache; errors are those of `read_results.Format`."""
     document, dropped = _closed(file.text)
     entries = document.get("cache") if isinstance(document, dict) else None
     if not isinstance(entries, dict):
@@ -68,9 +68,9 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Return the document, its brackets closed if the text is cut short, and the incomplete entries at its end.
+    """Return the document with closed brackets, and the number of incomplete entries at its end.
 
-    Kernel Tuner writes an entry per line.
+    Kernel Tuner writes one entry per line.
     """
     try:
         return whole_document(text), 0
@@ -86,7 +86,7 @@ def _closed(text: str) -> tuple[Any, int]:
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
-    """The names of the tunables, which precede the entries."""
+    """Return the names of the tunables, which precede the entries."""
     keys, params = header.get("tune_params_keys"), header.get("tune_params")
     if not keys and isinstance(params, dict):
         keys = list(params)

@@ -1,11 +1,11 @@
-"""KTT's own JSON (`SaveResults(..., OutputFormat::JSON)`); its T4 files are read by t4.py.
+"""Read KTT's own JSON (`SaveResults(..., OutputFormat::JSON)`); t4.py reads its T4 files.
 
     {"Metadata": {"Device": "NVIDIA GeForce RTX 3090", "KttVersion": "2.1", "TimeUnit": "Microseconds"},
      "Results": [{"KernelName": "nbody", "Status": "Ok", "TotalDuration": 310.2, "ExtraDuration": 0.0,
                   "Configuration": [{"Name": "WORK_GROUP_SIZE", "Value": 64}],
                   "ComputationResults": [{"Duration": 310.2, "CompilationData": {"RegistersCount": 40}}]}]}
 
-A duration counts all launches of the config, and the time that its launcher measured besides.
+A duration includes all launches of the config, and the additional time that its launcher measured.
 """
 
 from functools import partial

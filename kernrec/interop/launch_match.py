@@ -1,4 +1,4 @@
-"""The config of a kernel that a profiler saw: the one whose launch has the grid, block and shared memory that ran."""
+"""Find the config of a kernel that a profiler recorded, by grid, block and shared memory of its launch."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from kernrec.op import Problem
 from kernrec.util.human import config_text
 
 _MOST_CONFIGS = 50_000
-"""Whose launches are computed, some 30 us each."""
+"""Maximum number of configs whose launches are computed, at 30 us each."""
 
 _ROUNDED = 1e-3
-"""Relative: profilers print thousands of bytes with two decimals."""
+"""Relative tolerance of shared memory, because profilers print thousands of bytes with two decimals."""
 
 _Launch = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> list[ForeignResult]:
-    """The results with the configs of the kernel that launch as they did.
+    """Return the results with the kernel's configs that have the same launch.
 
     Args:
-        results: with launches.
-        kernel: whose function it is.
-        problem: that was measured.
-        gpu: that was measured.
+        results: results with launches.
+        kernel: the kernel that ran.
+        problem: the measured problem.
+        gpu: the measured GPU.
 
     Raises:
-        UsageError: no config launches so, or several do.
+        UsageError: no config or several configs have this launch.
     """
     space = Space.of(kernel, problem, gpu)
     valid = space.at(problem).valid.nonzero()[0]
@@ -40,7 +40,7 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     for row in valid.tolist():
         config = space.config(row)
         launches = bind_launches(kernel, config, problem, gpu.sm)
-        if len(launches) == 1:  # the profiler's time is that of one launch
+        if len(launches) == 1:  # the profiler's time covers one launch
             configs[launches[0].grid, launches[0].block].append((launches[0].shared_bytes, config))
     return [replace(result, config=_only(result, configs, kernel, gpu)) for result in results]
 

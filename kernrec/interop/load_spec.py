@@ -1,4 +1,4 @@
-"""Loading the kernel of a spec file, a kernel.toml or a T1 file."""
+"""Load the kernel of a spec file: a kernel.toml or a T1 file."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from kernrec.kernel.source_files import read_text
 
 
 def load_spec(spec: Path, source: Path) -> tuple[Kernel, list[str]]:
-    """(the kernel that a spec describes, notes on the parts of the spec that were ignored).
+    """Return the kernel that a spec describes, and notes on ignored parts of the spec.
 
     Args:
         spec: a kernel.toml or a T1 file.
-        source: the file of the kernel.
+        source: file of the kernel.
 
     Raises:
-        UsageError: for a bad spec, and for a kernel.toml that describes another source.
+        UsageError: the spec is bad, or a kernel.toml describes another source.
     """
     if spec.suffix == ".json":
         return load_t1(spec, source)

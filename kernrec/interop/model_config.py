@@ -1,4 +1,4 @@
-"""Read the `config.json` of a Hugging Face model: the shapes of its layers, as far as kernels depend on them."""
+"""Read the layer shapes that kernels depend on from the `config.json` of a Hugging Face model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from kernrec.util.light_dataclass import dataclass
 
 _LARGEST = 4 << 20
 _MOST = 1 << 20
-"""The largest size of a layer; the widest published models have 53,248."""
+"""Maximum size of a layer; the widest published models have 53,248."""
 _MOST_EXPERTS, _MOST_CHOSEN = 4096, 128
-"""Experts of a layer, and those of a token; published models have up to 2,048 and 22."""
+"""Maximum experts per layer and per token; published models have up to 2,048 and 22."""
 _INNER = ("text_config", "llm_config", "language_config")
-"""Where a model of several modalities has the fields of its language model."""
+"""Members that contain the language model of a multimodal model."""
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
@@ -25,27 +25,27 @@ _MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
 _MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
 _MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 LEAST_GROUP = 32
-"""Columns that share a scale in the engines' kernels for weights of integers and 16-bit activations, at least."""
+"""Minimum columns that share a scale in the engines' kernels for integer weights and 16-bit activations."""
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """How a model's weights are stored and multiplied."""
+    """Storage and arithmetic of a model's weights."""
 
     kind: str | None
-    """The engine's word, `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`; None: 16 bits."""
+    """Engine's name, `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`; None for 16 bits."""
     block: tuple[int, int] | None = None
-    """Rows and columns that share a scale of the weights, (n, k)."""
+    """Rows and columns that share a weight scale, (n, k)."""
     method: str = ""
     """`quant_method` of the config."""
     elsewhere: bool = False
-    """Whether engines multiply it with other kernels than those that they tune by files."""
+    """Whether engines use kernels without tuned files."""
     by_row: bool = False
-    """Whether each row of the weights has a scale, and each token; without it, blocks and groups a matrix has one."""
+    """Whether each weight row and each token has a scale; otherwise a matrix has one, apart from blocks and groups."""
     group: int = 0
-    """Columns of weights of integers that share a scale, with 16-bit activations; 0: of all others."""
+    """Columns of integer weights that share a scale, with 16-bit activations; 0 for all other types."""
     zero_points: bool = False
-    """Whether such a group has a zero, too."""
+    """Whether such a group also has a zero point."""
 
 
 UNQUANTIZED = Quantization(None)
@@ -53,44 +53,44 @@ UNQUANTIZED = Quantization(None)
 
 @dataclass(frozen=True)
 class Experts:
-    """The mixture of experts of a layer."""
+    """Mixture of experts of a layer."""
 
     count: int
     top: int
-    """Experts of a token."""
+    """Number of experts per token."""
     width: int
-    """Columns of one half of an expert's first product: its intermediate size."""
+    """Columns of one half of an expert's first matmul: its intermediate size."""
 
 
 @dataclass(frozen=True)
 class StateSpace:
-    """The state-space layers of Mamba 2."""
+    """State-space layers of Mamba 2."""
 
     heads: int
     head_width: int
     state: int
     cache_dtype: str
-    """`float32`, or `float16` for 16 bits of either kind."""
+    """`float32`, or `float16` for any 16-bit type."""
     groups: int = 1
-    """Groups of heads that share what they read into the state and out of it."""
+    """Groups of heads that share the projections into and out of the state."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer that is split among GPUs: `rows` outputs of `depth` inputs."""
+    """Linear layer that is divided among GPUs, with `rows` outputs and `depth` inputs."""
 
     name: str
     rows: int
     depth: int
     split: str
-    """`rows` or `depth`: what tensor parallelism divides; empty: nothing."""
+    """Side that tensor parallelism divides, `rows` or `depth`; empty for none."""
     shared_heads: int = 0
-    """Heads of keys and values, of which each GPU has one at least."""
+    """Number of heads of keys and values; each GPU has at least one."""
     shared_rows: int = 0
-    """Further rows, for each of these heads."""
+    """Additional rows for each of these heads."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
-        """(rows, depth) on one of `tp` GPUs; None where they cannot be divided."""
+        """Return (rows, depth) on one of `tp` GPUs; None if they cannot be divided."""
         if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
             return None
         rows = self.rows // tp if self.split == "rows" else self.rows
@@ -100,30 +100,30 @@ class Linear:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model, as far as kernels depend on it."""
+    """Properties of a model that kernels depend on."""
 
     title: str
     hidden: int
     dtype: str
-    """Of activations: `bfloat16`, `float16` or `float32`."""
+    """Data type of activations: `bfloat16`, `float16` or `float32`."""
     quantization: Quantization
     experts: Experts | None
     state_space: StateSpace | None
     linears: tuple[Linear, ...]
     fused_experts: int = 0
-    """Shared experts that SGLang computes as further routed ones."""
+    """Number of shared experts that SGLang computes as additional routed experts."""
 
 
 def read_model(place: str, *, download: bool = False) -> ServedModel:
-    """Return the model at a folder, a `config.json`, or on the Hugging Face Hub.
+    """Return the model at a folder, in a `config.json`, or on the Hugging Face Hub.
 
     Args:
-        place: a folder with a `config.json`, or such a file; with `download` the name of a model, too.
-        download: whether the network may be asked for what is no file.
+        place: folder with a `config.json`, or the file; with `download` also the name of a model.
+        download: whether to use the network if there is no such file.
 
     Raises:
-        UsageError: there is no such file, or it lacks fields, which are named.
-        KernrecError: it cannot be downloaded.
+        UsageError: there is no such file, or it lacks fields, which the message names.
+        KernrecError: the model cannot be downloaded.
     """
     document, path, title = config_document(place, download)
     return ConfigFields(document, path).model(title)
@@ -149,7 +149,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
 
 
 def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Return the fields of the text of a `config.json`; raise `UsageError`, with its path, if it is none."""
+    """Return the fields of a `config.json` text; raise `UsageError` with its path for other content."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -162,23 +162,23 @@ def parsed_config(text: str, path: str) -> dict[str, Any]:
 
 
 def _downloaded(name: str) -> Path:
-    """The `config.json` of a model on the Hugging Face Hub, in the cache of its client."""
+    """Return the `config.json` of a model on the Hugging Face Hub, in the cache of its client."""
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise KernrecError("--download needs the extra hub: pip install 'kernrec[hub]'") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # the client has a dozen types, of the network, the name and permissions
+    except Exception as error:  # the client raises a dozen types of errors
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
 _FUSED = {"DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}
-"""Architectures whose shared experts SGLang computes with the routed ones, unless it is told not to."""
+"""Architectures whose shared experts SGLang computes with the routed ones by default."""
 
 
 class ConfigFields:
-    """The fields of a config, by the names that model families have for them."""
+    """Fields of a config, by the names that model families use."""
 
     def __init__(self, document: Mapping[str, Any], place: str) -> None:
         inner: Any = next((document[name] for name in _INNER if isinstance(document.get(name), dict)), {})
@@ -189,7 +189,7 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """The first of these fields that is there, a whole number from 1."""
+        """Return the first of these fields that exists, as an integer from 1."""
         for name in names:
             value = self.fields.get(name)
             if value is None:
@@ -229,7 +229,7 @@ class ConfigFields:
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
-        """Return the columns of the experts that every token goes through; 0 if there are none."""
+        """Return the columns of the experts that process every token; 0 if there are none."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -272,7 +272,7 @@ class ConfigFields:
         return Quantization(None, None, method, elsewhere=True)
 
     def compressed(self, fields: Mapping[str, Any], method: str) -> Quantization:
-        """Of compressed-tensors: 8-bit weights with 8-bit activations of either kind, or groups of integers."""
+        """Return the quantization of compressed-tensors: 8-bit weights and activations, or groups of integers."""
         groups = fields.get("config_groups")
         first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
         weights = first.get("weights") if isinstance(first, dict) else None
@@ -298,7 +298,7 @@ class ConfigFields:
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """The linear layers of attention and of dense layers; none where the config does not say their shapes."""
+        """Return the linear layers of attention and of dense layers; empty if the config lacks their shapes."""
         heads = self.number("num_attention_heads")
         if heads is None:
             return ()
@@ -314,7 +314,7 @@ class ConfigFields:
         )
 
     def has_dense_layers(self) -> bool:
-        """Whether some layers have no experts; Mixtral's family has them in all."""
+        """Return whether some layers have no experts; in Mixtral's family all layers have experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
@@ -328,7 +328,7 @@ class ConfigFields:
         ]
 
     def latent(self, hidden: int, heads: int, latent: int) -> list[Linear]:
-        """Multi-head latent attention."""
+        """Return the layers of multi-head latent attention."""
         turned, plain = self.number("qk_rope_head_dim") or 0, self.number("qk_nope_head_dim") or 0
         value = self.number("v_head_dim") or plain
         queries = self.number("q_lora_rank")
@@ -341,7 +341,7 @@ class ConfigFields:
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Weights of 4 or 8 bits whose groups of columns share a scale, with 16-bit activations."""
+    """Return the quantization for weights of 4 or 8 bits in groups of columns, with 16-bit activations."""
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

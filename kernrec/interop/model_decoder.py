@@ -14,7 +14,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""By model type, every how many layers one attends to all keys, if the config does not say."""
+"""Distance between layers with full attention by model type, if the config does not state it."""
 _MOST_LAYERS = 10_000
 
 
@@ -27,14 +27,14 @@ class Latent:
     keys: int
     """Width of the compressed keys and values, which the cache holds."""
     rope: int
-    """Columns of a head with a position; all heads share those of the keys."""
+    """Columns per head with a position; all heads share those of the keys."""
     plain: int
     value: int
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder-only language model, completely enough to list all its layers."""
+    """Decoder-only language model with all sizes of its layers."""
 
     title: str
     kind: str
@@ -43,9 +43,9 @@ class Decoder:
     vocabulary: int
     layers: int
     sparse_layers: int
-    """Layers with a mixture of experts; the others have one feed-forward network."""
+    """Number of layers with a mixture of experts; the others have one feed-forward network."""
     windowed_layers: int
-    """Layers whose queries attend to the last `window` keys only."""
+    """Number of layers whose queries attend only to the last `window` keys."""
     window: int
     heads: int
     kv_heads: int
@@ -56,24 +56,24 @@ class Decoder:
     """Columns of a dense layer's feed-forward network; 0 if all layers are sparse."""
     experts: Experts | None
     shared: int
-    """Columns of the experts that every token goes through; 0 if there are none."""
+    """Columns of the experts that process every token; 0 if there are none."""
     positions: int | None
-    """Tokens that the model accepts at most; None if the config does not say."""
+    """Maximum number of tokens that the model accepts; None if the config does not state it."""
     tied: bool | None
-    """Whether the output projection is the token embedding; None if the config does not say."""
+    """Whether the output projection is the token embedding; None if the config does not state it."""
     dtype: str
     quantization: Quantization
 
 
 def read_decoder(place: str, text: str | None = None) -> Decoder:
-    """Return the language model at a folder or a `config.json`, with all that its layers depend on.
+    """Return the language model of a folder or `config.json`, with all sizes of its layers.
 
     Args:
         place: the folder or file.
-        text: the content of the file, if it is read already.
+        text: content of the file, if it was read before.
 
     Raises:
-        UsageError: there is no such file, or it lacks fields, which are named.
+        UsageError: there is no such file, or it lacks fields, which the message names.
     """
     document, path, title = (
         config_document(place, False) if text is None else (parsed_config(text, place), place, Path(place).stem)
@@ -82,7 +82,7 @@ def read_decoder(place: str, text: str | None = None) -> Decoder:
 
 
 class _DecoderFields(ConfigFields):
-    """The fields that list the layers of a language model."""
+    """Fields that determine the layers of a language model."""
 
     def decoder(self, title: str) -> Decoder:
         layers = self.needed("how many layers the model has", "num_hidden_layers", "n_layer")
@@ -126,7 +126,7 @@ class _DecoderFields(ConfigFields):
         return value
 
     def positions(self) -> int | None:
-        """Return the tokens that the model accepts at most, those of stretched positions included."""
+        """Return the maximum number of tokens that the model accepts, including scaled positions."""
         most = self.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
         scaling = self.fields.get("rope_scaling")
         if most and isinstance(scaling, dict) and scaling.get("original_max_position_embeddings") == most:
@@ -144,7 +144,7 @@ class _DecoderFields(ConfigFields):
         return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
 
     def sparse_layers(self, layers: int) -> int:
-        """Return the number of layers with experts: DeepSeek's begin with dense ones, Qwen's have every n-th sparse."""
+        """Return the number of layers with experts: DeepSeek starts with dense layers, in Qwen every n-th is sparse."""
         dense = self.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.number("decoder_sparse_step") or 1, self.number("first_k_dense_replace") or 0

@@ -1,7 +1,7 @@
-"""List the layers of a language model from its `config.json`, as serving engines run them for a prompt or a token.
+"""List the layers of a language model from its `config.json`, as serving engines run them.
 
-Projections of one input are one product. A token (`decode`) attends to all tokens before it; of a prompt (`prefill`),
-logits are computed for the last token only. Names are those of the workloads that ship.
+Projections of one input form one matmul. A token (`decode`) attends to all tokens before it. For a prompt (`prefill`),
+logits are computed only for the last token. Names are those of the shipped workloads.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 
 PHASES = ("decode", "prefill")
 DEFAULT_CONTEXT = 2048
-"""Tokens of the context that is answered if none is asked for."""
+"""Default number of tokens of the context."""
 MOST_CONTEXT = 1 << 24
 
 
@@ -25,16 +25,16 @@ class Family:
     """Properties of a model type that its config does not state."""
 
     gated: bool = True
-    """Whether a feed-forward network has a gate beside its first product."""
+    """Whether a feed-forward network has a gate beside its first matmul."""
     norm: str = "rmsnorm"
     norms: int = 2
-    """Normalizations of whole tokens in a layer."""
+    """Number of normalizations of whole tokens per layer."""
     head_norms: bool = False
     """Whether queries and keys of each head are normalized."""
     tied: bool = False
-    """Whether the output projection is the token embedding, if the config does not say."""
+    """Whether the output projection is the token embedding, if the config does not state it."""
     missing: str = ""
-    """Parts of the model that the list of layers leaves out."""
+    """Parts of the model that the list of layers lacks."""
 
 
 _BIASES = "biases of the linear layers"
@@ -56,23 +56,24 @@ FAMILIES = {
     **dict.fromkeys(("cohere", "cohere2"), Family(norm="layernorm", norms=1, tied=True)),
     "gpt_oss": Family(missing="biases and sinks of attention"),
 }
-"""By `model_type`. Facts about architectures, as their reference implementations in `transformers` have them."""
+"""Architectures by `model_type`, according to their reference implementations in `transformers`."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _QUANTIZED = {"int8_w8a8": "i8", "int8_w8a16": "w8a16", "int4_w4a16": "w4a16"}
 
 
 def model_workload(place: str, context: int | None = None, phase: str = PHASES[0], text: str | None = None) -> Workload:
-    """Return the layers of the model at a folder or a `config.json`, for one sequence.
+    """Return the layers of the model in a folder or `config.json`, for one sequence.
 
     Args:
         place: the folder or file.
-        context: tokens that a token attends to, itself included, or tokens of the prompt; `DEFAULT_CONTEXT` if None.
+        context: number of tokens that a token attends to, including itself, or tokens of the prompt; None for
+            `DEFAULT_CONTEXT`.
         phase: one of `PHASES`.
-        text: the content of the file, if it is read already.
+        text: content of the file, if it was read before.
 
     Raises:
-        UsageError: the config lacks a field, the architecture is unknown, or the context is longer than the model's.
+        UsageError: the config lacks a field, the architecture is unknown, or the context exceeds the model's.
     """
     model = read_decoder(place, text)
     if model.kind not in FAMILIES:
@@ -88,7 +89,7 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
 
 
 class _Layers:
-    """The layers of one model in one phase."""
+    """Layers of one model in one phase."""
 
     def __init__(self, model: Decoder, context: int, phase: str) -> None:
         self.model, self.context, self.decode = model, context, phase == "decode"
@@ -128,7 +129,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the entry of a linear layer; `split` is the side that tensor parallelism divides, `out` or `in`."""
+        """Return the entry of a linear layer; tensor parallelism divides the side `split`, `out` or `in`."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -138,7 +139,7 @@ class _Layers:
         return entry | {"op": "matvec", "m": out, "n": rows, "k": into, "split": sides[split]}
 
     def quantized(self) -> str | None:
-        """Return the data type of quantized layers; None if they have that of the activations."""
+        """Return the data type of quantized layers; None for the activations' type."""
         quantization = self.model.quantization
         if quantization.kind == "fp8_w8a8":
             return "f8block" if quantization.block == (128, 128) else "f8e4m3"
@@ -181,7 +182,7 @@ class _Layers:
         return entry | {"queries": self.context, "causal": 1} | windowed
 
     def latent_attention(self) -> Iterator[dict[str, Any]]:
-        """Yield the layers of multi-head latent attention; for tokens, keys and values stay compressed."""
+        """Yield the layers of multi-head latent attention; in `decode`, keys and values stay compressed."""
         model, sizes = self.model, self.model.latent
         assert sizes is not None
         count, heads = model.layers, model.heads
@@ -195,7 +196,7 @@ class _Layers:
         yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
         if self.decode:
             absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
-            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # weights of batched products
+            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # weights of batched matmuls
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}
             self.left_out.append(

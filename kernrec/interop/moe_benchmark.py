@@ -1,10 +1,10 @@
-"""The output of vLLM's and SGLang's benchmark of a layer of experts (`benchmark_moe.py`, `tuning_fused_moe_triton.py`).
+"""Read the output of vLLM's and SGLang's benchmark of expert layers (`benchmark_moe.py`, `tuning_fused_moe_triton.py`).
 
     Batch size: 16, config: {'BLOCK_SIZE_M': 16, 'BLOCK_SIZE_N': 64, 'BLOCK_SIZE_K': 128, 'GROUP_SIZE_M': 1}
     Kernel time: 57.11 us
 
-A batch is a number of tokens; the other dimensions and the card are not in it. Times are means of whole layers, both
-products and the activation between them. With `--tune` both write configs and no times (moe_configs.py).
+A batch is a number of tokens. The other dimensions and the GPU are missing. Times are means of whole layers, with both
+matmuls and the activation between them. With `--tune`, both tools write configs without times (moe_configs.py).
 """
 
 import re
@@ -23,12 +23,12 @@ _TIME = re.compile(r"\bKernel time: (\d{1,12}(?:\.\d{1,12})?) us\b")
 
 
 def read_moe_benchmark(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """A result for each batch size; errors as of `read_results.Format`."""
+    """Return a result for each batch size; errors are those of `read_results.Format`."""
     return ForeignResults(TOOL, None, KERNEL, as_runs(numbered(_timed(file.text), _result, "batch")))
 
 
 def _timed(text: str) -> Iterator[tuple[str, str, str | None]]:
-    """(tokens, config, microseconds or None) of each batch; the time is before the next batch."""
+    """Yield tokens, config, and microseconds or None for each batch; the time precedes the next batch."""
     batches = list(TIMED_BATCH.finditer(text))
     for match, after in zip(batches, [*batches[1:], None], strict=True):
         time = _TIME.search(text, match.end(), after.start() if after else len(text))

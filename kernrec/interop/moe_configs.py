@@ -1,10 +1,11 @@
-"""Tuned configs of the expert products of vLLM and SGLang: a JSON file for each layer and card.
+"""Read and write tuned configs of expert matmuls of vLLM and SGLang: a JSON file for each layer and GPU.
 
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
 
-The members are numbers of tokens, of which the nearest answers; vLLM may add `triton_version`. The file has no version
-and states no times: it says which config was best. A file with other members is refused. SGLang's files of the second
-product end in `_down` and may say that the weights are read by TMA.
+Members are numbers of tokens; the engine uses the nearest. vLLM may add `triton_version`. The file has no version and
+no
+times: it states which config was best. A file with other members is rejected. SGLang's files for the second matmul end
+in `_down` and may state that weights are read by TMA.
 """
 
 import json
@@ -26,13 +27,13 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""The members of a config, with the names that tunables of a kernel may have for each."""
+"""Members of a config, with possible names of the kernel's tunables for each."""
 
 _SPLIT = "SPLIT_K"
-"""Of later releases of vLLM; only 1 is a product as the tiles say it."""
+"""Member in later releases of vLLM; only 1 is an ordinary matmul."""
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
-"""Further members of some files, with what stands if they are absent: blocks of a cluster, weights by TMA, and operands
-in the other order. Truth values are read as 0 and 1."""
+"""Additional members of some files, with their defaults: blocks per cluster, weights by TMA, and swapped operands.
+Booleans are read as 0 and 1."""
 _MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
 _NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _MOST_TOKENS = 1 << 24
@@ -42,28 +43,28 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """Which file a config belongs to, and at which place."""
+    """File that a config belongs to, and its entry."""
 
     experts: int
     width: int
-    """Columns that the first product has for each half: the intermediate size, divided among tensor-parallel ranks."""
+    """Columns of each half of the first matmul: the intermediate size, divided among tensor-parallel ranks."""
     tokens: Expression
-    """A number, or an expression of the integer arguments of a call."""
+    """Number of tokens, or an expression of a call's integer arguments."""
     device: str
-    """Name given by the driver, as `torch.cuda.get_device_name()` tells."""
+    """Name of the GPU according to its driver, as from `torch.cuda.get_device_name()`."""
     dtype: str | None = None
-    """As the tools call a quantization, such as `fp8_w8a8`; None: not quantized."""
+    """Engine's name of the quantization, such as `fp8_w8a8`; None for none."""
     block: tuple[int, int] | None = None
     """Blocks of the weights' scales, (n, k)."""
     by_row: bool = False
-    """Whether each row of the weights has a scale: a part of SGLang's names."""
+    """Whether each row of the weights has a scale, which is part of SGLang's names."""
 
     @classmethod
     def parse(cls, text: str) -> "ExpertLayer":
-        """The layer that `e=8,n=14336,m=16,device=NVIDIA L40S,dtype=fp8_w8a8,block=128x128` describes.
+        """Return the layer that `e=8,n=14336,m=16,device=NVIDIA L40S,dtype=fp8_w8a8,block=128x128` describes.
 
         Raises:
-            UsageError: a member is missing, unknown or no such value.
+            UsageError: a member is missing or unknown, or has an invalid value.
         """
         members = ("e", "n", "m", "device", "dtype", "block")
         values: dict[str, str] = {}
@@ -90,7 +91,7 @@ class ExpertLayer:
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
-        """How many tokens a call with these integers is for; raises `UsageError` for what is no whole number."""
+        """Return the number of tokens of a call with these integers; raise `UsageError` if it is not an integer."""
         for name in self.tokens.names - call.keys():
             raise unknown("integer argument", name, call)
         value = self.tokens.evaluate(call)
@@ -101,10 +102,10 @@ class ExpertLayer:
         return value
 
     def file_name(self, tool: str) -> str:
-        """The name under which `vllm` or `sglang` looks for the file."""
+        """Return the name of the file that `vllm` or `sglang` looks for."""
         device = self.device.replace(" ", "_")
         if tool == "vllm" and "H200" in device.split("_"):
-            device = "NVIDIA_H200"  # vLLM has one name for all of them
+            device = "NVIDIA_H200"  # vLLM has one name for all variants
         dtype = f",dtype={self.dtype}" if self.dtype else ""
         block = f",block_shape={list(self.block)}" if self.block else ""
         block = block.replace(" ", "") if tool == "vllm" else block
@@ -113,10 +114,10 @@ class ExpertLayer:
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
-    """A config of a kernel as these files have it.
+    """Return a config of a kernel in the form of these files.
 
     Raises:
-        UsageError: the kernel has other tunables than an expert product of these tools.
+        UsageError: the kernel's tunables differ from those of an expert matmul of these tools.
     """
     values = {tunable.macro: config[tunable.name] for tunable in kernel.tunables}
     tiles = {}
@@ -132,10 +133,10 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
 
 
 def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], str | None]:
-    """(configs by number of tokens, the release of Triton that the file states) of a file.
+    """Return the configs of a file by number of tokens, and its release of Triton if stated.
 
     Raises:
-        UsageError: in one line that names `title`, for anything but such a file.
+        UsageError: the text is not such a file; the message is one line with `title`.
     """
     with reading(title, "a file of expert configs as vLLM and SGLang read it"):
         return _configs(whole_document(text, _LARGEST))
@@ -174,11 +175,11 @@ def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
 
 
 def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | None = None) -> str:
-    """The text of a file, by number of tokens.
+    """Return the text of a file.
 
     Args:
-        configs: by number of tokens.
-        version: the release of Triton, for a file of vLLM that states one.
+        configs: configs by number of tokens.
+        version: release of Triton, for a vLLM file that states one.
     """
     document: dict[str, Any] = {VERSION: version} if version else {}
     return json.dumps(document | {str(tokens): dict(configs[tokens]) for tokens in sorted(configs)}, indent=4) + "\n"

@@ -1,11 +1,11 @@
-"""Nsight Compute's CSV: `ncu --csv`, a row for each metric of a launch, or `--page raw`, a row for each launch.
+"""Read Nsight Compute's CSV: `ncu --csv`, a row per metric of a launch, or `--page raw`, a row per launch.
 
     "ID","Process ID","Process Name","Host Name","Kernel Name",...,"Block Size","Grid Size","Device",...,"Metric Value"
     "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
 
-Lines before the header are ignored, and those of the profiler (`==PROF==`). A launch states no tunables: the block is
-the config, and its grid and dynamic shared memory where they differ; with a spec, the config is the one that launches
-so (launch_match.py). Launches of a kernel in one way are runs of one config. Process and host are not read.
+Lines before the header and lines of the profiler (`==PROF==`) are ignored. A launch states no tunables. So the block is
+the config, with grid and dynamic shared memory if they differ. With a spec, the config is the one with this launch
+(launch_match.py). Equal launches of a kernel are runs of one config. Process and host are not read.
 """
 
 import re
@@ -53,11 +53,11 @@ _COUNT = {"": 1.0, "register/thread": 1.0}
 _SIZES = re.compile(r"\(?(\d{1,10}), *(\d{1,10}), *(\d{1,10})\)?")
 
 _Metrics = Mapping[str, tuple[str, str]]
-"""(value, unit) by name."""
+"""Value and unit by name of the metric."""
 
 
 def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """The launches of one kernel; errors as of `read_results.Format`."""
+    """Return the launches of one kernel; errors are those of `read_results.Format`."""
     header = NCU_HEADER.search(file.text)
     text = re.sub(r"^==.*$", "", file.text[header.start() if header else 0 :], flags=re.MULTILINE)
     columns, rows = csv_rows(text)
@@ -76,7 +76,7 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """(columns, metrics) of each launch of a file with a row for each metric."""
+    """Yield columns and metrics of each launch of a file with a row per metric."""
     launches: dict[tuple[str, str], tuple[Mapping[str, str], dict[str, tuple[str, str]]]] = {}
     for row in rows:
         _, metrics = launches.setdefault((row["ID"], row["Process ID"]), (row, {}))
@@ -85,7 +85,7 @@ def _by_launch(rows: Iterable[Mapping[str, str]]) -> Iterator[tuple[Mapping[str,
 
 
 def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], _Metrics]]:
-    """The same of a file with a row for each launch; the first has the units."""
+    """Yield columns and metrics of each launch of a file with a row per launch; the first row contains the units."""
     units = next(rows, {})
     if units.get("ID"):
         raise ValueError("the line after its header has no units of the metrics; export it with --page raw")
@@ -94,7 +94,7 @@ def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tup
 
 
 def _name(row: Mapping[str, str]) -> str:
-    """The name of a function, without its type, template arguments and parameters."""
+    """Return the name of a function without type, template arguments and parameters."""
     name = re.split(r"[<(]", row["Kernel Name"].removeprefix("void "), maxsplit=1)[0].strip()
     return text_of(name or row["Kernel Name"], "Kernel Name")
 
@@ -128,7 +128,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """The first of the metrics that is there, in SI units."""
+    """Return the first existing metric in SI units."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -142,7 +142,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """The results with configs: the block, and where blocks are the same the grid and shared memory that differ."""
+    """Yield the results with configs: the block, and differing grid and shared memory if blocks are equal."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

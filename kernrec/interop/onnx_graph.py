@@ -1,7 +1,6 @@
-"""An ONNX file as a graph of shapes: what each value is, what is constant, and which dimensions are not fixed.
+"""Read an ONNX file as a graph of shapes, with constants and open dimensions.
 
-Weights are not needed: they are dropped before shapes are inferred, except for small ones, which may be shapes.
-External data is never read.
+Weights are dropped before shape inference, except for small ones, which may be shapes. External data is never read.
 """
 
 from collections import Counter, defaultdict
@@ -15,32 +14,32 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.optional import import_optional
 
 MOST_BYTES = 2 << 30
-"""Largest file; a larger model keeps its weights in files of their own."""
+"""Maximum bytes of a file; a larger model keeps its weights in separate files."""
 _SMALL = 1024
-"""Elements of a constant that may be a shape and is kept."""
+"""Maximum elements of a constant that is kept, because it may be a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
-"""ONNX element types of the ops' dtypes; all others are not computed in."""
+"""Data types of the ops by ONNX element type; the ops do not compute in others."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor of a graph."""
+    """Tensor of a graph."""
 
     shape: tuple[int, ...] | None
-    """None where it is not known."""
+    """Shape; None if unknown."""
     dtype: str | None
-    """None for integers, truth values and what the ops do not compute in."""
+    """Data type; None for integers, booleans and types that the ops do not compute in."""
     constant: bool = False
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of a graph."""
+    """Operation of a graph."""
 
     name: str
     kind: str
-    """ONNX operator type, with its domain where it is not a known one."""
+    """ONNX operator type, with its domain if the domain is unknown."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
@@ -49,46 +48,46 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """The nodes of a model in order, and its values by name."""
+    """Nodes of a model in order, and its values by name."""
 
     nodes: tuple[Node, ...]
     values: Mapping[str, Value]
     outputs: tuple[str, ...]
     readers: Mapping[str, tuple[int, ...]]
-    """By value, the positions of the nodes that read it."""
+    """Indices of the nodes that read each value."""
     writers: Mapping[str, int]
-    """By value, the position of the node that makes it."""
+    """Index of the node that writes each value."""
 
     def value(self, node: Node, position: int) -> Value:
-        """An input of a node; a value without a shape where it has no such input."""
+        """Return an input of a node; a value without a shape if there is none."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
     def result(self, node: Node) -> Value:
-        """The first output of a node."""
+        """Return the first output of a node."""
         return self.values.get(node.outputs[0] if node.outputs else "", Value(None, None))
 
     def writer(self, node: Node, position: int) -> Node | None:
-        """The node that makes an input of a node; None for what no node makes."""
+        """Return the node that writes an input of a node; None if no node does."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """The node that alone reads the first output of a node; None where there are more, or it is a result."""
+        """Return the only node that reads a node's first output; None if there are several, or if it is a result."""
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
 
 
 def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
-    """The graph of a model.
+    """Return the graph of a model.
 
     Args:
         path: the file.
-        fixed: values of dimensions that the model leaves open, by their names.
+        fixed: values of dimensions that the model leaves open, by name.
 
     Raises:
-        UsageError: the file is not an ONNX model, or a dimension is open; the message says which to fix.
+        UsageError: the file is not an ONNX model, or a dimension is open, which the message names.
         KernrecError: the package `onnx` is not installed.
     """
     onnx = import_optional("onnx", "an .onnx workload", "onnx")
@@ -96,7 +95,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # protobuf has its own errors, and they say nothing that helps
+    except Exception:  # protobuf's own errors do not help users
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -108,14 +107,14 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
                 tensor.ClearField(values)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:  # of C++, of several kinds
+    except Exception as error:  # C++ errors of several kinds
         reason = str(error).strip().splitlines() or ["no reason given"]
         raise UsageError(f"{path}: shapes cannot be inferred: {short(reason[0])}") from None
     return _graph(onnx, inferred)
 
 
 def _fix(path: Path, graph: Any, fixed: Mapping[str, int]) -> None:
-    """Gives the open dimensions of the inputs their values. Raises `UsageError` for those that have none."""
+    """Set the open dimensions of the inputs; raise `UsageError` for those without a value."""
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     still: dict[str, str] = {}
@@ -156,7 +155,7 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         made = _node(onnx, node)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
-            # What is computed of constants alone is computed once, when the model is loaded.
+            # Results of constants are computed once, when the model is loaded.
             for name in made.outputs:
                 before = values.get(name, Value(None, None))
                 values[name] = Value(before.shape, before.dtype, True)
@@ -190,5 +189,5 @@ def _count(dims: Any) -> int:
 
 
 def tally(kinds: Counter[str]) -> list[str]:
-    """How often each kind occurs, the most frequent first."""
+    """Return the count of each kind, most frequent first."""
     return [f"{count} of {kind}" for kind, count in kinds.most_common()]

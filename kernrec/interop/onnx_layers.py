@@ -1,8 +1,8 @@
-"""The layers of an ONNX graph: its nodes as problems of the ops, and the nodes that are left.
+"""Convert the nodes of an ONNX graph to problems of the ops, and list the others.
 
-A bias or an activation that alone reads a matrix product is its epilogue. Batch normalization, a bias and an activation
-behind a convolution are taken as fused into it, and listed. Nodes that only rename or reshape a tensor, or compute
-shapes, take no time. Everything else that no op computes is listed in `Workload.unknown`.
+A bias or an activation that is the only reader of a matmul becomes its epilogue. Batch normalization, a bias and an
+activation after a convolution count as fused into it, and are listed. Nodes that only rename or reshape a tensor, or
+compute shapes, take no time. All other nodes without an op are listed in `Workload.unknown`.
 """
 
 from collections import Counter
@@ -20,26 +20,26 @@ FREE = {
     "Cast", "Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Range", "Reshape", "Shape", "Size",
     "Squeeze", "Unsqueeze",
 }  # fmt: skip
-"""Kinds that rename, reshape or describe tensors."""
+"""Node types that rename, reshape or describe tensors."""
 _ACTIVATIONS = {"Relu": 1, "Gelu": 2, "FastGelu": 2}
 _BEHIND_CONVOLUTIONS = {
     "BatchNormalization", "Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSwish", "HardSigmoid", "Mish",
 }  # fmt: skip
 FEW_ROWS = 16
-"""Rows up to which a product with weights is a matvec."""
+"""Maximum rows of a matmul with weights that counts as a matvec."""
 
 _Read = Callable[[Graph, Node], Problem | None]
 
 
 def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """The workload of a model; equal problems are one layer, under the name of the first.
+    """Return the workload of a model; equal problems form one layer with the name of the first.
 
     Args:
         path: the file.
         fixed: values of dimensions that the model leaves open, by name.
 
     Raises:
-        UsageError: the file cannot be used; the message says why.
+        UsageError: the file cannot be used; the message gives the reason.
         KernrecError: the package `onnx` is not installed.
     """
     graph = load_graph(path, fixed)
@@ -56,7 +56,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
             continue
         try:
             problem = _problem(graph, node, absorbed)
-        except UsageError:  # a size or combination that the op does not have
+        except UsageError:  # a size or combination that the op does not support
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1
@@ -71,7 +71,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _works(graph: Graph, node: Node) -> bool:
-    """Whether a node takes time: it is not free, its result is not constant, and not an integer or a truth value."""
+    """Return whether a node takes time: its result is neither free, constant, integer nor boolean."""
     result = graph.result(node)
     if node.kind in FREE or result.constant:
         return False
@@ -95,7 +95,7 @@ def _problem(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
-    """A MatMul or Gemm; the nodes of its epilogue are added to `absorbed`."""
+    """Return the problem of a MatMul or Gemm, and add the nodes of its epilogue to `absorbed`."""
     a, b, result = graph.value(node, 0), graph.value(node, 1), graph.result(node)
     if a.shape is None or b.shape is None or min(len(a.shape), len(b.shape)) < 2:
         return None
@@ -107,7 +107,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
         m, k = k, m
     shared = len(b.shape) == 2 or prod(b.shape[:-2]) == 1
     if not shared and tuple(stack) != tuple(b.shape[:-2]):
-        return None  # one of them is repeated
+        return None  # one of them is broadcast
     batch = 1 if shared else prod(stack)
     m = m * prod(stack) if shared else m
     dtype = a.dtype or b.dtype or result.dtype
@@ -129,7 +129,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _stored_transposed(graph: Graph, node: Node) -> bool:
-    """Whether b comes from a transposition of constant weights: then it is stored as (n, k)."""
+    """Return whether b is a transposition of constant weights, which are then stored as (n, k)."""
     before = graph.writer(node, 1)
     if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
         return False
@@ -137,7 +137,7 @@ def _stored_transposed(graph: Graph, node: Node) -> bool:
 
 
 def _is_bias(graph: Graph, node: Node, columns: int) -> bool:
-    """Whether an Add adds a constant to each column."""
+    """Return whether an Add adds a constant to each column."""
     return any(
         value.constant and value.shape is not None and prod(value.shape) == columns == (*value.shape, 1)[-2]
         for value in (graph.value(node, 0), graph.value(node, 1))
@@ -161,13 +161,13 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
 
 
 def _same(values: Any) -> int | None:
-    """The value that all have; None where they differ."""
+    """Return the common value of all; None if they differ."""
     distinct = {int(value) for value in values}
     return distinct.pop() if len(distinct) == 1 else None
 
 
 def _rows(op: str) -> _Read:
-    """A reader of what runs along the last axis."""
+    """Return a reader for ops along the last axis."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -182,7 +182,7 @@ def _rows(op: str) -> _Read:
 
 
 def _reduction(graph: Graph, node: Node) -> Problem | None:
-    """A sum or mean along the last axes: one that leaves the first ones as they are."""
+    """Return a sum or mean along the last axes, if it keeps the first axes."""
     x, y = graph.value(node, 0), graph.result(node)
     if not x.shape or y.shape is None:
         return None
@@ -194,7 +194,7 @@ def _reduction(graph: Graph, node: Node) -> Problem | None:
 
 
 def _pairwise(graph: Graph, node: Node) -> Problem | None:
-    """Two tensors of one shape, combined element by element: the bytes of an elementwise problem."""
+    """Return the elementwise problem for two tensors of equal shape."""
     x, y = graph.value(node, 0), graph.value(node, 1)
     if x.shape is None or x.shape != y.shape or x.constant or y.constant:
         return None
@@ -202,7 +202,7 @@ def _pairwise(graph: Graph, node: Node) -> Problem | None:
 
 
 def _transposition(graph: Graph, node: Node) -> Problem | None:
-    """A permutation that exchanges two groups of neighboring axes, the rest being of one element."""
+    """Return a permutation that swaps two groups of adjacent axes; axes of size 1 are ignored."""
     x = graph.value(node, 0)
     if x.shape is None:
         return None
@@ -216,7 +216,7 @@ def _transposition(graph: Graph, node: Node) -> Problem | None:
 
 
 def _attention(graph: Graph, node: Node) -> Problem | None:
-    """The operator Attention of opset 23: (batch, heads, tokens, head_dim), or (batch, tokens, hidden) with heads."""
+    """Return the problem of opset 23's Attention: (batch, heads, tokens, head_dim), or (batch, tokens, hidden)."""
     q, k = graph.value(node, 0), graph.value(node, 1)
     if q.shape is None or k.shape is None or len(q.shape) != len(k.shape):
         return None

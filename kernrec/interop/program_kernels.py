@@ -1,4 +1,4 @@
-"""The kernels of a CUDA program: templates by the instances that the program names or launches."""
+"""List the kernels of a CUDA program, with template instances that the program names or launches."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from kernrec.util.human import counted
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return what `--entry` takes for each kernel of a program: its name, or each instance of a template.
+    """Return the values of `--entry` for the kernels of a program: a name, or each instance of a template.
 
     A template without an instance has its own name. Kernels that the program never launches come last.
     """
@@ -20,7 +20,7 @@ def kernel_names(text: str) -> list[str]:
 
 
 def _instances(text: str, template: Signature) -> list[str]:
-    """Return the instances of a template that a program names or launches; its own name if there is none."""
+    """Return the instances of a template that a program names or launches; its own name if there are none."""
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
     return sorted({*explicit, *launched}) or [template.name]
@@ -31,7 +31,7 @@ def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature
 
     Args:
         text: The program.
-        source: Its file, for messages.
+        source: File of the program, for messages.
         entry: The kernel, or an instance such as `scale<float, 4>`; None for the only one.
 
     Raises:

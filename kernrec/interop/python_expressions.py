@@ -1,8 +1,8 @@
-"""Expressions in Python's notation, as Kernel Tuner and KTT take them, translated to the notation of kernel.toml.
+"""Translate expressions in Python notation, as in Kernel Tuner and KTT, to the notation of kernel.toml.
 
-The text is parsed, never executed: a closed set of nodes is rewritten into the grammar of `kernrec.kernel.expression`,
-and lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, sums of these) are evaluated
-here. Supported beyond that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning parameter (over its values),
+The text is parsed, never executed. A closed set of nodes is rewritten into the grammar of `kernrec.kernel.expression`.
+Lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, sums of these) are evaluated here.
+These forms extend that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning parameter (over its values),
 `x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
 """
 
@@ -24,14 +24,14 @@ def _tree(what: str, text: str) -> ast.expr:
         raise UsageError(f"{what}: expected an expression of at most {_MOST_LENGTH} characters")
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        with warnings.catch_warnings(action="ignore"):  # of text such as `1or 2`
+        with warnings.catch_warnings(action="ignore"):  # for text such as `1or 2`
             return ast.parse(python, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{what}: {text!r:.80} is not an expression") from None
 
 
 class Translator:
-    """Translates expressions."""
+    """Translator of expressions."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Translator:
         dimensions: int,
         noun: str = "tuning parameter",
     ) -> None:
-        """Make a translator.
+        """Create a translator.
 
         Args:
-            names: name in kernel.toml of each parameter.
+            names: name of each parameter in kernel.toml.
             values: values of each parameter, by its original name.
-            dimensions: of the problem size.
-            noun: of what a name stands for, in messages.
+            dimensions: number of dimensions of the problem size.
+            noun: description of a name in messages.
         """
         self.noun = noun
         self.names = names
@@ -54,7 +54,7 @@ class Translator:
         self.dimensions = dimensions
 
     def expression(self, what: str, text: str) -> str:
-        """The expression in the grammar of kernel.toml; raises `UsageError` that begins with `what`."""
+        """Return the expression in the grammar of kernel.toml; raise a `UsageError` that starts with `what`."""
         try:
             return ast.unparse(self._node(_tree(what, text)))
         except _RefusedError as refused:
@@ -128,7 +128,7 @@ class Translator:
 
 
 class _RefusedError(Exception):
-    """A part of an expression that cannot be translated."""
+    """A part of an expression cannot be translated."""
 
 
 def _called(function: ast.expr) -> str:
@@ -140,7 +140,7 @@ def _called(function: ast.expr) -> str:
 
 
 def read_values(what: str, stated: object) -> list[Any]:
-    """The values of a parameter from a JSON list or the text of a list; raises `UsageError` that begins with `what`."""
+    """Return the values of a parameter from a JSON list or list text; raise a `UsageError` that starts with `what`."""
     if isinstance(stated, list):
         return stated
     if not isinstance(stated, str):

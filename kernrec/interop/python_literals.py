@@ -1,6 +1,6 @@
-"""Configs that tools of Python print: `Config(block_sizes=[64, 32], num_warps=4)` and `{'BLOCK_SIZE_M': 16}`, as data.
+"""Parse configs that Python tools print: `Config(block_sizes=[64, 32], num_warps=4)` and `{'BLOCK_SIZE_M': 16}`.
 
-Nothing is evaluated: only literals are taken. Lists become tunables with numbers, `block_sizes_0` and `block_sizes_1`.
+Nothing is evaluated: only literals are accepted. Lists become numbered tunables, `block_sizes_0` and `block_sizes_1`.
 """
 
 import ast
@@ -10,11 +10,11 @@ from typing import Any
 from kernrec.interop.results import Scalar, config_of
 
 _LONGEST = 20_000
-"""Characters; a config of Helion has some hundred."""
+"""Maximum characters; a config of Helion has some hundred."""
 
 
 def printed_config(text: str) -> dict[str, Scalar]:
-    """The config that a text is, a call with keywords or a dictionary; raises `ValueError` for any other text."""
+    """Return the config of a call with keywords or a dictionary; raise `ValueError` for any other text."""
     if len(text) > _LONGEST:
         raise ValueError(f"a config has {len(text)} characters; at most {_LONGEST} are accepted")
     try:
@@ -33,7 +33,7 @@ def printed_config(text: str) -> dict[str, Scalar]:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The scalars in a value, each with the names and numbers on the way to it."""
+    """Yield the scalars in a value, each with its path of names and numbers."""
     items: Mapping[Any, Any] | None = None
     if isinstance(value, dict):
         items = value

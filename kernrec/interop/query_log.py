@@ -1,4 +1,4 @@
-"""A log of the recommender's queries: JSON lines, which are read as a workload (`workload_files`)."""
+"""Log the recommender's queries as JSON lines, which can be read as a workload (`workload_files`)."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from kernrec.op import Problem
 
 
 def append_query(path: Path, problem: Problem) -> None:
-    """Add a line to a log, which is made if there is none. Raises `UsageError` where it cannot be written."""
+    """Append a line to a log, created if necessary; raise `UsageError` if it cannot be written."""
     line = {"op": problem.op, "shape": problem.dim, "dtype": problem.dtype, "layout": problem.layout}
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,6 +1,6 @@
-"""The child that reads a stranger's ONNX model, with limits: started by `workload_files`, prints its answer.
+"""Read an untrusted ONNX model in a limited child process of `workload_files`, and print the answer.
 
-A model that makes the parser or the inference of shapes crash, hang or take all memory costs this process alone.
+A model that makes the parser or shape inference crash, hang or exhaust memory affects only this process.
 """
 
 import json
@@ -16,7 +16,7 @@ from kernrec.util.process import end_with_parent
 
 
 def main() -> int:
-    """Do what the request on standard input says; the exit status."""
+    """Perform the request on standard input, and return the exit status."""
     request = json.loads(sys.stdin.read())
     limits = Limits(**request["limits"])
     limits.apply()
@@ -26,7 +26,8 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """The answer to a request, written to `workload.json` in its folder, or the line with which its file is refused."""
+    """Return the answer to a request, with `workload.json` written to its folder, or the reason for rejecting its
+    file."""
     try:
         workload = read_onnx(Path(request["path"]), request["fixed"])
     except KernrecError as error:

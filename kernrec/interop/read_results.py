@@ -1,7 +1,7 @@
-"""The formats of other tools' files, in one table, and reading any file of results.
+"""Table of other tools' file formats, and a reader for any file of results.
 
-A file is of the first format whose beginning, line or JSON member it has. Formats that state configs without times are
-in the table too: `configs` in the call of a Triton function ranks them (config_list.py).
+A file has the first format whose prefix, line or JSON member it contains. The table also has formats with configs but
+without times: `configs` in the call of a Triton function ranks them (config_list.py).
 """
 
 import re
@@ -29,21 +29,22 @@ NOT_READ = "which kernrec does not read; a table of its times would do (examples
 
 @dataclass(frozen=True)
 class Format:
-    """A format that another tool writes."""
+    """File format of another tool."""
 
     title: str
-    """With an article."""
+    """Title with an article."""
     member: str | None = None
-    """Of a JSON object, by which it is known."""
+    """Member of a JSON object that identifies the format."""
     pattern: re.Pattern[str] | None = None
-    """That is in the text, by which it is known."""
+    """Regular expression that identifies the format."""
     endings: tuple[str, ...] = ()
-    """Of the file's name, by which it is known."""
+    """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Its reader; None if there is none. Raises `ValueError`, `UsageError` or `CutShort`, which need not name it."""
+    """Reader of results; None if there is none. It raises `ValueError`, `UsageError` or `CutShort`, with or without the
+    file name."""
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """The reader of its configs alone; None where nothing ranks them. Errors as of `results`, or `UsageError` that
-    names the file."""
+    """Reader of configs only; None if nothing ranks them. It raises the errors of `results`, or a `UsageError` with the
+    file name."""
 
 
 def _lookup_configs(file: TextFile) -> list[dict[str, int]]:
@@ -56,7 +57,7 @@ def _expert_configs(file: TextFile) -> list[dict[str, int]]:
 
 KERNEL_TUNER = Format("a cache of Kernel Tuner", member="cache", results=read_cache)
 CUT_CACHE = re.compile(r'"cache"\s*:\s*\{')
-"""In a cache of Kernel Tuner whose tuner runs or was killed."""
+"""Pattern of a Kernel Tuner cache whose tuner is running or was killed."""
 
 FORMATS = (
     Format("Nsight Compute's CSV", pattern=NCU_HEADER, results=read_ncu),
@@ -84,7 +85,7 @@ FORMATS = (
 
 
 def format_of(file: TextFile) -> Format:
-    """The format of a file; raises `UsageError` in one line that names it for one of none of them."""
+    """Return the format of a file; raise a one-line `UsageError` with its name for an unknown format."""
     for each in FORMATS:
         if file.path.name.endswith(each.endings or ("\0",)) or (each.pattern and each.pattern.search(file.text)):
             return each
@@ -105,14 +106,14 @@ def format_of(file: TextFile) -> Format:
 
 
 def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResults:
-    """The results in a file of any format of the table, which may be compressed by gzip, or in a Parquet file.
+    """Return the results in a file of any format, optionally compressed by gzip, or in a Parquet file.
 
     Args:
-        path: of the file.
-        options: how it is read; None: nothing is known of it, and no table can be read.
+        path: path of the file.
+        options: facts about the file; None for unknown, which excludes tables.
 
     Raises:
-        UsageError: in one line that names the file, for any other file and for errors in it.
+        UsageError: the format is unknown, or the file has errors; the message is one line with its name.
     """
     options = options or ReadOptions()
     try:

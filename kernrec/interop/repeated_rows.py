@@ -1,4 +1,4 @@
-"""Rows of a recording that are of one config once columns are left out: of one kernel measured again, or of several."""
+"""Merge rows of a recording with the same config, either repeated measurements or rows of several kernels."""
 
 import statistics
 from collections import defaultdict
@@ -16,13 +16,13 @@ _CHOICES: dict[str, Callable[[Sequence[float]], float]] = {
     "slowest": max,
 }
 REPEATS = tuple(_CHOICES)
-"""Which of several times of a config can count; the lower one of two in the middle."""
+"""Ways to select one of a config's several times; the median is the lower one of two in the middle."""
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
-    """The results of files that state no moments: those of one config are one, with the median and all times.
+    """Return one result per config, with the median and all times, for files without timestamps.
 
-    A config that ran once has not failed.
+    A config that ran once did not fail.
     """
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
@@ -39,17 +39,17 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
 def without_repeats(
     results: Sequence[ForeignResult], ignored: Sequence[str], repeats: str | None
 ) -> tuple[list[ForeignResult], str | None]:
-    """(one result for each config, in the order of the file; a note on those that were left out, if any were).
+    """Return one result per config in file order, and a note on dropped results, if any.
 
-    Results at different power limits or clocks stay apart. A config that ran once has not failed.
+    Results at different power limits or clocks stay separate. A config that ran once did not fail.
 
     Args:
-        results: of one kernel, on one problem and GPU.
-        ignored: names that were left out of the configs; none: rows of a config are of one kernel, and all stay.
-        repeats: one of `REPEATS`; None where nobody said.
+        results: results of one kernel, on one problem and GPU.
+        ignored: names removed from the configs; if empty, equal configs are repeated measurements and all stay.
+        repeats: one of `REPEATS`; None if the user selected none.
 
     Raises:
-        UsageError: configs have several times and nobody said which counts.
+        UsageError: configs have several times and the user selected none.
     """
     if repeats is not None and repeats not in _CHOICES:
         raise unknown("value of --repeats", repeats, REPEATS)

@@ -1,8 +1,8 @@
-"""Results of another tuner in SI units, and the measurements that they become.
+"""Results of another tuner in SI units, and their conversion to measurements.
 
-A measurement states its origin: protocol 0, so that anything measured by kernrec's own protocol takes precedence; the
-tool in `measured_by`; and a session of its own, named after the first result of the file, so that importing a file
-again, or a whole file after a part of it, adds nothing twice.
+A measurement states its origin. It has protocol 0, so that kernrec's own measurements take precedence, and names the
+tool in `measured_by`. It also has its own session, named after the first result of the file. So importing a file again,
+or a whole file after a part of it, adds nothing twice.
 """
 
 import re
@@ -33,23 +33,23 @@ from kernrec.util.human import human
 from kernrec.util.normal import DEVIATIONS
 
 EXTERNAL = "external:"
-"""Begins the `kernel_hash` of a kernel whose source is not known."""
+"""Prefix of the `kernel_hash` of a kernel without known source."""
 
 UNKNOWN_TIME = datetime(1970, 1, 1)
-"""Time of a result that states none."""
+"""Time of a result without a timestamp."""
 
 MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-_LEAST_W, _MOST_W = 0.1, 5e3  # energy over time outside this range is not in joules, or not of one launch
+_LEAST_W, _MOST_W = 0.1, 5e3  # energy over time outside of this range is not in joules, or not of one launch
 
 Scalar = int | float | str | bool
 
 
 @dataclass(frozen=True)
 class StatedProblem:
-    """As much of a problem as a file, or its reader, says."""
+    """Part of a problem that a file or its reader states."""
 
     op: str | None = None
     dims: tuple[tuple[str, int], ...] = ()
@@ -58,23 +58,23 @@ class StatedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> "StatedProblem":
-        """All of a problem."""
+        """Return all parts of a problem."""
         return cls(problem.op, problem.dims, problem.dtype, problem.layout)
 
 
 @dataclass(frozen=True)
 class MappedColumn:
-    """A column of a table as `--map NAME=COLUMN*FACTOR` names it."""
+    """Column of a table in the form `--map NAME=COLUMN*FACTOR`."""
 
     name: str
-    """A tunable, or a quantity with its unit, such as `latency_s`."""
+    """Name of a tunable, or of a quantity with its unit, such as `latency_s`."""
     column: str
     factor: float | None = None
-    """Multiplies each value; None leaves values as they are."""
+    """Factor on each value; None to keep values as they are."""
 
     @classmethod
     def parse(cls, text: str) -> "MappedColumn":
-        """Read `latency_s=time (ms)*1e-3`, `block_x=bx` or `latency_s=us/1e6`.
+        """Parse `latency_s=time (ms)*1e-3`, `block_x=bx` or `latency_s=us/1e6`.
 
         Raises:
             UsageError: The text has another form.
@@ -93,37 +93,37 @@ class MappedColumn:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Facts about a file that decide how it is read."""
+    """Facts about a file that affect reading."""
 
     names: tuple[str, ...] = ()
-    """Of a table: columns that are part of the config, tunables and macros that the spec fixes; empty: unknown."""
+    """Columns of a table that belong to the config: tunables, and macros that the spec fixes; empty if unknown."""
     mapped: "tuple[MappedColumn, ...]" = ()
-    """Columns of a table under other names or in other units."""
+    """Columns of a table with other names or units."""
     ignored: tuple[str, ...] = ()
-    """Of a table: columns that say nothing of the config."""
+    """Columns of a table that do not belong to the config."""
     dims: tuple[str, ...] = ()
-    """Dimensions of the problem: parameters of these names are no tunables."""
+    """Dimensions of the problem; parameters with these names are not tunables."""
     kernels: tuple[str, ...] = ()
-    """Of a file with several kernels: names of the one that is read; empty: unknown."""
+    """Names of the kernel to read from a file with several; empty if unknown."""
     gpu: str | None = None
-    """Of a file with several devices: the one that is read."""
+    """Device to read from a file with several."""
 
 
 @dataclass(frozen=True)
 class ForeignResult:
-    """The result of another tuner for one config, in SI units."""
+    """Result of another tuner for one config, in SI units."""
 
     config: Mapping[str, Scalar]
     outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
-    """As the tool states it (Kernel Tuner: the mean of its runs); None for a failure."""
+    """Latency as the tool states it (Kernel Tuner: the mean of its runs); None for a failure."""
     samples_s: tuple[float, ...] = ()
-    """Run times, if the tool states them."""
+    """Run times in seconds, if the tool states them."""
     energy_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
-    """The field of the file that the energy came from."""
+    """Field of the file that the energy comes from."""
     measured_at: datetime = UNKNOWN_TIME
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
@@ -131,33 +131,33 @@ class ForeignResult:
     registers: int | None = None
     """Registers per thread of the code that ran, if the tool states them."""
     smem_bytes: int | None = None
-    """Shared memory per block, static and dynamic, if the tool states it."""
+    """Static and dynamic shared memory per block in bytes, if the tool states it."""
     problem: StatedProblem = StatedProblem()
-    """As far as the file says."""
+    """Problem, as far as the file states it."""
     kernel: str | None = None
-    """Of a file with results of several kernels."""
+    """Name of the kernel in a file with several."""
     sm_clock_hz: float | None = None
-    """While it ran, if the tool states it."""
+    """SM clock during the run in Hz, if the tool states it."""
     launch: tuple[tuple[int, ...], tuple[int, ...], float | None] | None = None
-    """(grid, block, bytes of dynamic shared memory) of a profiler that saw the launch and no tunables."""
+    """Grid, block, and bytes of dynamic shared memory, if a profiler recorded the launch but no tunables."""
 
 
 @dataclass(frozen=True)
 class ForeignResults:
-    """The content of a file of results."""
+    """Content of a file of results."""
 
     tool: str
     device: str | None
     """Name of the device; None if the file does not state it."""
     kernel: str | None
-    """None if the file does not state it."""
+    """Name of the kernel; None if the file does not state it."""
     results: list[ForeignResult] = field(repr=False)
     dropped: int = 0
-    """Incomplete entries at the end of a file that was cut short."""
+    """Number of incomplete entries at the end of a truncated file."""
     not_run: int = 0
-    """Configs that the file lists without a result."""
+    """Number of configs that the file lists without a result."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user."""
+    """Notes for the user."""
 
     @property
     def tunables(self) -> tuple[str, ...]:
@@ -166,28 +166,28 @@ class ForeignResults:
 
 
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
-    """The `kernel_hash` of a kernel whose source is not known, made of its name, its tunables' names and the tool.
+    """Return the `kernel_hash` of a kernel without known source, from its name, its tunables' names and the tool.
 
-    It begins with `EXTERNAL`; hashes of known sources are hexadecimal digits only, so the two cannot be confused.
+    It starts with `EXTERNAL`. Hashes of known sources contain only hexadecimal digits, so both are distinct.
     """
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
 
 @dataclass(frozen=True)
 class StoredAs:
-    """The names under which the results of a file are stored."""
+    """Names under which the results of a file are stored."""
 
     gpu: str
-    """Name of the card in the GPU catalog."""
+    """Name of the GPU in the GPU catalog."""
     kernel: str
     kernel_hash: str | None = None
-    """Hash of the kernel's source; None where the source is not known."""
+    """Hash of the kernel's source; None if the source is unknown."""
     recorder: str | None = None
-    """Who measured, besides the tool."""
+    """Source of the measurements other than the tool."""
 
 
 def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """The measurements of a file's results, which are on one problem and of one kernel."""
+    """Yield the measurements of a file's results, which belong to one problem and one kernel."""
     gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
@@ -224,7 +224,7 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
 
 
 def _latency_report(result: ForeignResult) -> LatencyReport:
-    """The stated latency, and the statistics of its samples."""
+    """Return the stated latency, and the statistics of its samples."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
         return LatencyReport()
@@ -252,7 +252,7 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
-    """A config whose values can be stored; raises `ValueError` for any other."""
+    """Return a config whose values can be stored; raise `ValueError` for any other."""
     if not tunables or len(tunables) > MOST_TUNABLES:
         raise ValueError(f"it has {len(tunables)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
@@ -265,19 +265,19 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def text_of(value: object, what: str) -> str:
-    """`value` as text that can be printed on one line; raises `ValueError` that begins with `what`."""
+    """Return `value` as printable one-line text; raise a `ValueError` that starts with `what`."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
         raise ValueError(f"{what} is {value!r:.40}; printable text of at most {MOST_CHARACTERS} characters is expected")
     return value
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """A name that a file may state; None if it does not. Kernel Tuner's is empty where it ran without a GPU."""
+    """Return a name that a file may state; None if it does not. Kernel Tuner's is empty without a GPU."""
     value = header.get(member)
     return None if value in (None, "") else text_of(value, member)
 
 
-# Kernel Tuner sets the card's limits as if they were tunables: https://kerneltuner.github.io, observers, NVMLObserver.
+# Kernel Tuner sets the GPU's limits like tunables: https://kerneltuner.github.io, observers, NVMLObserver.
 LIMITS = {
     "nvml_pwr_limit": "power_limit_w",
     "nvml_gr_clock": "locked_sm_clock_hz",
@@ -287,7 +287,7 @@ LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """(the config without the limits of the card, those limits as fields of a `ForeignResult`)."""
+    """Return the config without limits of the GPU, and these limits as fields of a `ForeignResult`."""
     limits = {}
     for name, column in LIMITS.items():
         if name in config:
@@ -301,7 +301,7 @@ _UTC = "%Y-%m-%d %H:%M:%S UTC"
 
 
 def time_of(value: object) -> datetime:
-    """A time stamp in UTC without a time zone; `UNKNOWN_TIME` for None."""
+    """Return a timestamp in UTC without a time zone; `UNKNOWN_TIME` for None."""
     if value is None:
         return UNKNOWN_TIME
     try:
@@ -314,7 +314,7 @@ def time_of(value: object) -> datetime:
 
 
 def latency_of(value: object, unit_s: float) -> float:
-    """The time of a launch in seconds; raises `ValueError` for an impossible one."""
+    """Return the time of a launch in seconds; raise `ValueError` if it is impossible."""
     seconds = finite(value, "time") * unit_s
     if not 0 < seconds < 1e6:
         raise ValueError(f"time is {seconds:g} s; more than 0 and less than 1e6 is expected")
@@ -322,26 +322,27 @@ def latency_of(value: object, unit_s: float) -> float:
 
 
 def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
-    """Run times in seconds."""
+    """Return run times in seconds."""
     if not isinstance(values, list) or len(values) > MOST_SAMPLES:
         raise ValueError(f"run times are not a list of at most {MOST_SAMPLES} numbers")
     return tuple(latency_of(value, unit_s) for value in values)
 
 
-# Fields with the energy of one launch in joules, best first, and with the power of the same sensor in watts.
+# Fields with the energy of one launch in joules, best first, and with the same sensor's power in watts.
 ENERGIES = (
     ("ps_energy", "ps_power"),  # PowerSensor, an external meter
-    ("powersensor2_energy", "powersensor2_power"),  # the same by way of PMT
+    ("powersensor2_energy", "powersensor2_power"),  # the same, read by PMT
     ("powersensor3_energy", "powersensor3_power"),
     ("nvml_energy", "nvml_power"),  # median of sampled power x time
-    ("nvidia_energy", "nvidia_power"),  # NVML by way of PMT
+    ("nvidia_energy", "nvidia_power"),  # NVML, read by PMT
     ("tegra_energy", "tegra_power"),
     ("energy", "power"),
 )
 
 
 def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s: float) -> dict[str, Any]:
-    """The energy fields of a `ForeignResult` from named joules and watts; empty if implausible for one launch."""
+    """Return the energy fields of a `ForeignResult` from named joules and watts; empty if implausible for one
+    launch."""
     for energy_name, power_name in ENERGIES:
         energy, power, method = joules.get(energy_name), watts.get(power_name), energy_name
         if energy is None and power is not None:
@@ -356,13 +357,13 @@ def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s
     return {}
 
 
-# Names under which tools state what the compiler allocated.
+# Names that tools use for registers and shared memory of the compiled code.
 REGISTERS = ("registers", "num_regs", "registers_per_thread")
 SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """The resources of a result's code, as fields of a `ForeignResult`; raises `ValueError` for impossible numbers."""
+    """Return the resources of a result's code as fields of a `ForeignResult`; raise `ValueError` if impossible."""
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
         for name in names:
@@ -376,15 +377,15 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
-    """The kernel of a file that is read, among several.
+    """Return the kernel to read from a file with several.
 
     Args:
-        names: of the kernels in the file.
-        options: with the names that it may have.
-        title: of a kernel in this format, such as "benchmark".
+        names: names of the kernels in the file.
+        options: options with the possible names.
+        title: noun for a kernel in this format, such as "benchmark".
 
     Raises:
-        UsageError: none of the names is in the file, or it has several and nobody said which.
+        UsageError: the file has none of the names, or several and the user selected none.
     """
     there = list(dict.fromkeys(names))
     folded = {name.casefold() for name in options.kernels}

@@ -1,8 +1,8 @@
-"""Whether recorded rows are of a kernel's source: registers and shared memory, where a recording states them.
+"""Check whether recorded rows belong to a kernel's source, by the stated registers and shared memory.
 
-Some of the recorded configs are compiled for the recorded GPU. Shared memory does not depend on the compiler and has to
-agree; registers differ between compilers, in a few configs by much, so their median difference decides. On a recording
-of the benchmark convolution they were equal in 4 of 7 configs, and 3 %, 200 % and 290 % off in the others.
+Some of the recorded configs are compiled for the recorded GPU. Shared memory does not depend on the compiler and must
+agree. Registers differ between compilers, in a few configs by much, so their median difference decides. On a recording
+of the benchmark convolution, they were equal in 4 of 7 configs, and 3 %, 200 % and 290 % off in the others.
 """
 
 import statistics
@@ -19,19 +19,19 @@ from kernrec.profile.launch_profile import entry_name
 from kernrec.util.human import config_text
 
 SAMPLE = 6
-"""Configs that are compiled."""
+"""Number of configs to compile."""
 _REGISTERS = 0.25
-"""Median relative difference of registers beyond which a source counts as another one."""
+"""Median relative difference of registers beyond which the source counts as different."""
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
-    """(why the recorded code is not the kernel's, None if nothing says so; a note on what was compared, may be empty).
+    """Return the reason why the recorded code is not the kernel's (None if it may be), and a note or an empty text.
 
     Args:
-        results: of the kernel's configs.
-        kernel: whose source is at hand.
-        problem: that was measured.
-        gpu: that was measured.
+        results: results of the kernel's configs.
+        kernel: the kernel with its source.
+        problem: the measured problem.
+        gpu: the measured GPU.
     """
     stated = [r for r in results if r.registers is not None or r.smem_bytes is not None]
     if not stated:
@@ -49,7 +49,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # which some tools count
+            reserved = gpu.limits.smem_reserved_per_block  # some tools include it
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, and"

@@ -1,10 +1,10 @@
-"""The problem that a kernel's parameters make: whole numbers are dimensions, pointers are tensors.
+"""Derive a problem from a kernel's parameters: integers are dimensions, pointers are tensors.
 
-n=4096           the value of a number; whole ones become dimensions, which --shape changes later
-x=f32[n]         a buffer of random values; the elements of each axis are expressions, `f32[height,width]`
-x=[n]            the same with elements of the type in the source
-x=zeros:f32[n]   a buffer of zeros
-x=@values.npy    a buffer with the content of a NumPy file
+n=4096           value of a number; integers become dimensions, which --shape changes later
+x=f32[n]         buffer of random values; the elements of each axis are expressions, `f32[height,width]`
+x=[n]            buffer of random values with the element type of the source
+x=zeros:f32[n]   buffer of zeros
+x=@values.npy    buffer with the content of a NumPy file
 """
 
 import math
@@ -28,20 +28,20 @@ _SCALARS = {
     "u8": "u8", "s8": "i8", "b8": "u8", "u16": "u16", "s16": "i16", "b16": "u16", "u32": "i32", "s32": "i32",
     "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "f32": "f32", "f64": "f64",
 }  # fmt: skip
-"""Types of numbers by the PTX type of the parameter, for those that the source calls by a name of its own."""
+"""Types of numbers by PTX type, for parameters whose source type has its own name."""
 _LARGEST = 2**31 - 1
 
 
 @dataclass
 class _Tensor:
-    """A buffer as the spec has it."""
+    """Buffer in the form of the spec."""
 
     parameter: Parameter
     role: str
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Expressions; empty: to be chosen."""
+    """Expressions of the extents; empty to select them."""
 
     def line(self, name: str) -> str:
         shape = ", ".join(map(quoted, self.shape)) if self.shape else MARK
@@ -53,24 +53,28 @@ class _Tensor:
 
 @dataclass
 class SpecArguments:
-    """Dimensions, tensors and arguments of a spec in the making."""
+    """Dimensions, tensors and arguments of a drafted spec."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """By name in the source, or in the spec: the name of a dimension in the spec."""
+    """Names of dimensions in the spec, by name in the source or spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
-    """Dimensions with the value that is analyzed; None: to be filled in."""
+    """Dimensions with their analyzed value; None for a part to fill in."""
     tensors: dict[str, _Tensor] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
-    """The arguments of the launch, as the spec writes them."""
+    """Arguments of the launch, in the form of the spec."""
     stated: dict[str, str] = field(default_factory=dict)
-    """Descriptions of buffers by the name of the tensor."""
+    """Descriptions of buffers by name of the tensor."""
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    """The tensor or dimension of each parameter, by its name in the code."""
+    """Tensor or dimension of each parameter, by its name in the code."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
-        """Chooses the shape of every buffer; `expression`: translates one of the user's, after the name of its flag."""
+        """Select the shape of every buffer.
+
+        Args:
+            expression: translates a user's expression, given the name of its flag and its text.
+        """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if (text := self.stated.get(name)) is not None:
@@ -86,7 +90,7 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Let whole numbers that index a tensor range over all of it; afterwards all buffers have shapes."""
+        """Let integers that index a tensor cover its full range; afterwards all buffers have shapes."""
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
             tensor = self.tensors.get(name)
@@ -101,7 +105,7 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Elements of a tensor from one index to the next, an expression; None where they are not known."""
+        """Return the elements of a tensor between two indices as an expression; None if unknown."""
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
             return None
@@ -109,7 +113,7 @@ class SpecArguments:
         return None if rest else " * ".join([*([str(elements)] if elements > 1 or not dims else []), *dims])
 
     def problem_lines(self) -> list[str]:
-        """The `[problem]` table without its header."""
+        """Return the lines of the `[problem]` table without its header."""
         if not self.dims:
             return ['# flops = "..."  # floating-point operations of the launch, if TFLOP/s are to be shown']
         sizes = ", ".join(f"{name} = {MARK if size is None else size}" for name, size in self.dims.items())
@@ -120,7 +124,7 @@ class SpecArguments:
         ]
 
     def tensor_lines(self) -> list[str]:
-        """The `[problem.tensors]` table without its header."""
+        """Return the lines of the `[problem.tensors]` table without its header."""
         if not self.tensors:
             return ['nothing = { shape = ["1"] }  # the kernel takes no pointer']
         lines = [
@@ -129,8 +133,10 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """The elements of a buffer that nobody sized: the product of the two largest dimensions. None without
-        any, and where it is open which they are."""
+        """Return the default number of elements of a buffer: the product of the two largest dimensions.
+
+        None without dimensions, or if the two largest are unknown.
+        """
         names = list(self.dims)
         if len(names) > 2:
             sizes = {name: size for name, size in self.dims.items() if size is not None}
@@ -166,17 +172,17 @@ class SpecArguments:
 def read_arguments(
     source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], expressions: str
 ) -> SpecArguments:
-    """The arguments of a kernel.
+    """Return the arguments of a kernel.
 
     Args:
-        source: its text.
-        signature: as the text declares it.
-        facts: of its code.
-        stated: by the user, `n=4096` or `x=f32[n]`.
-        expressions: of the launch and of shapes; a number that they name is a dimension of the grid alone.
+        source: text of the kernel.
+        signature: declaration of the kernel in the text.
+        facts: properties of the code.
+        stated: arguments from the user, `n=4096` or `x=f32[n]`.
+        expressions: expressions of the launch and of shapes; a number used only there is a dimension of the grid.
 
     Raises:
-        UsageError: a name that is no parameter, a value that cannot be read, or code that does not fit the text.
+        UsageError: a name is not a parameter, a value cannot be read, or the code does not fit the text.
     """
     if len(facts.parameters) != len(signature.parameters):
         raise UsageError(
@@ -222,7 +228,7 @@ def read_arguments(
 
 
 def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype: str, text: str | None) -> None:
-    """A whole number: a dimension, unless its value can be none."""
+    """Add an integer as a dimension, or as a number if its value cannot be a dimension."""
     value = None if text is None else _whole(parameter.name, text, dtype)
     if value is not None and not 0 <= value <= _LARGEST:
         arguments.passed.append(f"{dtype} {value}")

@@ -1,7 +1,7 @@
-"""A kernel.toml made from a CUDA source and words on its launch, for `kernrec analyze` with --init or without a spec.
+"""Draft a kernel.toml from a CUDA source and launch options, for `kernrec analyze` with --init or without a spec.
 
-The source is compiled: its code says which parameters there are, whether it reads the size of its block, and which
-block it was compiled for. Its text says what they are called. Places that neither says, nor the user, hold `MARK`.
+The compiled code determines the parameters, whether the code reads the block size, and the block it was compiled for.
+The text provides the names of the parameters. Parts that neither they nor the user provide contain `MARK`.
 """
 
 import math
@@ -40,26 +40,26 @@ from kernrec.ptx import parse
 
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
-"""The value of a macro that the source does not define, for the compilation that reads the signature."""
+"""Value of an undefined macro, for the compilation that reads the signature."""
 _UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*)" is undefined')
 _MOST_UNDEFINED = 8
 _AXES = "xyz"
 _BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4))}
-"""Blocks that are tried by number of axes where nobody says which: what people write by hand."""
+"""Default block sizes by number of axes: those that people write by hand."""
 
 
 def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False) -> Draft:
-    """The spec of a kernel in a CUDA source.
+    """Return the spec of a kernel in a CUDA source.
 
     Args:
         source: the `.cu` file.
-        words: what is known of the launch.
-        sm: compute capability that the source is compiled for.
-        suggest: whether macros that look like tunables become tunables with values around their own.
+        words: the user's specification of the launch.
+        sm: compute capability to compile for.
+        suggest: whether macros that look like tunables become tunables with similar values.
 
     Raises:
-        UsageError: no such kernel, parameter or macro, or a value that cannot be read.
-        CompileError: the compiler refuses the source.
+        UsageError: a kernel, parameter or macro does not exist, or a value cannot be read.
+        CompileError: the compiler rejects the source.
     """
     return _Drafter(source, words, sm, suggest).draft()
 
@@ -87,7 +87,7 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
-        """The launch in the file's host code that says most."""
+        """Return the most complete launch in the file's host code."""
         parameters = [
             (each.name, (each.dtype or "f32") if each.pointer else None) for each in self.signature.parameters
         ]
@@ -99,7 +99,7 @@ class _Drafter:
         )
 
     def _take_launch(self) -> None:
-        """Let the host code's launch say what the user does not."""
+        """Use the host code's launch for everything that the user does not specify."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
@@ -120,7 +120,7 @@ class _Drafter:
             self.assumed.append(f"from the launch in {self.source.name}: {', '.join(part for part in parts if part)}")
 
     def draft(self) -> Draft:
-        """The text of the spec."""
+        """Return the draft."""
         launch = self._launch()
         self.arguments.size_buffers(self._expression)
         self.arguments.fill_indexes(self.facts.indexes)
@@ -196,7 +196,7 @@ class _Drafter:
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
 
     def _fixed_macros(self) -> list[str]:
-        """Comments on the macros of the source that cannot be tuned as they stand."""
+        """Return comments on macros of the source that cannot be tuned in their present form."""
         fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
         if not fixed:
             return []
@@ -204,7 +204,7 @@ class _Drafter:
         return ["", f"# Macros that the source fixes: {listed}. Between #ifndef NAME and #endif they could be tuned."]
 
     def _compiled(self, sm: int) -> CodeFacts:
-        """The facts of the compiled kernel; macros that the source lacks become tunables."""
+        """Return the properties of the compiled kernel; undefined macros become tunables."""
         result = self._compile(sm)
         if isinstance(result, CompileError) and has_host_code(self.whole) and find_nvcc() is not None:
             device, self.text, self.host_code = self.text, self.whole, True
@@ -262,7 +262,7 @@ class _Drafter:
         )
 
     def _block(self) -> tuple[list[str], dict[str, str]]:
-        """The block along each axis, and constraints on it with their reasons."""
+        """Return the block along each axis, and constraints on it with their reasons."""
         required, most = self.facts.required_block, self.facts.most_threads
         stated = self.words.block
         if stated is not None and not re.fullmatch(r"[\d\sx,]+", stated):
@@ -309,7 +309,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Tunables for the axes along which blocks differ; macros that are the block are these tunables."""
+        """Return tunables for the axes along which blocks differ; macros that equal the block become these tunables."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
@@ -344,12 +344,12 @@ class _Drafter:
         return block, constraints
 
     def _name_axes(self, block: Sequence[str]) -> None:
-        """Lets expressions of the user call the extents of the block `block_x` and so on."""
+        """Let user expressions call the extents of the block `block_x` and so on."""
         for axis, text in zip(_AXES, (*block, "1", "1"), strict=False):
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """The tunables that are the extents of the block, by the names that people give them."""
+        """Return the tunables that are extents of the block, by their usual names."""
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:
@@ -370,7 +370,7 @@ class _Drafter:
         return block
 
     def _expression(self, flag: str, text: str) -> str:
-        """An expression of the user in the grammar of a spec: C's names, `ceil(a/b)`, and `/` of whole numbers."""
+        """Return a user expression in the grammar of a spec: C names, `ceil(a/b)`, and `/` of integers."""
         translator = Translator(self.names, {}, 0, "name")
         translated = translator.expression(flag, text)
         return re.sub(r"(?<!/)/(?!/)", "//", translated)

@@ -1,4 +1,4 @@
-"""The texts that `spec_draft` reads and writes: lists of blocks and expressions, and lines of a kernel.toml."""
+"""Parse and format texts for `spec_draft`: lists of blocks and expressions, and lines of a kernel.toml."""
 
 import math
 import re
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from kernrec.errors import UsageError
 
 MARK = '"?"'
-"""A place that is to be filled in, as TOML."""
+"""Marker of a part to fill in, as TOML."""
 
 
 @dataclass(frozen=True)
 class LaunchWords:
-    """A user's words on a kernel's launch; each as on the command line."""
+    """User's specification of a kernel's launch, in the form of the command line."""
 
     entry: str | None = None
-    """The kernel; None: the only one."""
+    """Name of the kernel; None for the only one."""
     grid: str | None = None
     """Blocks of the grid, an expression for each axis: `ceil(n/block_x)`."""
     block: str | None = None
-    """Blocks to try, `64,128` or `16x16,32x8`, or one expression for each axis: `bx, by`."""
+    """Block sizes to try, `64,128` or `16x16,32x8`, or one expression for each axis: `bx, by`."""
     arguments: Sequence[str] = ()
-    """`n=4096`, `x=f32[n]`, `x=@values.npy`."""
+    """Arguments: `n=4096`, `x=f32[n]`, `x=@values.npy`."""
     tunables: Sequence[str] = ()
     """Macros with the values to try: `TILE=1,2,4`."""
     shared: str | None = None
     """Dynamic shared memory in bytes, an expression."""
     include: Sequence[str] = ()
-    """Folders with headers, relative to the source's."""
+    """Folders with headers, relative to the source's folder."""
 
     @property
     def expressions(self) -> str:
-        """The texts in which a dimension may be named."""
+        """Return the texts that may name a dimension."""
         sizes = [text.partition("=")[2] for text in self.arguments]
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
@@ -44,22 +44,22 @@ class Lines:
         self._lines: list[str] = []
 
     def add(self, *lines: str) -> None:
-        """Further lines."""
+        """Append lines."""
         self._lines += lines
 
     @property
     def text(self) -> str:
-        """All of it, with a line end behind each line."""
+        """All lines, each with a line end."""
         return "".join(f"{line}\n" for line in self._lines)
 
 
 def quoted(text: str) -> str:
-    """A string of TOML."""
+    """Return a TOML string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def refuse_marks(text: str, place: str) -> None:
-    """Raises `UsageError` where a spec still has places that are to be filled in, with their lines."""
+    """Raise `UsageError` with the line numbers if a spec still has parts to fill in."""
     marked = [
         number for number, line in enumerate(text.splitlines(), 1) if MARK in line and not line.lstrip().startswith("#")
     ]
@@ -69,7 +69,7 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Different whole numbers, separated by commas; `UsageError` with the message `wrong` for anything else."""
+    """Return distinct integers, separated by commas; raise `UsageError` with the message `wrong` for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)
@@ -77,7 +77,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """`64,128` or `16x16,32x8`, each block once; `UsageError` for anything else."""
+    """Return the distinct blocks of `64,128` or `16x16,32x8`; raise `UsageError` for anything else."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")
@@ -90,12 +90,12 @@ def blocks_to_try(text: str) -> list[tuple[int, ...]]:
 
 
 def three_extents(block: Sequence[int]) -> tuple[int, ...]:
-    """A block along all three axes."""
+    """Return a block along all three axes."""
     return (*block, 1, 1)[:3]
 
 
 def split_expressions(text: str) -> list[str]:
-    """Expressions that are separated by commas outside of parentheses."""
+    """Return expressions separated by commas outside of parentheses."""
     parts, depth = [""], 0
     for char in text:
         depth += {"(": 1, ")": -1}.get(char, 0)
@@ -107,5 +107,5 @@ def split_expressions(text: str) -> list[str]:
 
 
 def listed(expressions: Sequence[str]) -> str:
-    """Expressions as a list of TOML."""
+    """Return expressions as a TOML list."""
     return f"[{', '.join(text if text == MARK else quoted(text) for text in expressions)}]"

@@ -1,7 +1,7 @@
-"""The problem of each result: what a file states of it, with what its reader states.
+"""Combine the problem that a file states for each result with the user's statement.
 
-An autotuner's log names the op, its sizes and types; a benchmark names some dimensions, and the reader adds the others.
-Results of another problem than the stated one are left out.
+An autotuner's log names the op, its sizes and types. A benchmark names some dimensions, and the user adds the others.
+Results of another problem are skipped.
 """
 
 from collections.abc import Iterable
@@ -17,16 +17,16 @@ from kernrec.util.human import counted
 def by_problem(
     results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
 ) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """(the results by their problem, notes on what was left out).
+    """Return the results by problem, and notes on skipped results.
 
     Args:
-        results: of a file.
-        wanted: what its reader states.
-        definition: the op, where it is that of a spec.
-        kernel: whose first data type and layout are those where nobody states any; None: the op's.
+        results: results of a file.
+        wanted: problem that the user states.
+        definition: op of a spec, if there is one.
+        kernel: kernel whose first data type and layout are the defaults; None for the op's.
 
     Raises:
-        UsageError: neither states the op, a dimension is missing or cannot be, or no result is of the stated problem.
+        UsageError: neither states the op, a dimension is missing or impossible, or no result has the stated problem.
     """
     groups: dict[Problem, list[ForeignResult]] = {}
     problems: dict[StatedProblem, Problem | None] = {}
@@ -48,7 +48,7 @@ def by_problem(
 def _problem(
     stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
 ) -> Problem | None:
-    """The problem that both state; None where they contradict each other."""
+    """Return the problem that both state; None if they contradict each other."""
     if definition is None:
         name = wanted.op or stated.op
         if name is None:

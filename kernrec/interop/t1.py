@@ -1,11 +1,10 @@
-"""T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), read as a kernrec kernel.
+"""Read T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), as a kernel.
 
-It is read as Kernel Tuner and KTT read it: the grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` if
-those are given, else `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters
+It is interpreted like in Kernel Tuner and KTT. The grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` if
+given. Otherwise it is `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters
 become macros of the same name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
 `__constant__` is written to the symbol, and also passed if the kernel has a parameter for it. `FillType` Random is
-uniform up to `FillValue`. ReferenceData defines the expected outputs. Members without effect on either (Search, Budget)
-are ignored.
+uniform up to `FillValue`. ReferenceData defines the expected outputs. Other members (Search, Budget) are ignored.
 """
 
 import json
@@ -36,17 +35,17 @@ _AXES = "XYZ"
 
 
 def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
-    """The kernel that a T1 file describes.
+    """Return the kernel that a T1 file describes.
 
     Args:
-        path: of the T1 file.
-        source: the file of the kernel; None: the one that the T1 file names, beside it.
+        path: path of the T1 file.
+        source: file of the kernel; None for the one that the T1 file names, in its folder.
 
     Returns:
-        (the kernel, notes on the parts of the description that were ignored).
+        The kernel, and notes on ignored parts of the description.
 
     Raises:
-        UsageError: for a file that is not a valid description.
+        UsageError: the file is not a valid description.
     """
     try:
         data = json.loads(read_input(path, _LARGEST_FILE, path.name))
@@ -63,7 +62,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
 
 
 class _T1Reader:
-    """Reads one T1 file."""
+    """Reader of one T1 file."""
 
     def __init__(self, title: str, data: Any) -> None:
         self.title = title
@@ -82,7 +81,7 @@ class _T1Reader:
                 raise UsageError(f"{title}: {key}: expected text")
 
     def spec(self, source_name: str, source: str) -> dict[str, Any]:
-        """The equivalent kernel.toml, as data."""
+        """Return the equivalent kernel.toml as data."""
         tunables: dict[str, Any] = {}
         names: dict[str, str] = {}
         values: dict[str, list[int]] = {}
@@ -127,7 +126,7 @@ class _T1Reader:
         return name if is_identifier(name) else f"k_{name}"[:40]
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
-        """The name of a parameter as an identifier of kernel.toml that is not taken yet."""
+        """Return the name of a parameter as an unused identifier of kernel.toml."""
         identifier = name.lower().lstrip("_")
         while identifier in taken or not is_identifier(identifier):
             identifier = f"t_{identifier}"
@@ -170,7 +169,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """(tensors, arguments in order, terms of the size of dynamic shared memory)."""
+        """Return tensors, arguments in order, and terms of the dynamic shared memory size."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -230,7 +229,7 @@ class _T1Reader:
         return self.list(self.kernel, "Arguments", [])
 
     def references(self) -> dict[str, dict[str, Any]]:
-        """By name of an argument, the argument of ReferenceData with its expected final contents."""
+        """Return the ReferenceData arguments with expected final contents, by name of the kernel's argument."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
         arguments = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
@@ -243,9 +242,9 @@ class _T1Reader:
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
-        """(element type, elements per vector) of an argument."""
+        """Return the element type of an argument, and its elements per vector."""
         kind = str(self.need(argument, "Type"))
-        if kind in _TYPES:  # before vectors: int8 is an integer of 8 bits
+        if kind in _TYPES:  # before vectors: int8 is an 8-bit integer
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
         if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])
@@ -308,7 +307,7 @@ _BYTES = {"u8": 1, "i8": 1, "i16": 2, "u16": 2, "f16": 2, "i32": 4, "u32": 4, "f
 
 
 def _decimal(value: float) -> str:
-    """A number without an exponent."""
+    """Return a number without an exponent."""
     return f"{Decimal(repr(value)):f}"
 
 
@@ -319,7 +318,7 @@ def _number(value: Any, dtype: str) -> str:
 
 
 def _parameters(source: str, name: str) -> int | None:
-    """How many parameters a kernel's source declares; None if that is unclear."""
+    """Return the number of parameters that a kernel's source declares; None if unclear."""
     match = re.search(rf"\b{re.escape(name)}\s*\(([^()]*)\)\s*\{{", source)
     if match is None or "#" in match[1]:
         return None

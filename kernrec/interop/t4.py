@@ -1,12 +1,12 @@
-"""T4, the results format that auto-tuners share: schema 1.0.0 as Kernel Tuner 1.5 ships it (`schema/T4`).
+"""Read and write T4, the results format that autotuners share: schema 1.0.0 of Kernel Tuner 1.5 (`schema/T4`).
 
     {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": [
      {"timestamp": "2024-05-01 12:00:00", "configuration": {"bx": 32}, "invalidity": "correct", "correctness": 1,
       "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
       "objectives": ["time"]}]}
 
-The unit of a time is its own or the file's `metadata.timeunit`; one of them must be stated. The documents that kernrec
-writes also name device, kernel and problem in `metadata`, which the schema leaves open. KTT's differ (`KTT`).
+A time has its own unit or the file's `metadata.timeunit`; one of them is required. Documents from kernrec also name
+device, kernel and problem in `metadata`, which the schema allows. KTT's documents differ (`KTT`).
 """
 
 import json
@@ -39,7 +39,7 @@ from kernrec.store.measurement import Measurement, Outcome
 TOOL = "T4"
 VERSION = "1.0.0"
 KTT = "KTT"
-"""The name of KTT 2.2 in its documents, which state no version, the card as `device`, and values as text."""
+"""Name of KTT 2.2 in its documents, which have no version, name the GPU as `device`, and store values as text."""
 
 INVALIDITIES = {
     "correct": Outcome.OK,
@@ -49,11 +49,11 @@ INVALIDITIES = {
     "correctness": Outcome.INCORRECT,
     "constraints": Outcome.CONSTRAINT,
 }
-"""The values of `invalidity` in the schema, and the outcomes that they stand for."""
+"""Outcomes by values of `invalidity` in the schema."""
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # as benchmark_hub spells it
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # spelling of benchmark_hub
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
@@ -65,7 +65,7 @@ _INVALIDITIES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.ite
 
 
 def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """The results of a T4 document; errors as of `read_results.Format`."""
+    """Return the results of a T4 document; errors are those of `read_results.Format`."""
     document = file.document()
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
@@ -124,7 +124,7 @@ def _numbers(configuration: Mapping[str, object]) -> dict[str, object]:
 
 
 def _measurements(values: object) -> dict[str, tuple[object, str]]:
-    """Name -> (value, unit)."""
+    """Return value and unit by name."""
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise ValueError("measurements is not a list of objects")
     return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in values}
@@ -154,11 +154,11 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
 
 
 def write_t4(measurements: Iterable[Measurement], metadata: Mapping[str, object]) -> str:
-    """A T4 document of measurements; times are in milliseconds.
+    """Return a T4 document of measurements; times are in milliseconds.
 
     Args:
-        measurements: to write; quarantined ones, for which T4 has no word, are left out.
-        metadata: what the file states besides its unit.
+        measurements: measurements to write; quarantined ones, which T4 cannot express, are skipped.
+        metadata: metadata of the file other than its unit.
     """
     results = [_entry(measurement) for measurement in measurements if measurement.outcome in _INVALIDITIES]
     metadata = {"timeunit": "milliseconds", **metadata}

@@ -1,12 +1,12 @@
-"""Tables of results: CSV and Parquet files with a row per measured config and named columns.
+"""Read tables of results: CSV and Parquet files with a row per measured config and named columns.
 
     block_size_x,block_size_y,time_ms,num_regs
     32,8,0.412,40
 
-A column is one of a kernel's tunables, or a quantity whose name ends in its unit: `time_ms`, `latency_s`, `energy_j`,
-`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Others that are known: `outcome` (how the config ended; without it
-every row ran), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. A column that is none of these is an error:
-a tunable that is overlooked would make one config of many.
+A column is one of the kernel's tunables, or a quantity whose name ends in its unit: `time_ms`, `latency_s`, `energy_j`,
+`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Other known columns are `outcome` (how the config ended; without it
+every row ran), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. An unknown column is an error, because
+overlooking a tunable would merge different configs.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -56,11 +56,11 @@ _LIMITS = {"power_limit_w": ("power_limit_w", 1.0)} | {
 }
 _ENERGY = {"energy_j": 1.0, "energy_mj": 1e-3}
 _POWER = {"power_w": 1.0, "power_mw": 1e-3}
-_NOT_RUN = ("", "none", "null")  # the recorder lists the config and never ran it
+_NOT_RUN = ("", "none", "null")  # a config that was listed but never ran
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is a Parquet file, by its first bytes; `UsageError` for one that cannot be read."""
+    """Return whether a file is a Parquet file, by its first bytes; raise `UsageError` if it cannot be read."""
     try:
         with open_input(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
@@ -69,13 +69,13 @@ def is_parquet(path: Path) -> bool:
 
 
 def read_csv_table(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """The results in a CSV file; errors as of `read_results.Format`."""
+    """Return the results in a CSV file; errors are those of `read_results.Format`."""
     columns, lines = csv_rows(file.text)
     return _results(columns, ({name: _plain(text) for name, text in line.items()} for line in lines), options)
 
 
 def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
-    """The results in a Parquet file; errors as of `read_results.Format`."""
+    """Return the results in a Parquet file; errors are those of `read_results.Format`."""
     return _results(*_parquet(path), options)
 
 
@@ -95,7 +95,7 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
 def _mapped(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
 ) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
-    """Return the table with columns renamed and scaled. A column that none of `mapped` names stays as it is."""
+    """Return the table with mapped columns renamed and scaled; other columns do not change."""
     for each in mapped:
         if each.column not in columns:
             raise ValueError(str(unknown("column", each.column, columns)))
@@ -115,7 +115,7 @@ def _mapped(
 
 
 def _plain(text: str) -> object:
-    """A CSV value: None, a number or text."""
+    """Return a CSV value: None, a number or text."""
     if not text:
         return None
     for kind in (int, float):
@@ -139,10 +139,10 @@ def _parquet(path: Path) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
 
 
 class _Reader:
-    """The meaning of each column of a table."""
+    """Meaning of each column of a table."""
 
     def __init__(self, columns: Collection[str], options: ReadOptions) -> None:
-        """Raises `ValueError` for a column without a meaning, and where none is a time."""
+        """Assign a meaning to each column; raise `ValueError` for an unknown column or a missing time."""
         folded = {name.casefold(): name for name in columns}
         self.devices: set[str] = set()
         self._config = {c for c in columns if c.casefold() in {name.casefold() for name in options.names}}
@@ -169,7 +169,7 @@ class _Reader:
 
     @staticmethod
     def _time_column(folded: Mapping[str, str]) -> tuple[str, float]:
-        """Return the name of the column with the time and the seconds of its unit."""
+        """Return the name of the time column, and its unit in seconds."""
         times = [
             (name, SECONDS[unit])
             for key, name in folded.items()
@@ -189,7 +189,7 @@ class _Reader:
         )
 
     def result(self, row: Mapping[str, Any]) -> ForeignResult | None:
-        """The result of a row; None for a config that was never run."""
+        """Return the result of a row; None for a config that never ran."""
         config = config_of({name: row[name] for name in self._config}) if self._config else {}
         if not config:
             raise ValueError("it has no column of a tunable")

@@ -1,10 +1,11 @@
-"""Reading Triton's on-disk autotune cache: the times of every config that `@triton.autotune` tried.
+"""Read Triton's on-disk autotune cache: the times of every config that `@triton.autotune` tried.
 
-Triton writes `<function>.autotune.json` into a folder of its cache when `cache_results` or TRITON_CACHE_AUTOTUNING is
-set: the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile] in milliseconds;
-infinity where the config could not be compiled or launched. The file has no version: one with other attributes than
-Triton 3.2 to 3.9 write is refused. It names neither the GPU nor the shape. A cache of predictions, as kernrec 0.1.0
-wrote it, says so, and is no recording.
+Triton writes `<function>.autotune.json` into a folder of its cache if `cache_results` or TRITON_CACHE_AUTOTUNING is
+set.
+The file contains the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile] in
+milliseconds. Times are infinite if the config did not compile or launch. The file has no version, so a file with other
+attributes than those of Triton 3.2 to 3.9 is rejected. It names neither the GPU nor the shape. A cache of predictions,
+which kernrec 0.1.0 wrote, is marked and is not a recording.
 """
 
 from typing import Any
@@ -15,11 +16,11 @@ from kernrec.store.measurement import Outcome
 
 TOOL = "Triton autotune"
 MEMBER = "configs_timings"
-"""The member of the file by which it is known."""
+"""Member of the file that identifies the format."""
 ENDING = ".autotune.json"
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Attributes that say how a config is compiled; one that has this value in every config is left out."""
+"""Attributes of the compilation, with default values; an attribute with its default in every config is dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of Triton 3.4 and later."""
@@ -27,11 +28,11 @@ _NOT_GIVEN = -1
 _FAILED = "Triton could not compile or launch it"
 
 PREDICTED = "predicted_by"
-"""The member of a cache that kernrec 0.1.0 wrote with predictions instead of measurements."""
+"""Member of a cache with predictions, which kernrec 0.1.0 wrote."""
 
 
 def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """The results in an autotune cache; errors as of `read_results.Format`."""
+    """Return the results in an autotune cache; errors are those of `read_results.Format`."""
     document = file.document()
     if PREDICTED in document:
         raise ValueError("it holds what kernrec predicted, and no measurements")
@@ -39,7 +40,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
-    """The configs of a cache, measured or predicted, but for those that failed; errors are as in `read_autotune`."""
+    """Return the configs of a cache, measured or predicted, without failures; errors are those of `read_autotune`."""
     document = file.document()
     document.pop(PREDICTED, None)
     ran = [result.config for result in _read(document, file).results if result.outcome == Outcome.OK]
@@ -93,5 +94,5 @@ def _result(entry: object) -> ForeignResult:
 
 
 def _usual(name: str, results: list[ForeignResult]) -> bool:
-    """Whether every config has the value that stands for "not given"."""
+    """Return whether every config has the default of an attribute."""
     return name in _LAUNCH and {result.config[name] for result in results} <= {_NOT_GIVEN, _LAUNCH[name]}

@@ -1,6 +1,6 @@
-"""Workloads from files of a user's own, by their endings: TOML, a CSV of shapes, a log, an ONNX graph, a `config.json`.
+"""Read workloads from user files by their endings: TOML, CSV of shapes, log, ONNX graph or `config.json`.
 
-Nothing is left out silently: what a file has besides the ops that kernrec knows is listed in `Workload.unknown`.
+Nothing is dropped silently: parts of a file without an op are listed in `Workload.unknown`.
 """
 
 import csv
@@ -21,9 +21,9 @@ from kernrec.util.human import short
 from kernrec.util.input_file import check_input, open_input
 
 MOST_BYTES = 64 << 20
-"""Largest text file that is read."""
+"""Maximum bytes of a text file."""
 MOST_LAYERS = 20_000
-"""Most distinct layers."""
+"""Maximum number of distinct layers."""
 
 _COMMON = ("name", "op", "count", "dtype", "layout")
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -32,12 +32,12 @@ _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 def find_workload(
     name: str, fixed: Mapping[str, int] | None = None, context: int | None = None, phase: str | None = None
 ) -> Workload:
-    """Return the workload of this name that ships, or in the file of this path.
+    """Return the shipped workload of this name, or the workload in the file at this path.
 
     Args:
-        name: name or path; of a model also its folder.
+        name: name or path; for a model also its folder.
         fixed: values of dimensions that an ONNX model leaves open, by name.
-        context: tokens that a generated token attends to, or those of the prompt; None for the workload's.
+        context: number of tokens that a generated token attends to, or of the prompt; None for the workload's.
         phase: `decode` or `prefill` for a `config.json`; None for `decode`.
 
     Raises:
@@ -76,8 +76,8 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """The workload of an ONNX model, read by a process of its own (`read_onnx_file`) and checked again here."""
-    import tempfile  # what other workloads need not wait for
+    """Return the workload of an ONNX model, read by a separate process (`read_onnx_file`) and checked here."""
+    import tempfile  # other workloads do not need it
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional
@@ -101,7 +101,10 @@ def _toml(path: Path) -> Workload:
 
 
 def _csv(path: Path) -> Workload:
-    """A row for each layer: `op`, its dimensions, and where they are given `name`, `count`, `dtype` and `layout`."""
+    """Return the workload of a CSV file with a row per layer: `op`, dimensions, and optional columns.
+
+    The optional columns are `name`, `count`, `dtype` and `layout`.
+    """
     with _opened(path) as lines:
         reader = csv.DictReader(lines, strict=True)
         try:
@@ -137,7 +140,8 @@ def _csv_entry(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str
 
 
 def _log(path: Path) -> Workload:
-    """JSON lines of requests: `op`, `shape` (dimensions by name), `dtype`, `layout`; equal ones are counted."""
+    """Return the workload of JSON lines: `op`, `shape` (dimensions by name), `dtype`, `layout`; equal lines are
+    counted."""
     with _opened(path) as lines:
         return _of_entries(path, _log_entries(path, lines), ordered=False)
 
@@ -160,12 +164,12 @@ def _log_entries(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
 
 
 def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], ordered: bool = True) -> Workload:
-    """The workload of a file's entries; equal problems are one layer, in the order of their first occurrence.
+    """Return the workload of a file's entries; equal problems form one layer, in order of first occurrence.
 
     Args:
         path: the file, for messages.
-        entries: (line, entry) pairs as `layer_from` takes them; those of unknown ops are listed.
-        ordered: False for a log: the most frequent problem comes first.
+        entries: (line, entry) pairs for `layer_from`; entries of unknown ops are listed.
+        ordered: False for a log, whose most frequent problem comes first.
     """
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
@@ -197,7 +201,7 @@ def _named(layer: Layer, count: int) -> Layer:
 
 
 def _opened(path: Path) -> Any:
-    """The file as text, in UTF-8 with or without a mark; lines that are not text are replaced, and refused later."""
+    """Return the file as UTF-8 text with or without a mark; invalid bytes are replaced and rejected later."""
     _check_size(path)
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")
