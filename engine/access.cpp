@@ -23,7 +23,7 @@ std::vector<Operand> items_of(const Operand& operand, uint32_t elements) {
     return {operand};
 }
 
-// Load values of type M into registers of type R, extended.
+// Load values of type M into registers of type R with extension.
 template <class R, class M>
 void load(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.mode, count = uint32_t(ins.list.size());
@@ -174,7 +174,7 @@ const Registration kStore({"st"}, [](Decoder& decoder, const Source& ins) {
     made.mode = bits / 8 * elements;
 });
 
-// Atomic operations: lanes with the same address take turns in order.
+// Atomic operations: lanes with the same address execute in lane order.
 
 enum class Atomic : uint32_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
 const char* const kAtomicNames[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
@@ -224,7 +224,7 @@ uint16_t combined_half(Atomic operation, uint16_t old, uint16_t b, bool is_bfloa
     return f64_to_f16(double(combined(operation, x, y, 0.0f)));
 }
 
-// Elements of type T; `is_half` 1: pairs of f16 in 32 bits, or one of 16; 2: of bf16.
+// Elements of type T. `is_half` is 1 for f16 and 2 for bf16, in pairs of 32 bits or alone in 16.
 template <class T, int is_half>
 void atomic(Batch& batch, const Instruction& ins) {
     const uint32_t count = uint32_t(ins.list.size()) / 3, bytes = ins.unit * count;
@@ -324,7 +324,7 @@ const Registration kAtomic({"atom", "red"}, [](Decoder& decoder, const Source& i
 
 void nothing(Batch&, const Instruction&) {}
 
-// A grid before is complete; lanes gather before the basic block that begins with a `bar.warp.sync`.
+// The previous grid has finished. Lanes converge before the basic block that begins with a `bar.warp.sync`.
 const Registration kNothing({"membar", "discard", "applypriority", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "bar"},
                             [](Decoder& decoder, const Source&) { decoder.emit(nothing); });
 
@@ -341,8 +341,8 @@ void wait_for_copies(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t, uint32_t mask) { finish_copies(batch, warp, mask, allowed); });
 }
 
-// ins: a and immediate are the address in global memory, b and modes[1..2] that in shared memory; c: bytes to read, or e:
-// a predicate that says to read none.
+// ins: a and immediate are the global address, b and modes[1..2] the shared one. c is the number of bytes to read, or e
+// a predicate that reads none.
 void start_copies(Batch& batch, const Instruction& ins) {
     const uint32_t bytes = ins.unit;
     Instruction to = ins, from = ins;
@@ -353,7 +353,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
     const std::vector<Resolved> targets = batch.access(to, bytes, AccessKind::kWrite);
     for (const Resolved& at : targets) batch.count_access(to, at, bytes, AccessKind::kWrite);
     if (batch.races()) batch.check_races(to, targets, bytes, true, false, true);
-    std::vector<size_t> started;  // the entry of each target in its warp's list
+    std::vector<size_t> started;  // index of each target in its warp's list
     for (const Resolved& at : targets) {
         std::vector<Batch::Copies>& pending = batch.pending[at.warp];
         pending.emplace_back();
@@ -364,7 +364,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
         std::memset(copies.data, 0, sizeof copies.data);
         started.push_back(pending.size() - 1);
     }
-    std::vector<Resolved> watched;  // sources that were read, of all warps
+    std::vector<Resolved> watched;  // sources that were read, for all warps
     auto fetch = [&](uint32_t amount, uint32_t only_warp, uint32_t lanes) {
         const bool whole = (amount & (amount - 1)) == 0;
         const std::vector<Resolved> sources =
@@ -401,7 +401,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             }
         }
     } else {
-        // Lanes that read the same amount make one request.
+        // Lanes that read the same number of bytes share a request.
         for (uint32_t amount = 1; amount <= bytes; amount++) {
             for (const Resolved& at : targets) {
                 uint32_t lanes = 0;
@@ -419,7 +419,7 @@ void start_copies(Batch& batch, const Instruction& ins) {
             watched.clear();
         }
     }
-    // Lanes of a warp may have committed different numbers of groups: one entry for each.
+    // Lanes of a warp may have committed different numbers of groups, so each number gets an entry.
     for (size_t i = 0; i < targets.size(); i++) {
         const uint32_t warp = targets[i].warp, first = warp * kWarp;
         std::vector<Batch::Copies>& pending = batch.pending[warp];

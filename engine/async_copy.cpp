@@ -148,7 +148,7 @@ uint64_t TensorMap::fill() const {
 
 namespace {
 
-// Numbers as Python shows a tuple: "(1, 2)", "(1,)".
+// Format numbers like a Python tuple: "(1, 2)", "(1,)".
 template <class Numbers>
 std::string tuple_text(const Numbers& numbers, uint32_t count) {
     std::string text = "(";
@@ -343,8 +343,8 @@ uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t val
             return bit_cast<uint64_t>(reduced_float(reduction, bit_cast<double>(old), bit_cast<double>(value)));
         case NumberType::kF16:
         case NumberType::kBf16: {
-            // A sum of two halves has few enough bits in float64: it is rounded once, unless their exponents are far
-            // apart, and then the smaller one does not reach the last bit.
+            // A sum of two halves fits in float64, so it is rounded once. If their exponents are far apart, the smaller
+            // one does not affect the last bit.
             const double sum = reduced_float(reduction, to_double(type, old), to_double(type, value));
             return convert({type, NumberType::kF64}, bit_cast<uint64_t>(sum));
         }

@@ -1,8 +1,8 @@
-// Asynchronous copies, tensor maps, barriers in shared memory, and addresses in a cluster.
+// Asynchronous copies, tensor maps, barriers in shared memory, and cluster addresses.
 //
-// Sources: PTX ISA, sections "cp.async.bulk", "cp.async.bulk.tensor", "Tensors", "mbarrier",
-// "Distributed shared memory" (`mapa`) and "tensormap.replace". Functions raise std::invalid_argument with the reason,
-// without the instruction.
+// Sources: PTX ISA, sections "cp.async.bulk", "cp.async.bulk.tensor", "Tensors", "mbarrier", "Distributed shared
+// memory" (`mapa`) and "tensormap.replace". Functions throw std::invalid_argument with the reason, without the
+// instruction.
 #pragma once
 
 #include <array>
@@ -24,15 +24,15 @@ namespace kernrec {
 
 // --- Addresses in a cluster (PTX ISA, sections "mapa" and "getctarank") ---
 
-// An address of shared memory has the block's own memory below 2^24. `mapa` adds one more than the rank of another
-// block above: how a GPU encodes the rank is not published.
+// A shared address below 2^24 is in the block's own memory. `mapa` adds the rank of another block plus one above these
+// bits. The encoding of the rank on a GPU is not published.
 constexpr uint32_t kRankShift = 24;
 constexpr uint32_t kRankBits = 5;
 
 uint64_t map_to_rank(uint64_t address, uint32_t rank);
 uint32_t rank_of_address(uint64_t address, uint32_t own_rank);
 
-// A byte of the shared memory of a batch of thread blocks.
+// Byte of the shared memory of a batch of thread blocks.
 struct SharedPlace {
     uint32_t block;  // position in the batch
     uint32_t byte;
@@ -44,23 +44,23 @@ struct SharedPlace {
 
 // --- mbarrier (PTX ISA, section "mbarrier") ---
 
-constexpr int64_t kMostArrivals = (1 << 20) - 1;  // of a phase, and bytes pending either way
+constexpr int64_t kMostArrivals = (1 << 20) - 1;  // per phase; also the limit of pending bytes
 
-// State of a barrier. Its 8 bytes are opaque to PTX; here arrivals pending are in bits 0 to 19, expected ones in 20 to
-// 39, the transaction count in 40 to 60, the parity in 61, and 01 in the two highest bits of an initialized barrier.
+// State of a barrier. Its 8 bytes are opaque in PTX. Here pending arrivals are in bits 0 to 19, expected ones in 20 to
+// 39, the transaction count in 40 to 60, the parity in 61. An initialized barrier has 01 in the two highest bits.
 struct BarrierPhase {
     int64_t pending;
     int64_t expected;
-    int64_t bytes;    // announced and not come yet; negative if they came first
-    uint32_t parity;  // 0 in the first phase, 1 in the second, and so on in turn
+    int64_t bytes;    // announced bytes that are missing; negative if they came first
+    uint32_t parity;  // 0 in the first phase, then alternating
 
     uint64_t word() const;
 };
-// Decode a word, or raise if no barrier was initialized there.
+// Decode a word; throw if no barrier was initialized there.
 BarrierPhase barrier_phase(uint64_t word);
 inline uint32_t parity_of_token(uint64_t token) { return uint32_t(token >> 61 & 1); }
 
-// The barriers in the shared memory of a batch of thread blocks.
+// Barriers in the shared memory of a batch of thread blocks.
 class Mbarriers {
  public:
     // `word_at` returns the 8 bytes of a place; `on_completion` is called when a phase completes.
@@ -69,17 +69,17 @@ class Mbarriers {
 
     void initialize(SharedPlace place, int64_t count);
     void invalidate(SharedPlace place);
-    // Add to the transaction count: bytes announced, or less bytes that came.
+    // Add to the transaction count: positive for announced bytes, negative for bytes that arrived.
     void expect(SharedPlace place, int64_t bytes);
-    // Count arrivals; returns the word before. `drops`: mbarrier.arrive_drop. `completes`: without .noComplete.
+    // Count arrivals; return the previous word. `drops`: mbarrier.arrive_drop. `completes`: without .noComplete.
     uint64_t arrive(SharedPlace place, int64_t count, bool drops = false, bool completes = true);
     // Let this phase wait for more arrivals (cp.async.mbarrier.arrive without .noinc).
     void await_more(SharedPlace place, int64_t count);
-    // Whether the phase with a parity completed.
+    // Return whether the phase with a parity completed.
     bool passed(SharedPlace place, uint32_t parity) const;
     BarrierPhase phase(SharedPlace place) const { return barrier_phase(load(place)); }
     uint64_t completed_phases() const { return completed_; }
-    // Forget the barriers of the last batch; phases are counted on.
+    // Forget the barriers of the last batch, but continue to count phases.
     void start_batch() { initialized_.clear(); }
 
  private:
@@ -116,34 +116,34 @@ enum class TensorElement : uint8_t {
 
 const char* tensor_element_name(TensorElement type);  // without `.ftz`
 
-// A tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous.
+// Tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous.
 struct TensorMap {
     uint64_t address = 0;
     uint32_t rank = 1;
     TensorElement type = TensorElement::kU8;
     uint32_t interleave_bytes = 0;
-    uint32_t swizzle_bytes = 0;  // span in which 16-byte pieces of shared memory change places: 0, 32, 64 or 128
+    uint32_t swizzle_bytes = 0;  // span in which 16-byte pieces of shared memory are permuted: 0, 32, 64 or 128
     bool fill_nan = false;       // whether elements outside of the tensor are NaN, not zero
     std::array<uint32_t, kMostRank> extents{};
     std::array<uint64_t, kMostRank - 1> strides_bytes{};
     std::array<uint32_t, kMostRank> box{};
-    std::array<uint32_t, kMostRank> steps{};  // along each dimension, one of how many elements is moved
+    std::array<uint32_t, kMostRank> steps{};  // element stride of each dimension
 
     uint32_t element_bytes() const;
     uint32_t moved(uint32_t axis) const { return (box[axis] + steps[axis] - 1) / steps[axis]; }
     uint64_t elements() const;
     uint64_t box_bytes() const { return elements() * element_bytes(); }
-    // Bytes from one row of the box to the next in shared memory: with a swizzle its whole span.
+    // Return the bytes between rows of the box in shared memory; with a swizzle, the whole span.
     uint32_t row_pitch() const { return swizzle_bytes ? swizzle_bytes : moved(0) * element_bytes(); }
     uint64_t shared_bytes() const { return elements() / moved(0) * row_pitch(); }
-    uint64_t fill() const;  // bits of an element outside of the tensor
-    void check() const;     // raise if no copy can use the map
+    uint64_t fill() const;  // bits of elements outside of the tensor
+    void check() const;     // throw if no copy can use the map
 };
 
-// Decode 128 bytes; the driver's layout is not published, so this one is of `kernrec.ptx.TensorMap`.
+// Decode 128 bytes in the layout of `kernrec.ptx.TensorMap`, because the driver's is not published.
 TensorMap decode_tensor_map(const uint8_t* bytes);
 
-// `tensormap.replace`: change one field of a map in memory.
+// `tensormap.replace`: replace one field of a map in memory.
 void replace_tensor_map_field(uint8_t* bytes, const std::string& field, int64_t ordinal, uint64_t value);
 
 // Swap the 16-byte pieces of an address in shared memory (PTX ISA, section "Swizzling modes").
@@ -151,18 +151,18 @@ inline uint32_t swizzled(uint32_t address, uint32_t span_bytes) {
     return span_bytes ? address ^ (address >> 3 & (span_bytes - 16)) : address;
 }
 
-// One contiguous part of what a copy moves.
+// Contiguous part of a copy.
 struct CopyRun {
-    int64_t offset;  // bytes from the begin of the tensor, or of shared memory
+    int64_t offset;  // bytes from the start of the tensor, or of shared memory
     uint32_t bytes;
-    bool inside = true;  // else it reads as the fill value and is not written
+    bool inside = true;  // otherwise reads return the fill value, and writes are dropped
 };
-// The box whose first element has these coordinates, dimension 0 fastest. Check `shared_bytes()` against shared memory
-// before: a hostile map describes terabytes.
+// Return the box whose first element has these coordinates, dimension 0 fastest. First check `shared_bytes()` against
+// shared memory, because malicious maps describe terabytes.
 std::vector<CopyRun> box_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& corner);
 // Four rows of a matrix (.tile::gather4, .tile::scatter4): a column and four rows.
 std::vector<CopyRun> row_runs(const TensorMap& map, const std::array<int32_t, kMostRank>& column_and_rows);
-// Where the elements of a box lie in shared memory from the byte `start` on.
+// Return the locations of a box's elements in shared memory, starting at byte `start`.
 std::vector<CopyRun> shared_runs(const TensorMap& map, uint32_t start);
 TensorMap with_four_rows(TensorMap map);
 
@@ -173,7 +173,7 @@ Reduction reduction_of(const std::string& name);  // kNone if there is none
 uint64_t reduce(Reduction reduction, NumberType type, uint64_t old, uint64_t value);
 NumberType reducible_type(TensorElement type, bool& reducible);
 
-// One side of a bulk copy: where its elements are, in the order in which they move.
+// One side of a bulk copy: locations of its elements, in the order of the copy.
 struct CopySide {
     struct Run {
         uint8_t* at;  // null: outside of the tensor
@@ -187,36 +187,36 @@ struct CopySide {
     void write(const std::vector<uint8_t>& data, Reduction reduction, NumberType type) const;
 };
 
-// One copy that a thread started.
+// Copy that a thread started.
 struct BulkCopy {
     CopySide source;
-    std::vector<CopySide> targets;      // of a multicast, the same place in several blocks
-    std::vector<SharedPlace> barriers;  // that count the bytes, one for each target
-    uint64_t bytes = 0;                 // that barriers count: those outside of a tensor too
+    std::vector<CopySide> targets;      // for a multicast, the same offset in several blocks
+    std::vector<SharedPlace> barriers;  // barriers that count the bytes, one per target
+    uint64_t bytes = 0;                 // bytes that barriers count, including those outside of a tensor
     Reduction reduction = Reduction::kNone;
     NumberType type = NumberType::kU8;
     std::vector<uint8_t> data = {};
     bool fetched = false;
-    std::function<void()> on_fetch = {};  // called when the source was read
-    uint32_t lane = 0, site = 0;          // thread of the batch and instruction that started it
-    // Bytes of the batch's shared memory that it reads and writes: the first, and the one after the last.
+    std::function<void()> on_fetch = {};  // called after the source was read
+    uint32_t lane = 0, site = 0;          // thread of the batch, and instruction that started the copy
+    // Ranges of the batch's shared memory that it reads and writes: first byte, and end.
     std::optional<std::pair<size_t, size_t>> source_span = {};
     std::vector<std::pair<size_t, size_t>> target_spans = {};
-    std::vector<uint32_t> reading = {};  // pieces of the source that races are checked for
+    std::vector<uint32_t> reading = {};  // pieces of the source with race checks
 
     void fetch();
     void store();
 };
 
-// The bulk groups of threads (cp.async.bulk.commit_group, .wait_group), by number of the thread in the batch.
+// Bulk groups of threads (cp.async.bulk.commit_group, .wait_group), by thread number in the batch.
 class BulkGroups {
  public:
     void start(uint32_t thread, BulkCopy copy) { open_[thread].push_back(std::move(copy)); }
     void commit(uint32_t thread);
-    // Finish all groups of a thread except its `allowed` newest; with `only_read`, only read their sources.
+    // Finish all groups of a thread except its `allowed` newest. With `only_read`, only read their sources.
     void wait(uint32_t thread, size_t allowed, bool only_read);
     void finish_all();
-    // A copy whose read races are checked for and that still reads, or null.
+    // Return a copy with race checks that is still reading, or null.
     const BulkCopy* unfinished() const;
     void clear() { open_.clear(), committed_.clear(); }
 
@@ -225,12 +225,12 @@ class BulkGroups {
     std::map<uint32_t, std::deque<std::vector<BulkCopy>>> committed_;
 };
 
-// Operations beside the threads of a batch, oldest first. Each is finished as late as possible: when all threads wait,
-// the oldest one that a thread waits for finishes.
+// Asynchronous operations of a batch, oldest first. Each finishes as late as possible: when all threads wait, the
+// oldest operation that a thread waits for finishes.
 class AsyncEngine {
  public:
     void start(std::function<void()> finish, std::vector<SharedPlace> barriers);
-    // Finish the oldest operation that counts at one of these barriers, else the oldest; false if there is none.
+    // Finish the oldest operation counted at one of these barriers, else the oldest one. Return false if there is none.
     bool finish_one(const std::set<SharedPlace>& awaited = {});
     void clear() { under_way_.clear(); }
 
@@ -242,13 +242,13 @@ class AsyncEngine {
     std::deque<Operation> under_way_;
 };
 
-// Fences of the tensor maps in global memory that a kernel wrote (PTX ISA, section "fence.proxy.tensormap").
+// Fences of tensor maps that a kernel wrote to global memory (PTX ISA, section "fence.proxy.tensormap").
 class MapFences {
  public:
     void write(uint64_t address, bool released);
     void release();
     void acquire(uint64_t address, uint32_t block);
-    // The fence that a block lacks before its copies may use a map; empty if there is none.
+    // Return the fence that a block needs before its copies may use a map; empty if none.
     std::string missing(uint64_t address, uint32_t block) const;
     void clear() { released_.clear(), acquired_.clear(); }
 

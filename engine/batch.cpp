@@ -251,7 +251,7 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
     uint64_t apart = 0;
     for (uint32_t lane = 0; lane < kWarp; lane++) apart |= uint64_t(raw[lane] ^ one);
     int64_t low = one, high = one;
-    if (apart >> 31 == 0) {  // the addresses differ in their lowest bits only
+    if (apart >> 31 == 0) {  // the addresses differ only in their lowest bits
         int32_t least = INT32_MAX, most = 0;
         for (uint32_t lane = 0; lane < kWarp; lane++) {
             const int32_t rest = int32_t(raw[lane] & INT32_MAX);
@@ -301,7 +301,7 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
         }
         case Space::kShared: {
             const uint32_t own = block_of(at.warp);
-            if (high >> kRankShift) {  // of another block of the cluster
+            if (high >> kRankShift) {  // in another block of the cluster
                 for (uint32_t lane = 0; lane < kWarp; lane++) {
                     const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
                     if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes) return false;
@@ -351,7 +351,7 @@ const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t byte
         at.warp = running_warps_[i];
         at.mask = mask;
         if (resolve_warp(ins, bytes, write, narrow, at)) continue;
-        // Lanes of the warp may mean several memories: one entry for each.
+        // Lanes of the warp may access several memories, so each memory gets an entry.
         resolved_.pop_back();
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             Resolved one;
@@ -403,7 +403,7 @@ void Batch::require_whole_warps(const Instruction& ins) {
 void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp) {
     struct Lane {
         uint32_t number;
-        uint64_t address;  // as the machine has it
+        uint64_t address;  // as the GPU encodes it
         int64_t signed_address;
     };
     std::vector<Lane> all;
@@ -417,7 +417,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
             all.push_back({lane, plain + uint64_t(ins.immediate), int64_t(uint64_t(extended) + uint64_t(ins.immediate))});
         }
     }
-    // As the lanes are parted: by window, then by buffer, each part checked as a whole before the next.
+    // Check in the order in which lanes are divided: by window, then by buffer, each group as a whole.
     struct Check {
         Batch& batch;
         uint32_t bytes;
@@ -531,7 +531,7 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
         }
     };
     Check{*this, bytes, write}.check(all, ins.space);
-    fail("the access was refused");  // not reached: one of the lanes is wrong
+    fail("the access was refused");  // unreachable: one of the lanes fails
 }
 
 void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges,
@@ -695,7 +695,7 @@ void Batch::count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind)
     std::sort(moved.begin(), moved.end(), [](const Moved& a, const Moved& b) { return a.address < b.address; });
     if (launch.watch) watch_bulk(moved, lane, kind);
     if (!launch.count) return;
-    uint64_t sectors = 0, bytes = 0, next = 0;  // the first sector that was not counted
+    uint64_t sectors = 0, bytes = 0, next = 0;  // next: first sector that was not counted
     for (const Moved& part : moved) {
         const uint64_t first = std::max(part.address >> 5, next), end = ((part.address + part.bytes - 1) >> 5) + 1;
         if (end > first) sectors += end - first, next = end;

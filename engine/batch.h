@@ -1,4 +1,4 @@
-// The state of a batch of thread blocks that run together: registers, memories, positions of lanes, and counters.
+// State of a batch of thread blocks that run together: registers, memories, lane positions and counters.
 #pragma once
 
 #include <cstring>
@@ -22,7 +22,7 @@ struct Counter {
 };
 
 struct BufferCounts {
-    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes of L1 if the launch is watched
+    Counter sectors[3], requests[3], bytes[3], passes[3];  // by AccessKind; passes: L1 passes of watched launches
     Counter atomics, turns;
 };
 
@@ -37,13 +37,13 @@ struct Counts {
     void merge(const Counts& other);
 };
 
-// A request that was resolved: addresses of the lanes of one warp, and where their bytes are.
+// Resolved request: addresses of one warp's lanes, and the locations of their bytes.
 struct Resolved {
     uint32_t warp = 0, mask = 0;
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
     int64_t addresses[kWarp];  // within the space
-    size_t base = 0;           // of shared memory: from an address to its byte of the batch's shared memory
+    size_t base = 0;           // for shared memory: offset from an address to its byte in the batch's shared memory
     uint8_t* places[kWarp];
 };
 
@@ -61,9 +61,9 @@ struct Pending;
 struct PhaseTest;
 class Handovers;
 
-// Which lane means which byte of shared memory, its own block's or another one's of the cluster.
+// Byte of shared memory that a lane accesses, in its own or another block of the cluster.
 struct LanePlace {
-    uint32_t lane;  // of the batch
+    uint32_t lane;  // number in the batch
     SharedPlace place;
 
     uint32_t warp() const { return lane / kWarp; }
@@ -89,7 +89,7 @@ class Batch : public Memory {
     }
     uint32_t* flags(const Row& row) { return reinterpret_cast<uint32_t*>(arena_ + offset(row)); }
 
-    // Warps that run the present instruction, and the lanes of each.
+    // Warps that run the current instruction, and the lanes of each.
     uint32_t running = 0;
     const uint32_t* warps() const { return running_warps_.data(); }
     uint32_t mask(uint32_t position, const Instruction& ins) {
@@ -100,21 +100,21 @@ class Batch : public Memory {
         }
         return mask;
     }
-    // All warps of the batch run with all lanes: one loop over all lanes will do.
+    // Whether all warps of the batch run with all lanes, so that one loop over all lanes suffices.
     bool all_full = false;
     uint32_t lanes = 0, warp_count = 0, warps_per_block = 0;
     Counts counts;
     const Program& program;
     const Launch& launch;
 
-    // Resolve the access of an instruction for all warps that run, checked as a whole before anything moves.
-    // `lanes_of_warp`: lanes that may take part.
+    // Resolve an instruction's access for all running warps. It is checked as a whole before data moves.
+    // `lanes_of_warp` is a mask of the lanes that may take part.
     const std::vector<Resolved>& access(const Instruction& ins, uint32_t bytes, AccessKind kind,
                                         uint32_t lanes_of_warp = ~0u);
-    // The access of some lanes of one warp.
+    // Resolve the access of some lanes of one warp.
     std::vector<Resolved> access_of(const Instruction& ins, uint32_t bytes, AccessKind kind, uint32_t warp,
                                     uint32_t lanes_of_warp);
-    // Fail if an instruction of whole warps runs for a part of one.
+    // Fail if an instruction for whole warps runs with only a part of one.
     void require_whole_warps(const Instruction& ins);
     void count_access(const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool merges = false,
                       bool rows_of_matrices = false);
@@ -122,14 +122,14 @@ class Batch : public Memory {
                      bool is_copy = false);
     bool races() const { return races_ != nullptr; }
     RaceDetector* race_detector() { return races_.get(); }
-    // The detector of kernels whose warps are ordered by barriers in shared memory, or null.
+    // Return the race detector for kernels ordered by barriers in shared memory, or null.
     PhaseRaces* phase_races() { return phase_races_; }
-    // Races in global memory between blocks that release and acquire, or null.
+    // Return the detector for global memory races between blocks that release and acquire, or null.
     Handovers* handovers() { return handovers_.get(); }
-    // Work beside the threads: copies, products of warpgroups and of tensor memory.
+    // Return the asynchronous work: copies, and matmuls of warpgroups and tensor memory.
     Pending& work() { return *work_; }
 
-    // Where the lanes that run an instruction access shared memory; throws Fault if one means another memory.
+    // Return the locations of the running lanes' shared memory accesses; throw Fault for another memory.
     std::vector<LanePlace> shared_places(const Instruction& ins, uint32_t bytes, bool write = false);
     // Resolve one access of one lane at an address that an operation computed.
     Resolved resolve_lane(Space space, uint64_t address, uint32_t bytes, uint32_t lane, bool write);
@@ -141,39 +141,39 @@ class Batch : public Memory {
     uint32_t cluster_blocks() const { return launch.cluster_blocks(); }
     uint32_t lane_block(uint32_t lane) const { return lane / (warps_per_block * kWarp); }
     int64_t block_number(uint32_t block) const { return block_numbers_[block]; }
-    // The value of a lane of a row of any width, without its sign.
+    // Return the zero-extended value of a lane in a row of any width.
     uint64_t value(const Row& row, uint32_t lane);
     void put_value(const Row& row, uint32_t lane, uint64_t value);
-    // Fail with a lane's block and thread in front.
+    // Fail with a message that starts with the lane's block and thread.
     [[noreturn]] void fail_lane(uint32_t lane, const std::string& text) { fail(lane / kWarp, lane % kWarp, text); }
-    // Count what a bulk copy of a lane moves: bytes in global memory from each address on, or bytes in shared memory.
+    // Count a bulk copy of a lane: bytes in global memory from each address, or bytes in shared memory.
     struct Moved {
         uint64_t address, bytes;
     };
     void count_bulk(std::vector<Moved> moved, uint32_t lane, AccessKind kind);
     void count_bulk_shared(uint64_t bytes, AccessKind kind);
 
-    // Keep what watched blocks access: `bytes` of each lane, in elements of `unit` bytes.
+    // Record accesses of watched blocks: `bytes` per lane, in elements of `unit` bytes.
     void watch(const std::vector<Resolved>& all, uint32_t bytes, uint32_t unit, AccessKind kind);
-    // The watch of a warp's thread block, or null.
+    // Return the watch of a warp's thread block, or null.
     BlockWatch* watch_of(uint32_t warp);
     void touch(BlockWatch& watch, uint32_t buffer, AccessKind kind, int64_t address, uint32_t bytes);
     void watch_bulk(const std::vector<Moved>& moved, uint32_t lane, AccessKind kind);
     // Append a request of a warp: addresses of atomic operations, or sectors.
     void watch_request(uint32_t warp, std::vector<int64_t>& places, AccessKind kind);
-    // Append sectors, which are sorted here.
+    // Append sectors; the vector is sorted here.
     void watch_sectors(BlockWatch& watch, uint32_t warp, std::vector<int64_t>& sectors, bool read);
-    std::map<int64_t, BlockWatch>* watched = nullptr;  // by number of the block; each belongs to one batch at a time
+    std::map<int64_t, BlockWatch>* watched = nullptr;  // by block number; each belongs to one batch at a time
 
     // cp.async: copies of each warp that were started and not yet waited for, in order. The bytes reach shared memory
-    // only when the thread waits: a kernel that forgets to wait reads what was there before.
+    // only when the thread waits. So a kernel without a wait reads the previous contents.
     struct Copies {
         uint32_t mask, group, bytes;
         uint8_t* places[kWarp];
         uint8_t data[kWarp][16];
     };
     std::vector<std::vector<Copies>> pending;
-    std::vector<uint32_t> committed;  // groups that each lane committed
+    std::vector<uint32_t> committed;  // number of groups that each lane committed
 
     // Memory
 
@@ -189,7 +189,7 @@ class Batch : public Memory {
     std::string coordinates(uint32_t lane) const;  // "block (x, y, z) thread (x, y, z)"
     std::string block_text(uint32_t lane) const;
     std::string thread_text(uint32_t lane) const;
-    uint32_t source = 0;  // instruction that runs
+    uint32_t source = 0;  // current instruction
 
    private:
     size_t offset(const Row& row) const;
@@ -213,7 +213,7 @@ class Batch : public Memory {
     [[noreturn]] void fail_deadlocked();
     bool spinning(uint32_t lane) const;
     bool incomplete_warpgroup(uint32_t warp, int32_t position) const;
-    // Of lanes before a test of a phase, those that may run it; the others pause.
+    // Return the lanes before a test of a phase that may run it; the others pause.
     uint32_t ready(const PhaseTest& test, uint32_t warp, uint32_t mask);
     bool all_ready(const PhaseTest& test, int32_t position);
     void wake();
@@ -232,39 +232,39 @@ class Batch : public Memory {
     std::vector<uint8_t> shared_, local_, argument_;
     uint32_t shared_stride_ = 0, local_stride_ = 0, argument_stride_ = 0;
     std::vector<int64_t> block_numbers_;
-    uint32_t blocks_ = 0;      // thread blocks of the present batch
-    std::vector<uint32_t> live_;       // lanes by warp
+    uint32_t blocks_ = 0;      // thread blocks of the current batch
+    std::vector<uint32_t> live_;       // live lanes by warp
     uint32_t live_count_ = 0, live_warps_ = 0;
-    std::vector<int32_t> positions_;   // basic block of each lane, while they disagree
+    std::vector<int32_t> positions_;   // basic block of each lane, while lanes diverge
     std::vector<uint8_t> parked_;      // lanes that wait for others of their warp
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
     std::vector<int32_t> resume_;
     bool any_waiting_ = false;
     std::map<std::pair<uint32_t, int64_t>, int64_t> arrived_, expected_;
     const BasicBlock* reduction_ = nullptr;
-    std::vector<uint32_t> tried_;      // looks in vain of each lane in a spin loop
+    std::vector<uint32_t> tried_;      // failed looks of each lane in a spin loop
     bool has_spins_ = false;
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;
-    std::vector<BlockWatch*> watches_;  // of the blocks of the present batch
-    int64_t step_ = 0, turn_ = 0;       // runs of basic blocks; the one in which the present piece of code began
-    int64_t room_ = 0;                  // sectors that the batch may still keep
+    std::vector<BlockWatch*> watches_;  // of the current batch's blocks
+    int64_t step_ = 0, turn_ = 0;       // number of basic-block runs; run that started the current piece of code
+    int64_t room_ = 0;                  // sectors that the batch may still record
     PhaseRaces* phase_races_ = nullptr;
     std::unique_ptr<Handovers> handovers_;
     std::unique_ptr<Pending> work_;
-    // Lanes that wait for phases of barriers in shared memory.
+    // Lane that waits for phases of barriers in shared memory.
     struct PhaseWait {
-        bool paused = false;   // its phase did not complete when it was last looked at
-        bool expired = false;  // its next test may fail
-        int64_t tried = -1;    // where races are checked: the barrier whose test failed at once
+        bool paused = false;   // the phase was incomplete at the last look
+        bool expired = false;  // the next test may fail
+        int64_t tried = -1;    // with race checks: barrier whose test failed at once
         const PhaseTest* test = nullptr;
         SharedPlace awaited{};
     };
     std::vector<PhaseWait> phase_waits_;
-    uint32_t paused_ = 0;      // how many
-    uint64_t completed_ = 0;   // phases that were complete when lanes were last woken
-    uint32_t expiries_ = 0;    // time limits since then
+    uint32_t paused_ = 0;      // number of paused lanes
+    uint64_t completed_ = 0;   // completed phases when lanes were last woken
+    uint32_t expiries_ = 0;    // timeouts since then
     // Barriers of clusters.
     std::vector<int64_t> cluster_arrivals_, cluster_waits_;
     std::vector<uint8_t> cluster_waiting_;

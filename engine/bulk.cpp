@@ -1,5 +1,5 @@
-// Copies in bulk: `cp.async.bulk`, `cp.reduce.async.bulk` and their forms on tensors (PTX ISA, sections 9.7.9.25.4 and
-// 9.7.9.25.5). A thread starts a copy, and the asynchronous engine finishes it; mostly one thread of a block does.
+// Bulk copies: `cp.async.bulk`, `cp.reduce.async.bulk` and their tensor forms (PTX ISA, sections 9.7.9.25.4 and
+// 9.7.9.25.5). A thread starts a copy, and the asynchronous engine finishes it. Usually one thread per block does.
 #include <algorithm>
 #include <stdexcept>
 
@@ -10,12 +10,12 @@
 namespace kernrec {
 namespace {
 
-constexpr uint32_t kUnit = 16;           // addresses and sizes are multiples of it
-constexpr uint32_t kTensorAlignment = 128;  // of a box in shared memory
+constexpr uint32_t kUnit = 16;           // alignment of addresses and sizes
+constexpr uint32_t kTensorAlignment = 128;  // for a box in shared memory
 
 struct BulkForm {
     bool to_shared = false, from_shared = false, tensor = false, four_rows = false, is_load = false;
-    Instruction target, source, barrier, map;  // of a tensor: the side in shared memory is `target`
+    Instruction target, source, barrier, map;  // for a tensor, `target` is the side in shared memory
     Row size, mask;
     bool has_barrier = false, is_reduction = false;
     Reduction reduction = Reduction::kNone;
@@ -25,14 +25,14 @@ struct BulkForm {
     uint32_t rank = 0;
 };
 
-// One side of a copy, with what is counted and watched.
+// One side of a copy, with its counts and watched memory.
 struct Side {
     CopySide side;
     bool is_shared = false;
     SharedPlace place{};
-    std::pair<size_t, size_t> span{};   // of shared memory
-    std::vector<Batch::Moved> moved;    // of global memory
-    uint64_t bytes = 0;                 // that exist
+    std::pair<size_t, size_t> span{};   // in shared memory
+    std::vector<Batch::Moved> moved;    // in global memory
+    uint64_t bytes = 0;                 // bytes inside the tensor
 
     void count(Batch& batch, uint32_t lane, AccessKind kind) const {
         if (is_shared) batch.count_bulk_shared(bytes, kind);
@@ -78,7 +78,7 @@ Side linear_side(Batch& batch, const BulkForm& form, uint32_t lane, uint64_t add
 
 struct Sides {
     Side source, target;
-    uint64_t bytes;  // that a barrier counts
+    uint64_t bytes;  // bytes that a barrier counts
     NumberType type;
 };
 
@@ -92,7 +92,7 @@ Sides linear_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
     return {std::move(source), std::move(target), bytes, form.type};
 }
 
-// The box of a tensor in global memory.
+// Return the box of a tensor in global memory.
 Side box_side(Batch& batch, uint32_t lane, const TensorMap& map, const std::vector<CopyRun>& runs, bool write) {
     Side made;
     made.side.element_bytes = map.element_bytes();
@@ -126,7 +126,7 @@ Sides tensor_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
         map = with_four_rows(map);
     }
     const uint64_t address = address_at(batch, form.target, lane);
-    const bool too_large = map.shared_bytes() > batch.launch.shared_bytes;  // hostile maps describe terabytes
+    const bool too_large = map.shared_bytes() > batch.launch.shared_bytes;  // malicious maps describe terabytes
     const auto check_shared = [&] {
         if (address % kTensorAlignment)
             batch.fail_lane(lane, "gives shared address " + hex_address(address) + ", which is not a multiple of " +
@@ -144,7 +144,7 @@ Sides tensor_sides(Batch& batch, const BulkForm& form, uint32_t lane) {
     size_t first = SIZE_MAX, end = 0;
     for (const CopyRun& run : shared_runs(map, tile.place.byte)) {
         const size_t place = block + size_t(run.offset);
-        // A swizzle may leave the box: the last piece of the batch's memory must exist.
+        // Swizzling may leave the box, so check the end of the batch's memory.
         if (size_t(run.offset) + run.bytes > batch.shared_stride())
             batch.fail_lane(lane, "moves bytes beyond shared memory by a swizzle");
         first = std::min(first, place);
@@ -192,7 +192,7 @@ std::shared_ptr<BulkCopy> prepared(Batch& batch, const BulkForm& form, uint32_t 
             for (uint32_t rank = 0; rank < blocks; rank++) {
                 if (!(mask >> rank & 1)) continue;
                 copy->barriers.push_back({barrier.block - own + rank, barrier.byte});
-                // The same place in another block, seen from the block of the barrier.
+                // Move to the same offset in another block, relative to the barrier's block.
                 Side moved = sides.target;
                 const int64_t by = (int64_t(rank) - own) * int64_t(batch.shared_stride());
                 const int64_t last = int64_t(batch.shared_stride()) * batch.launch.blocks_per_batch;

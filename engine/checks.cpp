@@ -18,7 +18,7 @@ bool can_compare(const Instruction& ins, uint32_t bytes, AccessKind kind) {
     return kind == AccessKind::kWrite && ins.unit && ins.list.size() * ins.unit == bytes;
 }
 
-// Byte `k` of what a lane stores.
+// Return byte `k` of a lane's stored value.
 uint8_t stored_byte(Batch& batch, const Instruction& ins, uint32_t lane, uint32_t k) {
     return batch.row<uint8_t>(ins.list[k / ins.unit])[size_t(lane) * ins.unit + k % ins.unit];
 }
@@ -128,7 +128,7 @@ void Checks::shared(Batch& batch, const Instruction& ins, const Resolved& at, ui
                 cell = Cell{};
                 cell.epoch = epoch;
             }
-            const auto apart = [&](int32_t other, uint32_t other_epoch) {  // no order between the two
+            const auto apart = [&](int32_t other, uint32_t other_epoch) {  // nothing orders the two accesses
                 if (other < 0 || other == thread) return false;
                 return other / int32_t(kWarp) != int32_t(warp_of_block) || other_epoch == warp_epoch;
             };
@@ -198,7 +198,7 @@ void Checks::global(Batch& batch, const Instruction& ins, const Resolved& at, ui
             Watch::Granule& touched = shadow.granules[place];
             const bool after_write = touched.writer && touched.writer != block;
             const bool after_read = write && touched.reader && touched.reader != block;
-            bool alike = false;  // another block stores the same at once
+            bool alike = false;  // another block stores the same value concurrently
             if (compare && after_write && touched.execution == execution_) {
                 alike = true;
                 for (uint32_t k = 0; alike && k < bytes; k++)
@@ -234,7 +234,7 @@ void Checks::pass_warps(Batch& batch, const BasicBlock& block, uint32_t source) 
         warp_epoch_[warp]++;
         if (!block.mask || source != block.first) continue;
         const uint32_t* masks = batch.row<uint32_t>(block.mask) + warp * kWarp;
-        Instruction every;  // without a guard
+        Instruction every;  // without guard
         every.source = block.first;
         for (uint32_t rest = batch.mask(i, every); rest; rest &= rest - 1) {
             const uint32_t lane = __builtin_ctz(rest);

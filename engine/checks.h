@@ -1,5 +1,5 @@
-// What a correct kernel never does, found while it runs: data races, reads of unwritten memory, accesses past an array
-// of shared memory, wrong masks, barriers in divergent code. Findings are collected; the launch goes on.
+// Detects behavior that no correct kernel has: data races, reads of unwritten memory, accesses beyond an array of
+// shared memory, wrong masks, barriers in divergent code. Findings are collected, and the launch continues.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct Resolved;
 
 struct Finding {
     const char* kind;
-    int64_t source, other;  // instruction of the PTX; that of the other access, or -1
+    int64_t source, other;  // PTX instructions of the access and of the other access, or -1
     std::string block, thread, other_block, other_thread;
-    std::string memory;  // buffer or array of shared memory
-    int64_t offset;      // byte in it
-    uint32_t bytes;      // of the access
+    std::string memory;  // buffer, or array of shared memory
+    int64_t offset;      // byte in the memory
+    uint32_t bytes;      // size of the access
 };
 
 struct SharedArray {
@@ -31,18 +31,18 @@ struct SharedArray {
     uint32_t start, size;
 };
 
-// What the accesses of one instruction moved: sectors of global memory, or wavefronts of shared memory.
+// Data that one instruction moved: sectors of global memory, or wavefronts of shared memory.
 struct SiteCounts {
     uint64_t requests = 0, lanes = 0, bytes = 0, moved = 0, ideal = 0, atomics = 0;
 };
 
-// What is checked in a launch, and what was found. Batches run one after the other.
+// Checks of a launch, and their findings. Batches run one after another.
 struct Watch {
-    // Touches of a granule of global memory: the block, from 1, and by which instruction.
+    // Accesses to a granule of global memory: the block, from 1, and the instruction.
     struct Granule {
         int32_t writer, reader;
         uint32_t write_source, read_source;
-        uint32_t lane, execution;  // that wrote it
+        uint32_t lane, execution;  // of the write
     };
     struct Shadow {
         std::unique_ptr<Granule[], decltype(&std::free)> granules{nullptr, &std::free};
@@ -50,12 +50,12 @@ struct Watch {
     };
 
     std::vector<SharedArray> arrays;
-    std::vector<uint32_t> uninitialized;  // numbers of buffers
+    std::vector<uint32_t> uninitialized;  // buffer numbers
     bool shared_memory = true, global_races = true;
     std::vector<Shadow> shadows;
-    std::vector<bool> synchronizes;  // by instruction: volatile, relaxed and the like
+    std::vector<bool> synchronizes;  // by instruction: volatile, relaxed or similar
     std::vector<bool> gathers;       // by instruction: lanes of a warp run it together
-    int64_t granule = 4;             // bytes; 1 for a kernel that accesses less than words
+    int64_t granule = 4;             // bytes; 1 for a kernel with accesses smaller than words
     std::vector<Finding> findings;
     std::vector<SiteCounts> sites;  // by instruction
 
@@ -75,25 +75,25 @@ class Checks {
     void record(Batch& batch, const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, AccessKind kind,
                 bool whole_matrix = false);
     void pass_barrier(uint32_t block) { block_epoch_[block]++; }
-    // An instruction of a basic block runs: lanes of a warp may gather for it.
+    // Note that an instruction of a basic block runs, where lanes of a warp may converge.
     void before(Batch& batch, const BasicBlock& block, uint32_t source) {
         if (watch_.gathers[source]) pass_warps(batch, block, source);
     }
-    // A barrier opens: lanes of one warp have to wait at the same place of the code.
+    // Note that a barrier opens: lanes of one warp must wait at the same code location.
     void open(const Batch& batch, uint32_t block, int32_t number, const std::vector<int32_t>& waiting_at,
               const std::vector<int32_t>& resume);
 
    private:
     void pass_warps(Batch& batch, const BasicBlock& block, uint32_t source);
-    // Touches of a byte of shared memory since the last barrier of its block.
+    // Accesses to a byte of shared memory since the last barrier of its block.
     struct Cell {
         uint32_t epoch = 0;
-        int32_t writer = -1, reader = -1;  // thread of the block
+        int32_t writer = -1, reader = -1;  // thread in the block
         uint32_t write_epoch = 0, read_epoch = 0;  // of the thread's warp
         uint32_t write_source = 0, read_source = 0;
-        uint32_t execution = 0;  // access that wrote it, and which of its bytes this is
+        uint32_t execution = 0;  // access that wrote it, and the index of this byte in the access
         uint8_t byte = 0;
-        bool many_warps = false, many_lanes = false;  // that read it
+        bool many_warps = false, many_lanes = false;  // several warps or lanes read it
     };
 
     void shared(Batch& batch, const Instruction& ins, const Resolved& at, uint32_t bytes, AccessKind kind, bool plain,

@@ -1,12 +1,12 @@
-// Instructions of a cluster and of warps that share registers: `elect mapa getctarank setmaxnreg` (PTX ISA, sections
-// 9.7.13.14, 9.7.9.24, 9.7.9.25 and "setmaxnreg"). Barriers of a cluster are in waits.cpp.
+// Instructions of clusters and of register sharing: `elect mapa getctarank setmaxnreg` (PTX ISA, sections 9.7.13.14,
+// 9.7.9.24, 9.7.9.25 and "setmaxnreg"). waits.cpp implements cluster barriers.
 #include "dispatch.h"
 #include "pending.h"
 
 namespace kernrec {
 namespace {
 
-// One of the lanes of a mask, the same each time.
+// Elect a lane of the mask, the same one each time.
 void elect(Batch& batch, const Instruction& ins) {
     each_warp(batch, ins, [&](uint32_t warp, uint32_t first, uint32_t mask) {
         uint32_t& elected = batch.flags(ins.e)[warp];
@@ -39,7 +39,7 @@ void map_addresses(Batch& batch, const Instruction& ins) {
     });
 }
 
-// An address, or a register or variable that holds one.
+// Return an address, or the register or variable that holds one.
 std::pair<Row, int64_t> address_of(Decoder& decoder, const Operand& operand) {
     if (operand.kind == OperandKind::kAddress) return decoder.address(operand);
     Operand address;

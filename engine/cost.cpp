@@ -7,7 +7,7 @@ namespace kernrec {
 
 namespace {
 
-// The values of the lanes of a mask, sorted; returns how many.
+// Sort the values of the lanes of a mask, and return their number.
 uint32_t sorted(const int64_t* values, uint32_t mask, int64_t* out) {
     uint32_t count = 0;
     bool ascending = true;
@@ -26,11 +26,11 @@ uint32_t distinct_sorted(const int64_t* values, uint32_t count) {
     return number;
 }
 
-// Distinct units of the busiest bank of a group; `atomic`: equal units, too.
+// Return the number of distinct units in the busiest bank of a group. With `atomic`, count equal units too.
 uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool atomic) {
     uint8_t load[32] = {};
     uint32_t most = 0;
-    if (!atomic) {  // mostly each bank has one unit
+    if (!atomic) {  // usually each bank has one unit
         int64_t of_bank[32];
         uint32_t used = 0;
         bool conflict = false;

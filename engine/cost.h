@@ -1,17 +1,17 @@
-// The cost of one warp's access to memory: sectors of global memory, wavefronts of shared memory.
+// Cost of one warp's memory access: sectors of global memory, wavefronts of shared memory.
 //
-// Rules as in the CUDA Programming Guide and the metrics of Nsight Compute: a request moves the distinct 32-byte sectors
-// that its lanes touch. Shared memory has 32 banks of 4 bytes. Lanes that read the same word share it. Accesses of 8
-// bytes per lane go half a warp at a time, of 16 bytes a quarter. A load whose lanes agree pairwise (n and n^1, or n and
-// n^2) goes in groups twice as large (NVIDIA developer forum, "Unexpected shared memory bank conflict"). Atomic
-// operations share no word (Gomez-Luna et al., IEEE TPDS 24(11), 2013).
+// The rules follow the CUDA Programming Guide and the metrics of Nsight Compute. A request moves the distinct 32-byte
+// sectors that its lanes access. Shared memory has 32 banks of 4 bytes. Lanes that read the same word share it.
+// Accesses of 8 bytes per lane run half a warp at a time, of 16 bytes a quarter. A load whose lanes agree pairwise (n
+// and n^1, or n and n^2) runs in groups of twice the size (NVIDIA developer forum, "Unexpected shared memory bank
+// conflict"). Atomic operations share no word (Gomez-Luna et al., IEEE TPDS 24(11), 2013).
 #pragma once
 
 #include <cstdint>
 
 namespace kernrec {
 
-// Distinct values of `addresses >> shift` among the lanes of a mask.
+// Return the number of distinct values of `addresses >> shift` among the lanes of a mask.
 uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift);
 
 struct Wavefronts {
@@ -20,11 +20,11 @@ struct Wavefronts {
 
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic);
 
-// Turns that atomic operations on elements of some bytes take: lanes at one element take turns, elements of a sector are
-// operated on together.
+// Return the turns of atomic operations on elements of `bytes` bytes. Lanes at one element take turns; elements of a
+// sector are processed together.
 uint32_t atomic_turns(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
-// Sectors of local memory: a word of it is stored lane after lane.
+// Return the sectors of local memory, which stores a word lane by lane.
 uint32_t local_sectors(const int64_t* addresses, uint32_t mask, uint32_t bytes);
 
 }  // namespace kernrec

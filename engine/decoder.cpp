@@ -35,7 +35,7 @@ uint32_t width_of(std::string_view type) {
 namespace {
 
 uint16_t half_bits(double value) {
-    // Round to nearest even by way of the bits: no half type before C++23.
+    // Round to nearest even on the bits, because C++ has no half type before C++23.
     const float single = float(value);
     uint32_t bits;
     std::memcpy(&bits, &single, 4);
@@ -50,7 +50,7 @@ uint16_t half_bits(double value) {
     return uint16_t(sign | ((uint32_t(exponent + 13) << 10) + rounded));
 }
 
-// The bits of a literal that stands for a value of a PTX type.
+// Return the bits of a literal of a PTX type.
 uint64_t literal_bits(const Operand& literal, std::string_view type) {
     const uint32_t width = width_of(type);
     const uint64_t all = width == 64 ? ~0ull : (1ull << width) - 1;
@@ -97,7 +97,7 @@ uint64_t literal_bits(const Operand& literal, std::string_view type) {
     return width == 1 ? literal.value != 0 : uint64_t(literal.value) & all;
 }
 
-// Extend and cut values between registers of different widths.
+// Extend or truncate values between registers of different widths.
 template <class From, class To>
 struct Converted {
     static To apply(From value) { return static_cast<To>(value); }
@@ -317,8 +317,8 @@ void Decoder::instruction(BasicBlock& block) {
     (void)block;
 }
 
-// Registers that wgmma.mma_async computes with must not be accessed while it may be in flight. All accesses of a basic
-// block from one wgmma instruction to the next are known before it runs: one operation in front of them checks them.
+// No instruction may access registers of wgmma.mma_async while it is in flight. The accesses of a basic block between
+// two wgmma instructions are known in advance, so one operation before them checks all.
 void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
     std::vector<Row> rows;
     std::vector<uint32_t> sources;

@@ -1,4 +1,4 @@
-// Turns instructions of the PTX into operations: one builder per opcode, registered by the file that implements it.
+// Converts PTX instructions to operations, with one builder per opcode, registered by the file that implements it.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace kernrec {
 
-// Thrown by a builder for a form of an instruction that the engine does not know.
+// Thrown by a builder for an unsupported form of an instruction.
 struct Unsupported : Error {
     using Error::Error;
 };
@@ -17,30 +17,31 @@ class Decoder {
    public:
     Decoder(Program& program, const Launch& launch, std::vector<uint32_t> register_widths);
 
-    // Decode all basic blocks. An instruction that the engine does not know fails when it is run.
+    // Decode all basic blocks. An unsupported instruction fails when it runs.
     void decode();
     uint32_t source = 0;
 
     // For builders.
 
-    // The row that holds an operand of a PTX type. A narrower type reads the low part of a wider register.
+    // Return the row of an operand of a PTX type. A narrower type reads the low part of a wider register.
     Row read(const Operand& operand, std::string_view type);
-    // The row of a destination; a wider register gets the result extended once the instruction is done.
+    // Return the row of a destination. A wider register receives the extended result after the instruction.
     Row write(const Operand& operand, std::string_view type);
-    // The register itself, whatever its width.
+    // Return the register with its own width.
     Row plain(const Operand& operand);
-    // A predicate, and whether it is negated.
+    // Return a predicate, and whether it is negated.
     std::pair<Row, bool> flag(const Operand& operand);
-    // The row of an address register, and the offset to add.
+    // Return the row of an address register, and the offset to add.
     std::pair<Row, int64_t> address(const Operand& operand);
     Row constant(uint32_t width, uint64_t bits);
     Row scratch(uint32_t width);
     Row carry(uint32_t which);
-    // The row of a value that an operation reads lane by lane: a register of at least the width of a type, or a constant.
+    // Return the row of a value that an operation reads lane by lane: a register at least as wide as the type, or a
+    // constant.
     Row value(const Operand& operand, std::string_view type);
-    // An access through an address, with the guard of the instruction, for operations that make several.
+    // Return an access through an address with the instruction's guard, for operations with several accesses.
     Instruction access(const Operand& address, Space space);
-    // Room for an address of one lane that an operation computes.
+    // Reserve a row for one lane's address that an operation computes.
     void need_lane_address() {
         if (!program_.lane_address) program_.lane_address = new_row(64);
     }
@@ -48,11 +49,11 @@ class Decoder {
     const Launch& launch() const { return launch_; }
     const Program& program() const { return program_; }
 
-    // Append an operation of the instruction that is being decoded, with its guard.
+    // Append an operation of the current instruction, with its guard.
     Instruction& emit(Run run);
     const Source& ins() const { return program_.sources[source]; }
     void note_atomic(Space space) { program_.has_atomics |= space == Space::kGlobal || space == Space::kGeneric; }
-    // Whether an instruction reads a register that the present one writes.
+    // Return whether an instruction reads a register that the current one writes.
     bool result_is_read() const;
 
    private:
@@ -62,7 +63,7 @@ class Decoder {
     void refuse_when_run(const std::string& text);
     void watch_warpgroup_registers(uint32_t first, uint32_t stop);
     void guard(Instruction& ins);
-    std::vector<bool> watched_;  // by register: wgmma.mma_async computes with it
+    std::vector<bool> watched_;  // by register: used by wgmma.mma_async
 
     Program& program_;
     const Launch& launch_;
@@ -74,12 +75,12 @@ class Decoder {
     std::map<std::pair<uint32_t, uint32_t>, Row> scratch_;
     Row carries_[2];
     BasicBlock* block_ = nullptr;
-    std::vector<Instruction> after_;  // operations that follow the present instruction
+    std::vector<Instruction> after_;  // operations after the current instruction
 };
 
 using Builder = void (*)(Decoder&, const Source&);
 
-// Builders by opcode. `Registration` adds some when the program is loaded.
+// Builders by opcode. `Registration` adds builders when the program is loaded.
 std::map<std::string, Builder>& builders();
 
 struct Registration {
@@ -88,7 +89,7 @@ struct Registration {
     }
 };
 
-// The operation that checks accesses to registers of wgmma.mma_async: `list` has their rows, `modes` the instructions.
+// Operation that checks accesses to registers of wgmma.mma_async: rows in `list`, instructions in `modes`.
 void touch_warpgroup_registers(Batch& batch, const Instruction& ins);
 
 uint32_t width_of(std::string_view type);

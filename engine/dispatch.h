@@ -1,4 +1,4 @@
-// What the files share that connect tensor cores, copies and textures to the interpreter.
+// Shared code of the files that connect tensor cores, copies and textures to the engine.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ inline Space space_of(const Source& ins) {
                                : Space::kGeneric;
 }
 
-// Read the name of an instruction; what is not supported becomes the decoder's refusal.
+// Parse the name of an instruction; unsupported parts become a decoder error.
 template <class Parse>
 auto form_from(Parse parse, const Source& ins) {
     try {
@@ -39,12 +39,12 @@ auto form_from(Parse parse, const Source& ins) {
     }
 }
 
-// Rows of the registers of a fragment; all have the width of a register of the type.
+// Return the rows of a fragment's registers, all with the register width of the type.
 std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType type, int registers, bool write);
 
 constexpr size_t kMostRegisters = 128;
 
-// Pointers to the registers of one warp, from a list of rows.
+// Pointers to one warp's registers, from a list of rows.
 template <class Word>
 struct Fragments {
     Word* registers[kMostRegisters];
@@ -54,11 +54,11 @@ struct Fragments {
     Word* const* from(size_t i) const { return registers + i; }
 };
 
-// Builders in other files: `cp.async.bulk` and the like, and `cp.async.mbarrier.arrive`.
+// Builders in other files, such as for `cp.async.bulk` and `cp.async.mbarrier.arrive`.
 void decode_bulk(Decoder& decoder, const Source& ins);
 void decode_arrival_after_copies(Decoder& decoder, const Source& ins);
 
-// Call a function with the number in the batch of each lane that runs an instruction.
+// Call a function with the batch number of each lane that runs an instruction.
 template <class Each>
 void each_lane(Batch& batch, const Instruction& ins, Each each) {
     each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
@@ -66,7 +66,7 @@ void each_lane(Batch& batch, const Instruction& ins, Each each) {
     });
 }
 
-// An operation whose parameters are a struct, which `form_of` returns.
+// Emit an operation with a parameter struct, which `form_of` returns.
 template <class Form>
 Instruction& emit_form(Decoder& decoder, Run run, Form form) {
     Instruction& made = decoder.emit(run);
@@ -74,7 +74,7 @@ Instruction& emit_form(Decoder& decoder, Run run, Form form) {
     return made;
 }
 
-// The value of a lane at an address operand, offset included.
+// Return a lane's value of an address operand, including the offset.
 inline uint64_t address_at(Batch& batch, const Instruction& access, uint32_t lane) {
     return batch.value(access.a, lane) + uint64_t(access.immediate);
 }

@@ -1,9 +1,9 @@
 // Floating-point arithmetic and conversions (PTX ISA, sections 9.7.3, 9.7.4 and 9.7.9).
 //
 // `add`, `sub`, `mul`, `div.rn`, `sqrt.rn` and `rcp.rn` round once, as IEEE 754 requires. `fma` of f32 adds the exact
-// product in double; where that sum was itself rounded onto a tie of f32, its rounding error decides. bfloat16 rounds
-// once: its sums carry their rounding error along. The `approx` instructions return the rounded double result, which is
-// closer to the true value than the hardware's tables.
+// product in double. If rounding that sum produced a tie of f32, its rounding error decides. bfloat16 rounds once,
+// because its sums carry their rounding error. The `approx` instructions return the rounded double result, which is
+// more accurate than the hardware's tables.
 #include <cfenv>
 #include <cmath>
 #include <limits>
@@ -27,14 +27,14 @@ struct Bfloat {
     uint16_t bits;
 };
 
-// f32 to f16, ties to even.
+// Convert f32 to f16 with ties to even.
 uint16_t f32_to_f16(float value) {
     uint32_t bits = bit_cast<uint32_t>(value);
     const uint32_t sign = bits >> 16 & 0x8000;
     bits &= 0x7FFFFFFF;
-    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00 | (bits >> 13 & 0x3FF));  // a quiet NaN with its payload
-    if (bits >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 and more
-    if (bits < 0x38800000) {  // subnormal: let the addition round
+    if (bits > 0x7F800000) return uint16_t(sign | 0x7E00 | (bits >> 13 & 0x3FF));  // quiet NaN with its payload
+    if (bits >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 or more
+    if (bits < 0x38800000) {  // subnormal: the addition rounds
         const float scaled = bit_cast<float>(bits) + 0.5f;
         return uint16_t(sign | (bit_cast<uint32_t>(scaled) - 0x3F000000));
     }
@@ -47,7 +47,7 @@ void two_sum(double a, double b, double& total, double& lost) {
     lost = (a - (total - back)) + (b - back);
 }
 
-// `exact + lost` rounded to odd in f32: towards 0, with the last bit set where inexact (Boldo and Melquiond, 2005).
+// Round `exact + lost` to odd in f32: toward 0, with the last bit set if inexact (Boldo and Melquiond, 2005).
 float odd_f32(double exact, double lost) {
     if (std::isfinite(exact) && lost != 0) {
         const bool toward = (lost < 0) != std::signbit(exact);
@@ -162,7 +162,7 @@ struct Abs {
         else return {uint16_t(a.bits & 0x7FFF)};
     }
 };
-// The value with its sign changed where another one is negative; NaN stays.
+// Flip the sign of a value if another one is negative; NaN does not change.
 template <class T>
 struct FlipSign {
     static T apply(T value, T by) {
@@ -221,7 +221,7 @@ struct Fma<Bfloat> {
         return {exact_to_bf16(total, lost)};
     }
 };
-constexpr uint64_t kF32Tail = (1ull << 29) - 1, kF32Tie = 1ull << 28;  // bits of a double that a float does not have
+constexpr uint64_t kF32Tail = (1ull << 29) - 1, kF32Tie = 1ull << 28;  // bits of a double beyond a float
 template <>
 struct Fma<float> {
     static float apply(float a, float b, float c) {
@@ -230,7 +230,7 @@ struct Fma<float> {
         if ((bit_cast<uint64_t>(total) & kF32Tail) == kF32Tie) total = decided(product, c, total);
         return float(total);
     }
-    // The sum was rounded too: where that put it on a tie of f32, its rounding error decides.
+    // If rounding the sum produced a tie of f32, its rounding error decides.
     static double decided(double product, double c, double total) {
         double sum, lost;
         two_sum(product, c, sum, lost);
@@ -250,7 +250,7 @@ T flushed(T value) {
     }
 }
 
-// `.ftz`: subnormal sources and results become zeros of their sign.
+// `.ftz`: flush subnormal sources and results to zeros of the same sign.
 template <class Op>
 struct Ftz {
     template <class... S>
@@ -274,7 +274,7 @@ struct Relu {
     }
 };
 
-// An operation on two numbers in one register.
+// Apply an operation to two numbers in one register.
 template <class Op, class T, class Word>
 struct Pairs {
     static T part(Word word, uint32_t half) {
@@ -296,7 +296,7 @@ Run lanewise() {
     else return Lanewise<Op, T, T, T, T>::run;
 }
 
-// The fused multiply-add of f32, with the rare ties out of the way of vector code.
+// Fused multiply-add of f32; rare ties are handled outside of the vector code.
 template <bool ftz>
 struct FmaLanes {
     static void warp(float* d, const float* a, const float* b, const float* c) {
@@ -329,7 +329,7 @@ struct FmaLanes {
     }
 };
 
-// The operation on f32 and f64.
+// Return the operation on f32 or f64.
 template <template <class> class Op, int sources>
 Run of_wide_type(const std::string& type, bool ftz) {
     if (type == "f32") return ftz ? lanewise<Ftz<Op<float>>, float, sources>() : lanewise<Op<float>, float, sources>();
@@ -337,7 +337,7 @@ Run of_wide_type(const std::string& type, bool ftz) {
     refuse("the type ." + type);
 }
 
-// The operation on any floating-point type.
+// Return the operation on any floating-point type.
 template <template <class> class Op, int sources>
 Run of_type(const std::string& type, bool ftz) {
     if (type == "f16") return ftz ? lanewise<Ftz<Op<Half>>, Half, sources>() : lanewise<Op<Half>, Half, sources>();
@@ -352,7 +352,7 @@ Run of_type(const std::string& type, bool ftz) {
     return of_wide_type<Op, sources>(type, ftz);
 }
 
-// Arithmetic with directed rounding: the machine rounds in that direction.
+// Compute with directed rounding, by setting the CPU's rounding mode.
 template <class T>
 T directed(uint32_t operation, int direction, T a, T b, T c) {
     volatile T x = a, y = b, z = c, result;
@@ -484,7 +484,7 @@ void floating(Decoder& decoder, const Source& ins, const std::string& opcode, si
         made.d = rows[i];
     }
     const Row d = decoder.write(ins.operands[0], type);
-    // A destination may be a source too: what follows is computed aside.
+    // A destination may also be a source, so compute intermediate results in a scratch register.
     const bool several = extreme && (sources == 3 || magnitudes);
     const Row first = sat || relu || several ? decoder.scratch(width_of(type)) : d;
     const auto emit = [&](Run of, Row to, Row a, Row b = {}, Row c = {}) {
@@ -580,7 +580,7 @@ const Registration kTest({"testp"}, [](Decoder& decoder, const Source& ins) {
     made.a = a;
 });
 
-// Conversions: those that kernels have most as vector code, all others one lane at a time.
+// Conversions: frequent ones as vector code, all others lane by lane.
 
 template <class From, class To>
 struct Cast {
@@ -593,7 +593,7 @@ struct ToF16 {
     static Half apply(float value) { return {f32_to_f16(value)}; }
 };
 template <class T>
-struct ToInteger {  // towards 0, clamped; NaN is 0
+struct ToInteger {  // toward 0, clamped; NaN becomes 0
     static T apply(float value) {
         const double whole = std::trunc(double(value));
         if (std::isnan(whole)) return 0;

@@ -1,14 +1,14 @@
-// Races in global memory between threads that hand over what they stored by `.release` and `.acquire` of a scope that
-// spans blocks (PTX ISA, section 8, "Memory consistency model").
+// Races in global memory between threads that hand over stored data by `.release` and `.acquire` with a scope across
+// blocks (PTX ISA, section 8, "Memory consistency model").
 //
-// For every word of a buffer that a kernel may write: who wrote it last, and when, in the times of vector_clocks.h. A
-// load of what another warp wrote, or a store over it, is a race if the warp does not know of it: by barriers, or by an
-// acquire at the word where a release brought that knowledge. Accesses that are strong by themselves (`.relaxed`,
-// `.volatile`, atomic ones) race with nobody. Not followed: stores after loads, elements of fewer than four bytes,
-// copies in bulk.
+// The detector records the last writer and write time of every word that a kernel may write, in the times of
+// vector_clocks.h. A load of another warp's data, or a store over it, is a race if the warp is not ordered after the
+// write. Barriers create this order. So does an acquire of a word after a release brought the knowledge. Strong
+// accesses (`.relaxed`, `.volatile`, atomic) never race. Stores after loads, elements below four bytes and bulk copies
+// are not tracked.
 //
-// A thread may see late what another one stored: the first look of a warp at what was released finds what was there
-// before, and brings no knowledge. So a wait that looks only once is found, whatever the order of blocks.
+// A thread may observe a store late: the first look of a warp at a released word returns the previous value without
+// knowledge. So a wait that looks only once is detected for any order of blocks.
 #pragma once
 
 #include <map>
@@ -23,16 +23,16 @@ class Handovers {
    public:
     Handovers(Batch& batch, VectorClocks& clocks) : batch_(batch), clocks_(clocks) {}
 
-    // Whether blocks of a kernel order what they do in global memory by accesses that release and acquire. Fences order
-    // accesses, too, but of any later access: kernels that have them are not looked at.
+    // Return whether blocks of a kernel order global memory accesses by release and acquire. Fences also order
+    // accesses, but of any later access, so kernels with fences are not checked.
     static bool hands_over(const Program& program);
 
     void start_batch(const std::vector<int64_t>& block_numbers);
-    // Lanes are about to store: keep what was there before a release.
+    // Save the values before a release; lanes are about to store.
     void keep(const Instruction& ins, const Resolved& at, uint32_t bytes);
-    // The bytes that a lane sees that does not see the last release yet; null if it sees memory.
+    // Return the bytes for a lane that does not observe the last release yet; null if it observes memory.
     const uint8_t* overlooked(const Instruction& ins, const Resolved& at, uint32_t lane_of_warp, uint32_t bytes) const;
-    // Lanes access a buffer that may be written; throws Fault for a race.
+    // Record accesses to a writable buffer; throw Fault for a race.
     void record(const Instruction& ins, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool is_atomic);
 
    private:
@@ -54,13 +54,13 @@ class Handovers {
 
     Batch& batch_;
     VectorClocks& clocks_;
-    int32_t number_ = 0;  // of the batch
+    int32_t number_ = 0;  // batch number
     std::map<uint32_t, std::vector<Word>> words_;
     std::map<Place, Release> releases_;
-    std::map<Place, std::vector<uint8_t>> before_;  // what was there before the last release
+    std::map<Place, std::vector<uint8_t>> before_;  // values before the last release
     std::set<std::tuple<int32_t, uint32_t, Place>> looked_;  // batch and warp that looked since
     std::vector<Past> past_;                        // by block of this batch
-    std::vector<std::vector<int64_t>> blocks_;      // of every batch: the numbers of its blocks
+    std::vector<std::vector<int64_t>> blocks_;      // block numbers of every batch
 };
 
 }  // namespace kernrec

@@ -1,8 +1,8 @@
-// Textures and surfaces: `tex tld4 txq suld sust sured suq` (PTX ISA, sections 9.7.10 and 9.7.11). How a coordinate finds
-// its texels is in texture.cpp.
+// Textures and surfaces: `tex tld4 txq suld sust sured suq` (PTX ISA, sections 9.7.10 and 9.7.11). texture.cpp maps
+// coordinates to texels.
 //
-// A fetch counts as one read of its buffer: a request for each warp, with the distinct sectors of all the texels that its
-// lanes filter. Fetches with a depth comparison, multi-sample textures and sparse residency are not supported.
+// A fetch counts as one read of its buffer: a request per warp, with the distinct sectors of all texels that its lanes
+// filter. Fetches with a depth comparison, multi-sample textures and sparse residency are not supported.
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -19,15 +19,15 @@ struct ImageForm {
     Geometry geometry{};
     Row layer;
     std::vector<Row> coordinates;
-    std::vector<Row> targets;  // registers of results or sources; none: discarded
+    std::vector<Row> targets;  // result or source registers; none if discarded
     NumberType type = NumberType::kF32;
     bool packed = false;  // results in halves of two registers
-    bool whole = false;   // coordinates are numbers of texels
-    // Of a fetch: level of detail, gradients along x and y, and texels to add.
+    bool whole = false;   // coordinates are texel indices
+    // For fetches: level of detail, gradients along x and y, and texel offset.
     Row level;
     std::vector<Row> slopes[2], offset;
     uint32_t channel = 0;  // of a gather
-    // Of a surface: bytes of an element, and what an access outside does.
+    // For surfaces: bytes per element, and behavior for accesses outside.
     uint32_t unit = 4;
     OutsideMode outside = OutsideMode::kTrap;
     Reduction reduction = Reduction::kNone;
@@ -38,7 +38,7 @@ struct Part {
     std::vector<uint32_t> lanes;
 };
 
-// The lanes that run an instruction, by their image.
+// Group the lanes that run an instruction by image.
 std::vector<Part> parts_of(Batch& batch, const Instruction& ins, const Row& handles) {
     std::map<uint64_t, Part> parts;
     each_lane(batch, ins, [&](uint32_t lane) { parts[batch.value(handles, lane)].lanes.push_back(lane); });
@@ -58,14 +58,14 @@ void require_axes(Batch& batch, const Image& image, const Geometry& geometry) {
         batch.fail("the image over " + image.name + " has " + std::to_string(image.axes) + " axes");
 }
 
-// Texels that lanes access, as the hardware keeps them: bytes in the buffer, -1 for none.
+// Location of accessed texels in the hardware's layout: bytes in the buffer, -1 for none.
 struct Stored {
     uint32_t lane;
     std::vector<int64_t> bytes;
 };
 
-// Clocks of a warp's request: the four texture units of an SM filter one sample of four texels a clock each (NVIDIA A100
-// Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture says the same).
+// Clocks of a warp's request. The four texture units of an SM each filter one sample of four texels per clock (NVIDIA
+// A100 Tensor Core GPU Architecture, "4 texture units per SM"; NVIDIA Turing GPU Architecture states the same).
 constexpr uint32_t kTextureClocks = 8;
 
 void watch_image(Batch& batch, const Image& image, uint32_t number, const std::vector<Stored>& all, AccessKind kind,
@@ -138,7 +138,7 @@ void fetch_texels(Batch& batch, const Instruction& ins) {
     for (const Part& part : parts_of(batch, ins, form.handle)) {
         const Image& image = *part.image;
         require_axes(batch, image, form.geometry);
-        std::map<int64_t, std::vector<Stored>> levels;  // a request for each level
+        std::map<int64_t, std::vector<Stored>> levels;  // one request per level
         for (const uint32_t lane : part.lanes) {
             double level = 0;
             if (form.level) {
@@ -289,7 +289,7 @@ struct SurfaceAccess {
     bool outside;
 };
 
-// Where the lanes access a surface, counted. Along x a surface is addressed in bytes.
+// Return and count the lanes' accesses to a surface, whose x coordinate is in bytes.
 std::vector<SurfaceAccess> surface_accesses(Batch& batch, const Instruction& ins, const ImageForm& form, AccessKind kind,
                                             uint64_t* atomics = nullptr) {
     std::vector<SurfaceAccess> accesses;

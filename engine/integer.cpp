@@ -1,4 +1,4 @@
-// Integer arithmetic, logic and bits (PTX ISA, sections 9.7.1, 9.7.2 and 9.7.8). Arithmetic wraps.
+// Integer arithmetic, logic and bit operations (PTX ISA, sections 9.7.1, 9.7.2 and 9.7.8). Arithmetic wraps.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -16,7 +16,7 @@ using Unsigned = std::make_unsigned_t<T>;
 template <class T>
 constexpr bool kSigned = std::is_signed_v<T>;
 
-// Arithmetic that wraps, without undefined behavior.
+// Wrap arithmetic without undefined behavior.
 template <class T>
 T wrap(uint64_t value) {
     return static_cast<T>(static_cast<Unsigned<T>>(value));
@@ -100,7 +100,7 @@ struct MadWide {
     static Wide apply(T a, T b, Wide c) { return Add<Wide>::apply(Wide(a) * Wide(b), c); }
 };
 
-// Truncating division; a zero divisor gives all ones, as on the hardware.
+// Divide with truncation. A zero divisor returns all ones, like the hardware.
 template <class T>
 struct Div {
     static T apply(T a, T b) {
@@ -139,7 +139,7 @@ struct SubSat {
     }
 };
 
-// An operation on both halves of 32 bits.
+// Apply an operation to both halves of 32 bits.
 template <class Op, class T>
 struct Halves {
     template <class... S>
@@ -171,7 +171,7 @@ Run with_arity() {
     else return ternary<Op, T>();
 }
 
-// The operation on integers of a PTX type.
+// Return the operation on integers of a PTX type.
 template <template <class> class Op, Arity arity>
 Run of_type(const std::string& type) {
     if (type == "u32") return with_arity<arity, Op<uint32_t>, uint32_t>();
@@ -253,7 +253,7 @@ const Registration kMul24({"mul24", "mad24"}, multiply);
 
 bool is_integer_type(const std::string& type) { return type[0] == 'u' || type[0] == 's'; }
 
-// add sub min max neg abs div mul mad of integers.
+// add sub min max neg abs div mul mad for integers.
 void integer_arithmetic(Decoder& decoder, const Source& ins) {
     const std::string &opcode = ins.opcode, &type = ins.type();
     if (opcode == "mul" || opcode == "mad") return multiply(decoder, ins);
@@ -341,7 +341,7 @@ const Registration kLogic({"and", "or", "xor", "not"}, [](Decoder& decoder, cons
     same_type(decoder, ins, run, type);
 });
 
-// dp4a, dp2a: products of parts of a with octets of b from `from` on, added to c.
+// dp4a, dp2a: multiply parts of a with octets of b starting at `from`, and add them to c.
 template <class A, class B, class C, int count, int from>
 struct Dot {
     static C apply(uint32_t a, uint32_t b, C c) {
@@ -373,7 +373,7 @@ const Registration kDot({"dp4a", "dp2a"}, [](Decoder& decoder, const Source& ins
     same_type(decoder, ins, run, "b32");
 });
 
-// Carries: the flag of each lane is in a row of its own. The new carry is computed first, into a second row.
+// Carry: each lane's flag is in a separate row. The new carry is computed first, into a second row.
 template <class U, bool subtract, bool carried>
 struct Carrying {
     static U result(U a, U b, uint32_t carry) { return subtract ? U(a - b - (carried ? U(carry) : 0)) : U(a + b + (carried ? U(carry) : 0)); }
@@ -478,7 +478,7 @@ Run shift(const std::string& type) {
     refuse("the type ." + type);
 }
 
-// Emit an operation with types of its own: the result, then the sources.
+// Emit an operation with separate types for the result and each source.
 void typed(Decoder& decoder, const Source& ins, Run run, std::initializer_list<std::string> types) {
     expect_operands(ins, types.size());
     auto type = types.begin();
@@ -602,7 +602,7 @@ const Registration kFields({"bfe", "bfi"}, [](Decoder& decoder, const Source& in
           {type, type, type, "u32", "u32"});
 });
 
-// Logic of three operands: bit i of the table `mode` is the result where (a, b, c) spell i.
+// Logic with three operands: bit i of the table `mode` is the result if (a, b, c) are the bits of i.
 void lop3(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.row<uint32_t>(ins.d);
     const uint32_t *a = batch.row<uint32_t>(ins.a), *b = batch.row<uint32_t>(ins.b), *c = batch.row<uint32_t>(ins.c);

@@ -1,4 +1,4 @@
-// Runs a function of single values on the lanes that run an instruction.
+// Applies scalar functions to the lanes that run an instruction.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace kernrec {
 
-// Bit of each lane in a mask; a table, so that comparisons become vector code.
+// Bit of each lane in a mask; a table lets compilers vectorize comparisons.
 struct LaneBits {
     uint32_t bit[kWarp];
     constexpr LaneBits() : bit() {
@@ -28,7 +28,7 @@ std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::i
     return {batch.row<S>(rows[I])...};
 }
 
-// d = Op(a, b, c, e), as many sources as there are types.
+// d = Op(a, b, c, e), with one source per type.
 template <class Op, class D, class... S>
 struct Lanewise {
     template <size_t... I>
@@ -56,7 +56,7 @@ struct Lanewise {
     }
 };
 
-// A predicate d = Op(a, b, ...), lanes as bits.
+// Predicate d = Op(a, b, ...), with lanes as bits.
 template <class Op, class... S>
 struct Compare {
     template <size_t... I>
@@ -81,7 +81,7 @@ struct Compare {
     }
 };
 
-// A function of masks: d = Op(a, b).
+// d = Op(a, b) on masks.
 template <class Op>
 void flagwise(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.flags(ins.d);

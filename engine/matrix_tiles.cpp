@@ -1,4 +1,4 @@
-// Matrices in shared memory that descriptors describe, and wgmma: see tensor_core.h.
+// Matrices in shared memory given by descriptors, and wgmma: see tensor_core.h.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -42,7 +42,7 @@ MatrixDescriptor wgmma_descriptor(uint64_t bits) {
 
 MatrixDescriptor tcgen05_descriptor(uint64_t bits) {
     const uint32_t mode = field(bits, 61, 3);
-    // Reserved bits are checked first, as the message names the lowest of them.
+    // Check reserved bits first, because the message names the lowest of them.
     const uint32_t row_bytes = mode == 1 || mode == 2 ? 128 : mode == 4 ? 64 : mode == 6 ? 32 : 16;
     const uint64_t without_base = bits & ~(uint64_t(7) << 49);
     descriptor_of(without_base, {{14, 2}, {30, 2}, {53, 8}}, row_bytes, 16);

@@ -1,5 +1,5 @@
-// Barriers in shared memory, and the stores and arrivals that they count: `mbarrier.*`, `cp.async.mbarrier.arrive`,
-// `st.async` and `red.async` (PTX ISA, sections 9.7.13.15 and 9.7.9.12). How lanes wait is in waits.cpp.
+// Barriers in shared memory, with the stores and arrivals that they count: `mbarrier.*`, `cp.async.mbarrier.arrive`,
+// `st.async` and `red.async` (PTX ISA, sections 9.7.13.15 and 9.7.9.12). waits.cpp implements waiting.
 #include <set>
 
 #include "dispatch.h"
@@ -12,14 +12,14 @@ Space shared_or_generic(const Source& ins) { return ins.has("shared") ? Space::k
 
 enum class Action { kInitialize, kInvalidate, kExpect, kComplete };
 
-// What `mbarrier` does: an access of 8 bytes, and the count of each lane, or the same of all.
+// Form of `mbarrier`: an access of 8 bytes, and the count of each lane, or one for all.
 struct BarrierForm {
     Instruction barrier;
     Action action = Action::kInitialize;
     Row count;
     uint32_t default_count = 0;
     bool expects = false, releases = true, drops = false, completes = true;
-    Row state;  // of an arrival: gets the word of the barrier before
+    Row state;  // for an arrival: receives the barrier's previous word
 
     uint32_t count_of(Batch& batch, uint32_t lane) const {
         return count ? uint32_t(batch.value(count, lane)) : default_count;
@@ -45,7 +45,7 @@ void arrive(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
     Mbarriers& barriers = batch.work().mbarriers;
     PhaseRaces* races = form.releases ? batch.phase_races() : nullptr;
-    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together tell it once
+    std::set<std::tuple<uint32_t, uint64_t, uint64_t>> released;  // lanes of a warp that arrive together release once
     each_barrier(batch, barriers_of(batch, form.barrier), [&](uint32_t lane, SharedPlace place) {
         const uint32_t count = form.count_of(batch, lane);
         if (form.expects) barriers.expect(place, count);
@@ -148,7 +148,7 @@ const Registration kMbarrier({"mbarrier"}, [](Decoder& decoder, const Source& in
     emit_form(decoder, act_on_barriers, form);
 });
 
-// --- cp.async.mbarrier.arrive: arrive once the copies of a thread are done ---
+// --- cp.async.mbarrier.arrive: arrive after a thread's copies ---
 
 void arrive_after_copies(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<BarrierForm>(ins);
@@ -174,7 +174,7 @@ void arrive_after_copies(Batch& batch, const Instruction& ins) {
 // --- st.async and red.async ---
 
 struct AsyncStore {
-    Instruction target, barrier;  // of the whole access rounded up to a power of two, and of 8 bytes
+    Instruction target, barrier;  // the whole access rounded up to a power of two, and 8 bytes
     std::vector<Row> sources;
     NumberType type = NumberType::kU32;
     uint32_t unit = 4;

@@ -1,4 +1,4 @@
-// The Python module `kernrec._engine`: decodes a kernel that Python hands over as flat arrays, and runs its blocks.
+// Python module `kernrec._engine`: decodes a kernel that Python passes as flat arrays, and runs its blocks.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -32,7 +32,7 @@ std::vector<std::string> split(const std::string& name) {
     return parts;
 }
 
-// Operands in preorder: kind, id and value of each, and of compound ones the number of parts in `id`.
+// Operands in preorder: kind, id and value; a compound operand stores the number of its parts in `id`.
 Operand read_operand(const Flat<int64_t>& table, size_t& next) {
     const int64_t* row = table.data() + 3 * next++;
     Operand operand;
@@ -87,7 +87,7 @@ nb::object array_of(std::vector<T> values) {
     return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner));
 }
 
-// A kernel and a launch of it.
+// Kernel with a launch.
 class Kernel {
    public:
     Kernel(const std::vector<std::string>& names, Flat<int64_t> instructions, Flat<int64_t> operands,
@@ -116,7 +116,7 @@ class Kernel {
         auto copy = [](nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
             to.assign(from.c_str(), from.c_str() + from.size());
             size = to.size();
-            to.resize(size + 16);  // lanes that do not take part are never read, but vector code may look
+            to.resize(size + 16);  // lanes without a buffer are never read, but vector code may load them
         };
         copy(constants, launch_.constants, launch_.constant_bytes);
         copy(parameters, launch_.parameters, launch_.parameter_bytes);
@@ -138,7 +138,7 @@ class Kernel {
             BasicBlock& made = program_.blocks.emplace_back();
             made.first = uint32_t(row[0]);
             made.count = uint32_t(row[1]);
-            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder finds out which
+            made.end = row[2] ? End::kTrap : End::kNone;  // the decoder determines which
             made.warp_synchronous = row[3];
             made.spins = row[4];
             made.goes_on = row[5];
@@ -150,7 +150,7 @@ class Kernel {
     Kernel(const Kernel&) = delete;
     Kernel& operator=(const Kernel&) = delete;
 
-    // Instructions that the engine does not know, in the order of the text; and what of each.
+    // Return the unsupported instructions in text order, each with the unsupported part.
     std::vector<std::pair<uint32_t, std::string>> unsupported() const {
         return {program_.unsupported.begin(), program_.unsupported.end()};
     }
@@ -164,7 +164,7 @@ class Kernel {
         kept_.push_back(bytes);
     }
 
-    // Add a texture or surface over a buffer; modes are numbers as in texture.h.
+    // Add a texture or surface over a buffer; modes are the numbers in texture.h.
     void add_image(uint64_t handle, uint32_t buffer, const std::vector<int64_t>& extents, const std::string& element,
                    const std::vector<int64_t>& channels_layers_levels, const std::vector<uint32_t>& sampler) {
         auto image = std::make_shared<Image>();
@@ -184,7 +184,7 @@ class Kernel {
         launch_.images[handle] = std::move(image);
     }
 
-    // Run blocks batch by batch; returns (fault or None, counters, warps by block, lanes by block, barriers).
+    // Run blocks in batches; return (fault or None, counters, warps by block, lanes by block, barriers).
     nb::tuple run(Flat<int64_t> blocks, uint32_t threads) {
         const size_t size = launch_.blocks_per_batch, batches = (blocks.size() + size - 1) / size;
         std::vector<std::unique_ptr<Fault>> faults(batches);
@@ -211,7 +211,7 @@ class Kernel {
                     batch->run(blocks.data() + first, uint32_t(std::min(size, blocks.size() - first)));
                 } catch (const Fault& fault) {
                     faults[i] = std::make_unique<Fault>(fault);
-                } catch (const std::exception& error) {  // what no instruction named must not end the process
+                } catch (const std::exception& error) {  // an unexpected error must not end the process
                     faults[i] = std::make_unique<Fault>(FaultKind::kEmulation, int64_t(batch->source), error.what());
                 }
                 if (faults[i])
@@ -247,7 +247,7 @@ class Kernel {
         return nb::make_tuple(fault, counts_dict(total, launch_), total.warps, total.lanes, total.barriers.value);
     }
 
-    // Check what runs from now on: arrays of shared memory (name, start, size), numbers of buffers that nobody wrote.
+    // Enable checks. Takes arrays of shared memory (name, start, size) and the numbers of unwritten buffers.
     void check(const std::vector<std::string>& names, const std::vector<uint32_t>& starts, const std::vector<uint32_t>& sizes,
                const std::vector<uint32_t>& uninitialized, bool shared_memory, bool global_races) {
         launch_.checks = std::make_shared<Watch>();
@@ -266,7 +266,7 @@ class Kernel {
         return result;
     }
 
-    // By instruction: requests, lanes, bytes, sectors or wavefronts moved, ideal wavefronts, atomic operations.
+    // Return for each instruction: requests, lanes, bytes, sectors or wavefronts moved, ideal wavefronts, atomics.
     nb::list sites() const {
         nb::list result;
         if (!launch_.checks) return result;
@@ -275,8 +275,8 @@ class Kernel {
         return result;
     }
 
-    // Of each watched block: steps, warps, sectors and whether they were read; addresses of atomic operations; and of
-    // each buffer that was read or written its number, whether written, and the 4-byte words.
+    // Return for each watched block: steps, warps, sectors and whether they were read; addresses of atomic operations;
+    // and for each accessed buffer its number, whether it was written, and the 4-byte words.
     nb::dict watches() const {
         nb::dict result;
         for (const auto& [block, watch] : watches_) {

@@ -1,4 +1,4 @@
-// Number formats of PTX, and the conversions between them: see the header.
+// Number formats of PTX, and conversions between them: see the header.
 #include "number_formats.h"
 
 #include <array>
@@ -42,7 +42,7 @@ bool is_signed(NumberType type) {
            type == NumberType::kS64;
 }
 
-// The lowest `count` bits.
+// Return the lowest `count` bits.
 uint64_t low_bits(uint64_t bits, int count) { return count == 64 ? bits : bits & ((uint64_t(1) << count) - 1); }
 
 int64_t sign_extended(uint64_t bits, int count) { return int64_t(bits << (64 - count)) >> (64 - count); }
@@ -92,7 +92,7 @@ double rounded_to_integral(double value, Rounding rounding) {
         case Rounding::kNearestAway: return std::round(value);
         case Rounding::kNearestEven: break;
     }
-    // Ties to even, whatever the rounding mode of the process is.
+    // Round ties to even, independent of the process's rounding mode.
     const double below = std::floor(value), fraction = value - below;
     const bool up = fraction > 0.5 || (fraction == 0.5 && std::fmod(below, 2.0) != 0.0);
     return std::copysign(up ? below + 1 : below, value);
@@ -100,7 +100,7 @@ double rounded_to_integral(double value, Rounding rounding) {
 
 double flushed(double value) { return std::fabs(value) < 0x1p-126 ? std::copysign(0.0, value) : value; }
 
-// A float to an integer: clamps, and takes NaN to 0 (PTX ISA, section "cvt").
+// Convert a float to an integer: clamp, and convert NaN to 0 (PTX ISA, section "cvt").
 uint64_t float_to_integer(double value, NumberType to) {
     const int count = number_bits(to);
     if (std::isnan(value)) return 0;
@@ -131,8 +131,8 @@ uint64_t integer_to_integer(const Conversion& conversion, uint64_t bits) {
     return number.significand < most ? number.significand : most;
 }
 
-// A NaN in another format: sign and highest payload bits stay, and it is quiet. bf16, tf32 and the formats of 8 bits
-// have the canonical NaN.
+// Convert a NaN to another format. It keeps its sign and highest payload bits, and becomes quiet. bf16, tf32 and 8-bit
+// formats use the canonical NaN.
 uint64_t converted_nan(const Conversion& conversion, double value, uint64_t bits) {
     const NumberType to = conversion.to;
     if (to == conversion.from && to != NumberType::kBf16) return bits;
@@ -182,7 +182,7 @@ uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, R
     const int exponent = number.exponent + highest_bit(number.significand);
     const int lowest_exponent = 1 - format.bias;
     const int leading = exponent > lowest_exponent ? exponent : lowest_exponent;
-    const int shift = leading - format.mantissa_bits - number.exponent;  // bits that the format does not have
+    const int shift = leading - format.mantissa_bits - number.exponent;  // bits beyond the format
     uint64_t kept = 0, rest = 0, half = 0;
     if (shift <= 0) {
         kept = number.significand << -shift;
@@ -352,7 +352,8 @@ uint64_t convert(const Conversion& conversion, uint64_t bits) {
 
 namespace {
 
-// To e4m3 or e5m2: saturates at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt", `.satfinite`).
+// Convert to e4m3 or e5m2: saturate at the largest finite number; NaN keeps its sign (PTX ISA, section "cvt",
+// `.satfinite`).
 uint32_t to_eight_bits(NumberType to, double value, bool relu) {
     const FloatFormat& format = float_format(to);
     const uint32_t sign = uint32_t(std::signbit(value)) << 7;
@@ -379,7 +380,7 @@ uint32_t convert_packed(const Conversion& conversion, uint32_t pair) {
     for (int shift : {8, 0}) {
         const uint32_t code = pair >> shift & 0xFF;
         const double value = to_double(conversion.from, code);
-        uint32_t half = code << 8;  // an e5m2 is the upper byte of an f16
+        uint32_t half = code << 8;  // e5m2 is the upper byte of f16
         if (conversion.relu && value <= 0)
             half = 0;
         else if (conversion.from == NumberType::kE4m3)

@@ -1,6 +1,6 @@
-// Number formats of PTX, and the conversions between them.
+// Number formats of PTX, and conversions between them.
 //
-// Sources: PTX ISA, sections "Fundamental Types", "Alternate Floating-Point Data Formats" and "cvt". A number travels
+// Sources: PTX ISA, sections "Fundamental Types", "Alternate Floating-Point Data Formats" and "cvt". A number is passed
 // as the bits of its register, in the low part of a `uint64_t`.
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace kernrec {
 
-// A form of an instruction that the engine does not support; the text says which part of it.
+// Unsupported form of an instruction; the text names the unsupported part.
 struct UnsupportedForm : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-using Modifiers = std::vector<std::string>;  // of an instruction, without its opcode: "sync", "aligned", ...
+using Modifiers = std::vector<std::string>;  // of an instruction, without opcode: "sync", "aligned", ...
 
 enum class NumberType : uint8_t {
     kB1,
@@ -49,7 +49,7 @@ enum class NumberType : uint8_t {
 
 enum class Rounding : uint8_t {
     kNearestEven,  // .rn
-    kNearestAway,  // .rna: ties go away from zero
+    kNearestAway,  // .rna: ties away from zero
     kZero,         // .rz
     kDown,         // .rm
     kUp,           // .rp
@@ -63,20 +63,20 @@ To bit_cast(const From& from) {
     return to;
 }
 
-// A binary floating-point format with a sign bit above exponent and mantissa.
+// Binary floating-point format with a sign bit above exponent and mantissa.
 struct FloatFormat {
     int exponent_bits;
     int mantissa_bits;
     int bias;
     uint64_t largest;      // code of the largest finite number
-    uint64_t infinity;     // code of infinity; 0: the format has none
-    uint64_t nan;          // code of the canonical NaN; 0: the format has none
-    int padding_bits = 0;  // unused bits below the mantissa (tf32 in a register of 32 bits)
+    uint64_t infinity;     // code of infinity; 0 if there is none
+    uint64_t nan;          // code of the canonical NaN; 0 if there is none
+    int padding_bits = 0;  // unused bits below the mantissa (tf32 in a 32-bit register)
 
     constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
 };
 
-// Return the bits of one number; of tf32 those of its register.
+// Return the bits of one number; for tf32 those of its register.
 constexpr int number_bits(NumberType type) {
     switch (type) {
         case NumberType::kB1: return 1;
@@ -100,7 +100,7 @@ constexpr int number_bits(NumberType type) {
     }
 }
 
-// Return the type of a PTX name, or raise UnsupportedForm. Types of bits (b8 to b64) are unsigned integers.
+// Return the type of a PTX name, or throw UnsupportedForm. Bit types (b8 to b64) are unsigned integers.
 NumberType number_type(const std::string& name);
 
 // Return the PTX name of a type.
@@ -109,25 +109,25 @@ const char* number_name(NumberType type);
 // Return the format of a floating-point type with a sign bit.
 const FloatFormat& float_format(NumberType type);
 
-// A finite number: (-1)^negative * significand * 2^exponent.
+// Finite number: (-1)^negative * significand * 2^exponent.
 struct ExactNumber {
     bool negative;
     uint64_t significand;
     int exponent;
 };
 
-// Round an exact number once. A number beyond the largest finite one becomes infinity, or with `saturates`, and in
-// formats without infinity, the largest finite number.
+// Round an exact number once. A number beyond the largest finite one becomes infinity. With `saturates`, and in formats
+// without infinity, it becomes the largest finite number.
 uint64_t round_to_format(const ExactNumber& number, const FloatFormat& format, Rounding rounding, bool saturates);
 
-// Return the value of a code of any floating-point type; exact.
+// Return the exact value of a code of any floating-point type.
 double to_double(NumberType type, uint64_t bits);
 
 // Return the code of a number rounded to nearest, ties to even; NaN becomes the canonical NaN.
 uint64_t from_double(NumberType type, double value);
 
 inline float f16_to_f32(uint16_t bits) {
-    // Scale by the difference of the biases: exact, for subnormal numbers too.
+    // Scale by the difference of the biases, which is exact even for subnormal numbers.
     const uint32_t magnitude = uint32_t(bits & 0x7FFF) << 13;
     const float scaled = bit_cast<float>(magnitude) * 0x1p112f;
     const uint32_t special = (bits & 0x7C00) == 0x7C00 ? 0x7F800000u : 0u;
@@ -139,23 +139,23 @@ inline float bf16_to_f32(uint16_t bits) { return bit_cast<float>(uint32_t(bits) 
 // Round a number to f16, ties to even.
 inline uint16_t f64_to_f16(double value) { return uint16_t(from_double(NumberType::kF16, value)); }
 
-// Lookup tables of the values of all codes of the formats of 8 bits and less.
+// Return a table of the values of all codes of a format with at most 8 bits.
 const float* small_float_values(NumberType type);
 
-// What a `cvt` instruction says.
+// Parsed `cvt` instruction.
 struct Conversion {
     NumberType to;
     NumberType from;
     Rounding rounding = Rounding::kNearestEven;
-    bool to_integral = false;  // .rni, .rzi, .rmi, .rpi: `rounding` goes to a whole number
-    bool flushes = false;      // .ftz: subnormal f32 become zeros of their sign
+    bool to_integral = false;  // .rni, .rzi, .rmi, .rpi: round to an integer
+    bool flushes = false;      // .ftz: flush subnormal f32 to zeros of the same sign
     bool saturates = false;    // .sat: to the range of an integer, or to [0, 1]
     bool relu = false;         // .relu: negative numbers become zero
-    int sources = 1;           // registers that it reads: two for a packed pair of two f32
-    bool packed = false;       // one register holds a pair: f16x2 to or from e4m3x2 or e5m2x2
+    int sources = 1;           // source registers: two for a packed pair of f32
+    bool packed = false;       // one register contains a pair: f16x2 to or from e4m3x2 or e5m2x2
 };
 
-// Read the modifiers of `cvt`: rounding and marks, the type of the result, the type of the source.
+// Parse the modifiers of `cvt`: rounding and flags, result type, source type.
 Conversion conversion_form(const Modifiers& modifiers);
 
 // Convert one number (PTX ISA, section "cvt"): integers, f16, bf16, tf32, f32 and f64.

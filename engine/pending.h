@@ -1,4 +1,4 @@
-// Work beside the threads of a batch: copies, arrivals at barriers, products of warpgroups and of tensor memory.
+// Asynchronous work of a batch: copies, arrivals at barriers, and matmuls of warpgroups and tensor memory.
 #pragma once
 
 #include <list>
@@ -11,14 +11,14 @@
 
 namespace kernrec {
 
-// A test of a phase of a barrier: an access of 8 bytes, and the state or parity that each lane waits for.
+// Test of a barrier phase: an access of 8 bytes, and the state or parity that each lane waits for.
 struct PhaseTest {
     Instruction barrier;
     Row wanted;
     bool is_parity = false;
 };
 
-// Run something as if another instruction did, for messages.
+// Attribute errors in a scope to another instruction.
 class AsInstruction {
    public:
     AsInstruction(Batch& batch, uint32_t source) : batch_(batch), before_(batch.source) { batch.source = source; }
@@ -29,13 +29,13 @@ class AsInstruction {
     uint32_t before_;
 };
 
-// Name an instruction in a message by its name and line, which Python fills in.
+// Return a placeholder for an instruction's name and line, which Python fills in.
 inline std::string named(uint32_t source) { return "\x01" + std::to_string(source) + "\x01"; }
 
-// Barriers in shared memory that lanes use: throws Fault if a lane does not know that they were initialized.
-// `changes`: the lanes initialize or end them.
+// Return the barriers in shared memory that lanes use. Throw Fault if a lane is not ordered after their initialization.
+// `changes`: the lanes initialize or invalidate them.
 std::vector<LanePlace> barriers_of(Batch& batch, const Instruction& access, bool changes = false);
-// Call `act(lane, place)` for each, and name lane and barrier if it is misused.
+// Call `act(lane, place)` for each barrier; errors name lane and barrier.
 template <class Act>
 void each_barrier(Batch& batch, const std::vector<LanePlace>& barriers, Act act) {
     for (const LanePlace& use : barriers) {
@@ -47,41 +47,41 @@ void each_barrier(Batch& batch, const std::vector<LanePlace>& barriers, Act act)
     }
 }
 
-// Complete the cp.async copies of some lanes except their `allowed` newest groups; without it, all of them.
+// Complete the cp.async copies of some lanes except their `allowed` newest groups; without `allowed`, all.
 void finish_copies(Batch& batch, uint32_t warp, uint32_t mask, std::optional<int64_t> allowed);
 
-// `setmaxnreg` (PTX ISA, section "setmaxnreg"): a block has the registers that its launch gave to all its warps.
+// `setmaxnreg` (PTX ISA, section "setmaxnreg"): a block has the registers that its launch gave to its warps.
 class RegisterPool {
    public:
     void start_batch() { held_.clear(), raised_.clear(); }
     void move(Batch& batch, uint32_t warp, uint32_t registers, bool grows);
-    // All threads ended; throws Fault if the warps of a block asked for more registers than it has.
+    // All threads ended: throw Fault if the warps of a block requested more registers than it has.
     void check_granted(const Batch& batch) const;
 
    private:
-    std::map<uint32_t, uint32_t> held_;    // by warp: what it changed its registers to
-    std::map<uint32_t, uint32_t> raised_;  // by warp: the instruction that asked for more
+    std::map<uint32_t, uint32_t> held_;    // by warp: current number of registers
+    std::map<uint32_t, uint32_t> raised_;  // by warp: instruction that requested more
 };
 
-// What one wgmma.mma_async computes with.
+// Operands of one wgmma.mma_async.
 struct WgmmaForm {
     WgmmaMultiply multiply;
     Modifiers name;
-    std::vector<Row> accumulators, inputs;          // registers of D, and of A if it is not in shared memory
-    std::vector<uint32_t> accumulator_rows, input_rows;  // their numbers, ascending
+    std::vector<Row> accumulators, inputs;          // registers of D, and of A unless it is in shared memory
+    std::vector<uint32_t> accumulator_rows, input_rows;  // row numbers, ascending
     Row a, b;                                       // descriptors
-    Row scale_d;                                    // predicate; none: `adds_d`
+    Row scale_d;                                    // predicate; none for `adds_d`
     bool scale_d_inverted = false, adds_d = true;
     bool a_mn_major = false, b_mn_major = false;
     int sign = 1;
 };
 
-// The wgmma.mma_async in flight of each warpgroup, and the registers that these still use (PTX ISA, sections
-// `wgmma.fence`, `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
+// wgmma.mma_async operations in flight of each warpgroup, and their registers (PTX ISA, sections `wgmma.fence`,
+// `wgmma.commit_group` and `wgmma.wait_group`). The engine multiplies when the instruction is issued.
 class WarpgroupOperations {
    public:
     void start_batch(Batch& batch);
-    // A warpgroup accesses registers: number of each row, and the instruction that does first.
+    // Note a warpgroup's register accesses: row numbers, and the first instruction for each.
     void touch(uint32_t group, const std::vector<Row>& rows, const std::vector<uint32_t>& sources);
     void fence(uint32_t group);
     // Start an operation that reads these places of the batch's shared memory.
@@ -100,21 +100,21 @@ class WarpgroupOperations {
         int64_t committed = 0;
         std::vector<InFlight> in_flight;
         bool fenced = false;
-        std::vector<bool> touched;  // by number of the row, since the last fence
+        std::vector<bool> touched;  // by row number, since the last fence
         bool any_touched = false;
     };
     std::vector<Group> groups_;
 };
 
-// When each warp used which part of tensor memory, and fenced (PTX ISA, section "tcgen05.fence"). Before a warp uses
-// cells that another warp used, there must have been a fence of each since. Compilers that leave all fences out rely on
-// their barriers: only a kernel that has some is held to them.
+// Times at which each warp used parts of tensor memory, and fenced (PTX ISA, section "tcgen05.fence"). Before a warp
+// uses cells that another warp used, both must have fenced. Compilers that omit all fences rely on their barriers, so
+// only kernels with fences are checked.
 class TensorFences {
    public:
     void start_batch(Batch& batch);
     void fence(uint32_t warp, bool before) { (before ? before_ : after_)[warp] = now_; }
     void tick() { now_++; }
-    // `use`: kLoaded, kStored or kComputed.
+    // `use` is kLoaded, kStored or kComputed.
     void note(Batch& batch, uint32_t warp, TensorUse use, uint32_t block, const Cells& cells);
     void check(Batch& batch, uint32_t warp, std::initializer_list<TensorUse> uses, uint32_t block, const Cells& cells);
 
@@ -125,12 +125,12 @@ class TensorFences {
     int64_t now_ = 0;
 };
 
-// The tcgen05 instructions under way. A `tcgen05.commit` makes a barrier track all matrix operations that its thread
-// issued before; until it arrives, the cells that they use are busy, and the tiles must not be written.
+// tcgen05 instructions in flight. A `tcgen05.commit` makes a barrier track all earlier matrix operations of its thread.
+// Until the barrier's arrival, the cells of these operations are busy, and their tiles must not be written.
 class TensorOperations {
    public:
     void start_batch(Batch& batch);
-    // A thread issues an operation, which its blocks' memories begin.
+    // Issue an operation of a thread in its blocks' memories.
     void issue(Batch& batch, uint32_t lane, const TensorOperation& operation);
     void commit(Batch& batch, uint32_t lane, std::vector<SharedPlace> places);
     void note_load(uint32_t warp, Cells cells) { loads_[warp].push_back(std::move(cells)); }
@@ -153,9 +153,9 @@ struct Pending {
     explicit Pending(Batch& batch);
 
     void start_batch();
-    // All threads exited: finish what still goes on; throws Fault if a copy still uses shared memory.
+    // All threads exited: finish remaining work. Throw Fault if a copy still uses shared memory.
     void end_batch();
-    // A bulk copy starts, and finishes.
+    // Start or finish a bulk copy.
     void start_copy(BulkCopy copy);
     void start_tracked(std::shared_ptr<BulkCopy> copy);
     void finish_tracked(BulkCopy& copy);

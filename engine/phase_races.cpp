@@ -9,7 +9,7 @@ namespace kernrec {
 namespace {
 
 constexpr uint32_t kBarrierBytes = 8;
-constexpr int32_t kUnderWay = INT32_MAX;  // later than what anybody knows
+constexpr int32_t kUnderWay = INT32_MAX;  // later than any known time
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void PhaseRaces::start_batch(const std::vector<int64_t>& block_numbers) {
     RaceDetector::start_batch(block_numbers);
     writer_.assign(size_, 0);
     written_.assign(size_, 0);
-    // Fresh zero pages cost nothing until they are touched.
+    // Untouched zero pages need no memory.
     read_.reset(static_cast<int32_t*>(std::calloc(size_ * warps_per_cluster_ + 1, sizeof(int32_t))));
     if (!read_) throw std::bad_alloc();
     tile_read_.assign(size_ / kPiece * warps_per_cluster_, 0);
@@ -53,7 +53,7 @@ void PhaseRaces::join(uint32_t first, uint32_t count) {
 }
 
 void PhaseRaces::release(uint32_t warp, size_t place) {
-    if (place / stride_ != warp / warps_per_block_)  // of another block, which must not end before
+    if (place / stride_ != warp / warps_per_block_)  // in another block, which must not end before
         std::fill_n(read_of(warp) + place, kBarrierBytes, clocks.time(warp));
     clocks.release(warp, place);
 }
@@ -88,7 +88,7 @@ void PhaseRaces::record(uint32_t source, const std::vector<Resolved>& all, uint3
         touches.push_back({warp, place});
     });
     if (touches.empty()) return;
-    if (write && !agree) {  // two warps that write to the same place
+    if (write && !agree) {  // two warps write to the same place
         std::vector<Touch> sorted = touches;
         std::stable_sort(sorted.begin(), sorted.end(), [](const Touch& a, const Touch& b) { return a.place < b.place; });
         for (size_t i = 0; i + 1 < sorted.size(); i++) {
@@ -171,7 +171,7 @@ void PhaseRaces::end_read(uint32_t warp, Span span, const Pieces& pieces) {
     std::fill(read_of(warp) + span.first, read_of(warp) + span.end, clocks.time(warp));
 }
 
-// Refuse accesses that do not know of others' before: first of writers, then of each reader.
+// Report accesses that are not ordered after earlier ones: first after writers, then after each reader.
 void PhaseRaces::check(uint32_t source, const std::vector<Touch>& touches, size_t bytes, bool write) {
     for (const Touch& touch : touches) {
         const int32_t* seen = clocks.row(touch.warp);

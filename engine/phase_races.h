@@ -1,12 +1,13 @@
 // Races in kernels whose warps and copies are ordered by barriers in shared memory.
 //
-// For every byte: who wrote it last and when, and when each warp of the cluster read it last, in the times of
-// vector_clocks.h. An access is part of a race if it does not know of one that conflicts with it. The target of a bulk
-// copy is known to nobody while it is under way, and to those who waited for its barrier afterwards; its source must not
-// be written before its thread waited for its group. Tensor cores have read a tile when their operation was waited for.
+// The detector records for every byte the last writer and write time, and the last read of each warp of the cluster, in
+// the times of vector_clocks.h. An access races if it is not ordered after a conflicting one. While a bulk copy is in
+// flight, no access to its target is ordered. Afterwards, only warps that waited for its barrier are. Its source must
+// not be written before its thread waited for its group. Tensor cores have read a tile once their operation was waited
+// for.
 //
-// With the last thread of a block its shared memory is gone: some warp of it must know by then of everything that other
-// blocks of its cluster did there, and nobody may do anything there afterwards (PTX ISA, section 5.1.7.1).
+// When the last thread of a block exits, its shared memory is gone. Some warp of the block must then be ordered after
+// everything that other blocks of the cluster did there. Nobody may access it afterwards (PTX ISA, section 5.1.7.1).
 #pragma once
 
 #include <cstdlib>
@@ -18,7 +19,7 @@
 
 namespace kernrec {
 
-// Bytes of the batch's shared memory.
+// Byte range of the batch's shared memory.
 struct Span {
     size_t first, end;
 };
@@ -37,7 +38,7 @@ class PhaseRaces : public RaceDetector {
     TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) override;
     void end_tile(const TileRead& tile, const Knowledge* arrival) override;
 
-    // A warp arrives at a barrier in shared memory, saw a phase of it complete, or initializes or uses it.
+    // A warp arrives at a barrier in shared memory, observes a complete phase, or initializes or uses the barrier.
     void release(uint32_t warp, size_t place);
     void acquire(uint32_t warp, size_t place);
     struct BarrierUse {
@@ -46,12 +47,12 @@ class PhaseRaces : public RaceDetector {
     };
     void initialize(uint32_t source, const std::vector<BarrierUse>& uses);
     void use(uint32_t source, const std::vector<BarrierUse>& uses);
-    // Blocks in which lanes saw a phase complete.
+    // Note the blocks in which lanes observed a complete phase.
     void pass_phase(const std::vector<uint32_t>& blocks);
-    // The last thread of a block exits.
+    // Note that the last thread of a block exits.
     void end_block(uint32_t source, uint32_t block);
 
-    // A bulk copy that a lane of a warp started.
+    // Note a bulk copy that a lane of a warp started.
     void begin_write(uint32_t source, uint32_t warp, Span span, size_t barrier);
     void end_write(Span span, size_t barrier);
     Pieces begin_read(uint32_t source, uint32_t warp, Span span);
@@ -76,12 +77,12 @@ class PhaseRaces : public RaceDetector {
     };
     uint32_t cluster_blocks_, warps_per_cluster_, blocks_;
     size_t size_;                                  // bytes of all shared memory
-    std::vector<uint32_t> writer_;                 // column of the clocks
-    std::vector<int32_t> written_;                 // its time
-    std::unique_ptr<int32_t, Free> read_;          // by warp of the cluster; most of it is never looked at
-    std::vector<int32_t> tile_read_;               // the same by piece, of tensor cores
+    std::vector<uint32_t> writer_;                 // clock column
+    std::vector<int32_t> written_;                 // time of the write
+    std::unique_ptr<int32_t, Free> read_;          // by warp of the cluster; mostly untouched
+    std::vector<int32_t> tile_read_;               // by piece: reads of tensor cores
     std::vector<bool> ended_;                      // by block
-    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>> reached_;  // of those that did not wait
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<Knowledge>> reached_;  // for warps that did not wait
 };
 
 }  // namespace kernrec

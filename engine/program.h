@@ -1,4 +1,4 @@
-// A decoded kernel: instructions as function pointers with operands resolved to rows of the register arena.
+// Decoded kernel: instructions as function pointers with operands resolved to rows of the register arena.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,30 @@ using Run = void (*)(Batch&, const Instruction&);
 
 constexpr uint32_t kNoRow = ~0u;
 
-// Where a value of all lanes is: the byte offset of a row in the arena. Rows of predicates have a 32-bit mask per warp.
+// Location of a value of all lanes: byte offset of a row in the arena. A predicate row has a 32-bit mask per warp.
 struct Row {
     uint32_t width = 0;   // bits: 1, 8, 16, 32 or 64
-    uint32_t index = kNoRow;  // among the rows of that width
+    uint32_t index = kNoRow;  // among rows of equal width
 
     bool operator<(const Row& other) const { return std::tie(width, index) < std::tie(other.width, other.index); }
     bool operator==(const Row& other) const { return width == other.width && index == other.index; }
     explicit operator bool() const { return index != kNoRow; }
 };
 
-// One decoded operation. `rows` are resolved to pointers when a batch is made.
+// Decoded operation. `rows` are resolved to pointers when a batch is created.
 struct Instruction {
     Run run = nullptr;
-    uint32_t source = 0;          // instruction of the PTX that it belongs to
-    Row guard;                    // predicate; none: it runs for all lanes
+    uint32_t source = 0;          // PTX instruction that it belongs to
+    Row guard;                    // predicate; none to run for all lanes
     bool guard_inverted = false;
-    Row d, a, b, c, e;            // destination and sources; what they mean depends on `run`
-    int64_t immediate = 0;        // offset of an address, or a parameter
+    Row d, a, b, c, e;            // destination and sources; their meaning depends on `run`
+    int64_t immediate = 0;        // address offset, or a parameter
     uint32_t mode = 0;            // variant of an operation
     Space space = Space::kGeneric;
-    uint32_t unit = 0;            // bytes of an element of an access
+    uint32_t unit = 0;            // bytes per element of an access
     std::vector<Row> list;        // registers of a vector or fragment
     std::vector<uint32_t> modes;  // parameters of a tensor operation
-    std::shared_ptr<const void> form;  // what the name of a tensor operation or bulk copy says
+    std::shared_ptr<const void> form;  // parsed name of a tensor operation or bulk copy
 };
 
 enum class OperandKind : uint8_t {
@@ -55,15 +55,15 @@ enum class OperandKind : uint8_t {
     kOther
 };
 
-// An operand as Python hands it over.
+// Operand from Python.
 struct Operand {
     OperandKind kind = OperandKind::kNone;
     uint32_t id = 0;     // register, special register, or symbol
-    int64_t value = 0;   // literal, offset of an address or symbol, or basic block of a label
+    int64_t value = 0;   // literal, offset, or basic block of a label
     std::vector<Operand> items;
 };
 
-// An instruction of the PTX as Python hands it over.
+// PTX instruction from Python.
 struct Source {
     std::string opcode;
     std::vector<std::string> modifiers;
@@ -78,30 +78,30 @@ struct Source {
 enum class End : uint8_t { kNone, kBranch, kIndexedBranch, kExit, kBarrier, kTrap };
 
 struct BasicBlock {
-    uint32_t first = 0, count = 0;       // instructions of the PTX
+    uint32_t first = 0, count = 0;       // PTX instructions
     std::vector<Instruction> code;
     End end = End::kNone;
-    uint32_t end_source = 0;             // instruction that ends it
-    bool warp_synchronous = false;       // lanes of a warp wait for those that the mask names
+    uint32_t end_source = 0;             // last instruction
+    bool warp_synchronous = false;       // lanes of a warp wait for those in the mask
     bool spins = false;                  // a loop in which threads wait for others
-    bool goes_on = false;                // one piece of machine code with the block before
+    bool goes_on = false;                // one piece of machine code with the previous block
     bool warpgroup_synchronous = false;  // the four warps of a warpgroup wait for each other
-    std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a phase of a barrier in shared memory
-    // Of a barrier of the cluster: 0 none, 1 arrive, 2 wait.
+    std::shared_ptr<const PhaseTest> phase_test;  // lanes wait for a barrier phase in shared memory
+    // Cluster barrier: 0 none, 1 arrive, 2 wait.
     uint32_t cluster_barrier = 0;
-    Row mask;                            // of a warp-synchronous block; none: all lanes
+    Row mask;                            // for a warp-synchronous block; none for all lanes
     Row guard;                           // of the last instruction
     bool guard_inverted = false;
     std::vector<uint32_t> targets;       // basic blocks
     Row index;                           // of an indexed branch
-    // Of a barrier: what it does, and the operands as rows.
+    // For a barrier: its action, and the operands as rows.
     bool arrives = false, plain = false;
     uint32_t reduction = 0;              // 0 none, 1 popc, 2 and, 3 or
     Row number, threads, reduced, result;
     bool reduced_inverted = false;
 };
 
-// How a row that no instruction writes is filled.
+// Contents of a row that no instruction writes.
 struct Constant {
     Row row;
     uint64_t bits = 0;
@@ -109,7 +109,7 @@ struct Constant {
 
 struct Special {
     Row row;
-    uint32_t id = 0;  // position in the names that Python passed
+    uint32_t id = 0;  // index in the names from Python
 };
 
 struct Program {
@@ -117,11 +117,11 @@ struct Program {
     std::vector<BasicBlock> blocks;
     std::vector<Constant> constants;
     std::vector<Special> specials;
-    std::map<uint32_t, uint32_t> rows;   // by width: how many
+    std::map<uint32_t, uint32_t> rows;   // number of rows by width
     bool has_atomics = false;            // results may depend on the order of blocks
-    std::map<uint32_t, std::string> unsupported;  // by instruction that the engine does not know: what of it
-    Row lane_address;                    // room for an address of one lane that an operation computes
-    bool hands_over = false;             // blocks order accesses to global memory by release and acquire
+    std::map<uint32_t, std::string> unsupported;  // unsupported part, by instruction
+    Row lane_address;                    // for one lane's address that an operation computes
+    bool hands_over = false;             // blocks order global memory accesses by release and acquire
     bool has_async_barriers = false;     // mbarriers or bulk copies
     bool has_tensor_fences = false;      // tcgen05.fence
 };
@@ -142,19 +142,19 @@ struct Launch {
     uint32_t shared_bytes = 0, local_bytes = 0, argument_bytes = 0;
     std::vector<int64_t> symbols;
     std::vector<std::string> special_names;
-    std::vector<int64_t> special_values;  // of those that the launch decides
+    std::vector<int64_t> special_values;  // values that the launch determines
     std::map<uint64_t, std::shared_ptr<const Image>> images;  // by handle
-    uint32_t registers = 0;  // of a thread when the kernel begins; 0: not known
+    uint32_t registers = 0;  // per thread at the start of the kernel; 0 if unknown
     uint64_t budget = 0;
 
     uint32_t cluster_blocks() const { return cluster[0] * cluster[1] * cluster[2]; }
     bool count = true, check_races = false, same_way = false, watch = false;
-    std::shared_ptr<struct Watch> checks;  // null: nothing is checked beyond what ends a launch
+    std::shared_ptr<struct Watch> checks;  // null for no checks beyond fatal errors
 };
 
 constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
 
-// What went wrong, and at which instruction; Python names the place.
+// Kind of error; Python adds the place.
 enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget, kDiffer };
 
 struct Fault : Error {

@@ -47,7 +47,7 @@ void BarrierRaces::pass_barrier(uint32_t block) {
 
 void BarrierRaces::record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                           bool is_copy) {
-    // Check against what was before this access, then enter it: lanes of one access do not race with themselves.
+    // Check against earlier accesses, then record this one: lanes of one access do not race with each other.
     if (write)
         each_shared_lane(all, [&](uint32_t warp, size_t place) { tensor_reads.write(source, place, warp, is_copy); });
     bool several_before = false;
@@ -68,7 +68,7 @@ void BarrierRaces::record(uint32_t source, const std::vector<Resolved>& all, uin
         });
         return;
     }
-    if (several_before) {  // a place that several warps wrote alike takes no single writer
+    if (several_before) {  // several warps wrote equal values here, so there is no single writer
         std::map<size_t, int16_t> here;
         each_shared_lane(all, [&](uint32_t warp, size_t first) {
             for (size_t place = first; place < first + bytes; place++) {

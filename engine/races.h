@@ -1,4 +1,4 @@
-// Data races in shared memory: two threads access one byte, at least one of them writes, with no barrier between.
+// Data races in shared memory: two threads access a byte without a barrier between, and one of them writes.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace kernrec {
 
 struct Resolved;
 
-// How far a warp knows the others (vector_clocks.h).
+// Time up to which a warp is ordered after each other warp (vector_clocks.h).
 using Knowledge = std::vector<int32_t>;
 
-// What the detectors have in common. A place is a byte of the shared memory of the batch.
+// Interface of the race detectors. A place is a byte of the batch's shared memory.
 class RaceDetector {
    public:
     RaceDetector(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);
@@ -22,16 +22,16 @@ class RaceDetector {
 
     virtual void start_batch(const std::vector<int64_t>& block_numbers);
     virtual void pass_barrier(uint32_t block) = 0;
-    // Some warps of a block waited at a barrier, at which others arrived that did not wait.
+    // Some warps of a block waited at a barrier; others arrived without waiting.
     virtual void pass_some(uint32_t block, uint32_t number, const std::vector<uint32_t>& warps) = 0;
     virtual void reach(uint32_t, uint32_t, uint32_t) {}
-    // All blocks of a cluster, from `first` on, passed its barrier.
+    // All blocks of a cluster, starting with `first`, passed its barrier.
     virtual void pass_cluster_barrier(uint32_t first, uint32_t count);
-    // Throws Fault for a race; `agree`: lanes that write to one place write the same; `is_copy`: cp.async.
+    // Throw Fault for a race. `agree`: lanes that write to one place write the same value. `is_copy`: cp.async.
     virtual void record(uint32_t source, const std::vector<Resolved>& all, uint32_t bytes, bool write, bool agree,
                         bool is_copy) = 0;
-    // Tensor cores begin to read the elements at these places, and have read them; `arrival`: the knowledge of the
-    // arrival that tells of it, if one does.
+    // Begin or end a read of the elements at these places by tensor cores. `arrival` is the knowledge of the arrival
+    // that reports the end, if any.
     virtual TileRead begin_tile(uint32_t source, const std::vector<size_t>& places, std::vector<uint32_t> warps) = 0;
     virtual void end_tile(const TileRead& tile, const Knowledge*) { tensor_reads.end(tile.pieces); }
 
@@ -43,8 +43,8 @@ class RaceDetector {
     std::vector<int64_t> block_numbers_;
 };
 
-// For every byte of shared memory: which warp wrote it last and which read it last, or that several did, in the present
-// barrier interval of its block. Lanes of one warp are ordered by bar.warp.sync and shuffles, which are not followed.
+// Last writing and last reading warp of every byte of shared memory, or that there were several, in the block's current
+// barrier interval. Lanes of one warp are ordered by bar.warp.sync and shuffles, which are not tracked.
 class BarrierRaces : public RaceDetector {
    public:
     BarrierRaces(uint32_t shared_bytes, uint32_t blocks, uint32_t warps_per_block);

@@ -1,12 +1,12 @@
 // Runs the basic blocks of a kernel for a batch of thread blocks.
 //
-// As long as all live lanes agree, a basic block runs for all of them. When they diverge, each lane has its own
-// position, and the lowest basic block runs first with the lanes that are there, until all agree again: compilers order
-// basic blocks so that lanes reconverge at the end of an `if` or a loop. A warp executes in the same order as if it were
-// alone, so its counts do not depend on the other warps of the batch.
+// While all live lanes agree, a basic block runs for all of them. When they diverge, each lane has its own position.
+// The lowest basic block then runs first, with its lanes, until all agree again. Compilers order basic blocks so that
+// lanes reconverge at the end of an `if` or a loop. A warp executes in the same order as it would alone, so its counts
+// do not depend on other warps of the batch.
 //
-// `bar.sync` holds a lane until all threads of its block that have not exited arrived. Warp-synchronous instructions wait
-// for the live lanes that their mask names. Lanes in a loop that only waits for others run when no other lane can.
+// `bar.sync` holds a lane until all threads of its block that have not exited arrive. Warp-synchronous instructions
+// wait for the live lanes in their mask. Lanes in a spin loop run only if no other lane can.
 #include <algorithm>
 
 #include "batch.h"
@@ -18,7 +18,7 @@ namespace kernrec {
 namespace {
 
 constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1, kDisagree = -1;
-constexpr uint32_t kLooksInVain = 2;  // of a lane that waits for a store, before nobody can go on
+constexpr uint32_t kLooksInVain = 2;  // failed looks of a waiting lane before the launch counts as stuck
 
 }  // namespace
 
@@ -121,7 +121,7 @@ int32_t Batch::lowest() {
     }
 }
 
-// The lanes at a basic block that may run it; false if none may.
+// Select the lanes that may run a basic block; return false if none may.
 bool Batch::select(int32_t position) {
     const BasicBlock& block = program.blocks[position];
     running = 0;
@@ -164,7 +164,7 @@ bool Batch::select(int32_t position) {
 
 void Batch::run(const int64_t* blocks, uint32_t count) {
     start(blocks, count);
-    int32_t position = 0;  // basic block of all live lanes, or kDisagree: see `positions_`
+    int32_t position = 0;  // common basic block of all live lanes, or kDisagree: see `positions_`
     uint64_t executed = 0;
     while (live_count_) {
         uint32_t index;
@@ -288,7 +288,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             }
             end_blocks(block);
             update_live();
-            std::fill(parked_.begin(), parked_.end(), 0);  // lanes that waited for those that exited go on
+            std::fill(parked_.begin(), parked_.end(), 0);  // resume lanes that waited for exited ones
             release();
             break;
         case End::kTrap:
@@ -338,7 +338,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             tried_[running_warps_[i] * kWarp + __builtin_ctz(rest)]++;
 }
 
-// Let the lanes at every complete barrier go on.
+// Release the lanes at every complete barrier.
 void Batch::release() {
     release_blocks();
     release_clusters();

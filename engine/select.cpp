@@ -1,4 +1,4 @@
-// Instructions that compare, select and move: setp set selp slct mov cvta (PTX ISA, sections 9.7.6 and 9.7.9).
+// Compare, select and move instructions: setp set selp slct mov cvta (PTX ISA, sections 9.7.6 and 9.7.9).
 #include <array>
 #include <cmath>
 
@@ -17,7 +17,7 @@ enum class Test { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kG
 template <class T, Test test>
 struct Holds {
     static bool apply(T a, T b) {
-        // Of an unordered comparison the opposite ordered one is negated: true where an operand is NaN.
+        // An unordered comparison is the negation of the opposite ordered one, so it is true if an operand is NaN.
         if constexpr (test == Test::kEq) return a == b;
         else if constexpr (test == Test::kNe) return std::is_floating_point_v<T> ? (a < b) | (a > b) : a != b;
         else if constexpr (test == Test::kLt) return a < b;
@@ -76,7 +76,7 @@ Run test_run(const std::string& name) {
     return test_runs<T, Read>(std::make_index_sequence<size_t(Test::kNan) + 1>{})[size_t(found->second)];
 }
 
-// `upper`: of packed types, compare the upper halves.
+// `upper`: compare the upper halves of packed types.
 Run comparison(const std::string& name, const std::string& type, bool ftz, bool upper) {
     if (type == "f32") return ftz ? test_run<float, FlushF32>(name) : test_run<float>(name);
     if (ftz) refuse(".ftz of ." + type);
@@ -142,7 +142,7 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
         const Operand& target = is_pair ? ins.operands[0].items[which] : ins.operands[0];
         if (target.kind == OperandKind::kNone) continue;
         const Row d = decoder.write(target, "pred");
-        // The second result is the complement; of a packed type, the result of the upper half.
+        // The second result is the complement, or for a packed type the result of the upper half.
         if (combine.empty() && (which == 0 || packed)) {
             const Row a = decoder.read(ins.operands[1], type), b = decoder.read(ins.operands[2], type);
             emit_flags(decoder, comparison(name, type, ftz, which == 1), d, a, b);
@@ -166,7 +166,7 @@ const Registration kSetp({"setp"}, [](Decoder& decoder, const Source& ins) {
     }
 });
 
-// d = flag ? a : b, by bits.
+// d = flag ? a : b, on bits.
 template <class T>
 void select_lanes(Batch& batch, const Instruction& ins) {
     T* d = batch.row<T>(ins.d);
@@ -228,7 +228,7 @@ const Registration kSlct({"slct"}, [](Decoder& decoder, const Source& ins) {
     made.c = flag;
 });
 
-// d = a value in each half of a register whose flag is set, else zero.
+// d = a value in each half of a register with a set flag, else zero.
 void select_halves(Batch& batch, const Instruction& ins) {
     uint32_t* d = batch.row<uint32_t>(ins.d);
     const uint32_t *low = batch.flags(ins.a), *high = batch.flags(ins.b), value = uint32_t(ins.immediate);
@@ -291,7 +291,7 @@ Run copy_run(uint32_t width) {
     }
 }
 
-// d = parts of a register, or a register of parts.
+// d = parts of a register, or a register from parts.
 template <class Whole, class Part>
 struct Pack {
     static void run(Batch& batch, const Instruction& ins) {
@@ -325,7 +325,7 @@ struct Unpack {
     }
 };
 
-// Pack or Unpack for registers and parts of these widths.
+// Return Pack or Unpack for these widths of register and parts.
 template <template <class, class> class Move>
 Run run_of_widths(uint32_t whole, uint32_t part) {
     if (whole == 64 && part == 64) return Move<uint64_t, uint64_t>::run;

@@ -1,5 +1,5 @@
 // Tensor memory of data-center Blackwell: `tcgen05` (PTX ISA, section "TensorCore 5th Generation Family Instructions").
-// What they compute is in tensor_memory.cpp; what is under way in TensorOperations (pending.h).
+// tensor_memory.cpp computes; TensorOperations (pending.h) tracks operations in flight.
 #include <stdexcept>
 
 #include "dispatch.h"
@@ -9,7 +9,7 @@
 namespace kernrec {
 namespace {
 
-// Turn what tensor memory refuses into the error of the instruction.
+// Convert an error of tensor memory to an error of the instruction.
 template <class Act>
 auto checked(Batch& batch, Act act) {
     try {
@@ -22,7 +22,7 @@ auto checked(Batch& batch, Act act) {
 TensorMemory& memory_of(Batch& batch, uint32_t lane) { return batch.work().tensor.memories[batch.lane_block(lane)]; }
 
 struct AllocateForm {
-    Instruction target;  // where the address goes
+    Instruction target;  // destination of the address
     Row columns;
 };
 
@@ -84,7 +84,7 @@ struct MoveForm {
     std::vector<Row> registers;
 };
 
-// The cells of a warp's registers; the address must be the same in all threads, and of lanes that the warp reaches.
+// Return the cells of a warp's registers. All threads must have the same address, in lanes that the warp can access.
 Cells cells_of(Batch& batch, const MoveForm& form, uint32_t warp) {
     const uint64_t address = address_at(batch, form.address, warp * kWarp);
     for (uint32_t lane = warp * kWarp; lane < (warp + 1) * kWarp; lane++)
@@ -183,7 +183,7 @@ void require_pair(Batch& batch) {
 struct MultiplyForm {
     TensorMultiply multiply;
     Instruction d, a_address, scale_a, scale_b;
-    Row a, b, says;  // descriptors; no `a`: in tensor memory
+    Row a, b, says;  // descriptors; without `a`, A is in tensor memory
     std::vector<Row> disabled;
     Row enable;
     bool enable_inverted = false, enabled = true;

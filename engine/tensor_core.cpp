@@ -1,4 +1,4 @@
-// Forms and products of mma.sync and wmma: see the header.
+// Forms and multiplication of mma.sync and wmma: see the header.
 #include "tensor_core.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool one_of(Type type, std::initializer_list<Type> types) {
     return std::find(types.begin(), types.end(), type) != types.end();
 }
 
-// Whether products of numbers of type `a` may be summed in type `d`.
+// Return whether products of type `a` can be summed in type `d`.
 bool sums_in(Type a, Type d) {
     switch (a) {
         case Type::kF16:
@@ -72,7 +72,7 @@ bool has_mma_shape(Type a, const std::string& shape) {
 }
 
 WmmaShape extents(const std::string& shape) {
-    // A shape of the tables above: m<number>n<number>k<number>.
+    // Parse a shape of the tables above: m<number>n<number>k<number>.
     const size_t n = shape.find('n'), k = shape.find('k');
     return {parse_int(shape.substr(1, n - 1)), parse_int(shape.substr(n + 1, k - n - 1)),
             parse_int(shape.substr(k + 1))};
@@ -199,10 +199,10 @@ ScaledMultiply scaled_mma_form(const Modifiers& modifiers) {
 
 namespace {
 
-// Multiply the numbers of a row of A, or a column of B, by the scale factors along K.
+// Multiply a row of A, or a column of B, by the scale factors along K.
 void scale_numbers(const ScaledMultiply& form, const ScaleOperand& operand, int rows_of_thread, int width,
                    int registers, double* numbers, bool is_b) {
-    // Which thread of four, and which byte, is the same in the whole warp.
+    // The whole warp uses the same thread of four and the same byte.
     const int extent = 8 * rows_of_thread, per_factor = form.k / form.factors, high = extent / 8;
     (void)registers;
     for (int row = 0; row < extent; ++row) {
@@ -275,7 +275,7 @@ WmmaShape wmma_extents(const std::string& shape, Type type, const std::string& t
     return extents(shape);
 }
 
-// Registers of a fragment with different elements.
+// Return the number of registers of a fragment with different elements.
 int distinct_registers(const WmmaShape& shape, char operand, Type type) {
     const int elements = operand == 'a' ? shape.m * shape.k : operand == 'b' ? shape.k * shape.n : shape.m * shape.n;
     return elements / (32 * element_type(type).per_register());
@@ -362,7 +362,7 @@ WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
         without(modifiers, {"mma", "sync", "aligned", "rn", "rz", "rm", "rp", "xor", "and", "popc", "satfinite"});
     if (marks.size() < 5 || !contains(modifiers, "sync")) throw UnsupportedForm("");
     Modifiers types(marks.begin() + 3, marks.end());
-    if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};  // of f16, A and B are not named
+    if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};  // f16 forms do not name A and B
     if (types.size() != 4 || (types[1] == "b1") != counts_bits) throw UnsupportedForm("");
     const Type d = number_type(types[0]), a = number_type(types[1]), b = number_type(types[2]),
                c = number_type(types[3]);
@@ -382,7 +382,7 @@ WmmaMultiply wmma_multiply_form(const Modifiers& modifiers) {
 void wmma_mma(const WmmaMultiply& form, const ConstRegister* a, const ConstRegister* b, const ConstRegister* c,
               const Register* d) {
     const MatrixMultiply& tile = form.tile;
-    // D may be in the registers of C, B or A: the tiles write it when all of them are done.
+    // D may share registers with C, B or A, so write the results after all tiles.
     uint32_t results[64][kWarp];
     Register targets[64];
     const int count = tile.registers_d();

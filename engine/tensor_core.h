@@ -3,12 +3,12 @@
 // Sources: PTX ISA, sections "Warp Level Matrix Multiply-Accumulate Instructions", "Asynchronous Warpgroup Level Matrix
 // Multiply-Accumulate Instructions" and "TensorCore 5th Generation Family Instructions".
 //
-// PTX leaves open in which order and precision products are added. Here the products of one element of D are added
-// along K in float64, one after the other, then C is added, and the sum is rounded once to the type of D. Integers are
-// exact and wrap, or saturate with `.satfinite`. NaN results are canonical (0x7FFFFFFF, 0x7FFF).
+// PTX does not specify the order and precision of sums. Here the products of one element of D are added along K in
+// float64, one after another. Then C is added, and the sum is rounded once to the type of D. Integers are exact and
+// wrap, or saturate with `.satfinite`. NaN results are canonical (0x7FFFFFFF, 0x7FFF).
 //
-// Fragments (PTX ISA, "Matrix Fragments for mma"): with g = lane / 4, t = lane % 4 and p elements in a register,
-// register r of a lane holds, e = 0 .. p - 1:
+// Fragments (PTX ISA, "Matrix Fragments for mma"): let g = lane / 4, t = lane % 4, and p be the elements per register.
+// Register r of a lane contains, for e = 0 .. p - 1:
 //   A (m x k): row g + 8 (r % (m / 8)), column 4 p (r / (m / 8)) + p t + e
 //   B (k x 8): row 4 p r + p t + e, column g
 //   C, D (m x 8): row g + 8 (r / 2), column 2 t + r % 2; as f16 in halves: row g + 8 r, column 2 t + e
@@ -28,15 +28,15 @@
 
 namespace kernrec {
 
-// One 32-bit register of a warp: a value for each lane. A fragment is an array of them.
+// One 32-bit register of a warp, with a value per lane. A fragment is an array of registers.
 using Register = uint32_t*;
 using ConstRegister = const uint32_t*;
 
-// How the elements of a type lie in registers, and what their operations are counted as.
+// Register layout of an element type, and the counter of its operations.
 struct ElementType {
     int bits;
     const char* counted;  // `mma.<counted>`
-    int eighths = 8;      // time of an operation over that of the type it is counted as, in eighths
+    int eighths = 8;      // time per operation relative to the counted type, in eighths
 
     int register_bits() const { return bits > 32 ? bits : 32; }
     int per_register() const { return register_bits() / bits; }
@@ -49,7 +49,7 @@ struct MatrixMultiply {
     int k;
     NumberType a, b, c, d;
     bool saturates = false;   // .satfinite of integers
-    bool counts_xor = false;  // of bits: count those that differ, not those that are both set
+    bool counts_xor = false;  // for bits: count differing ones instead of common ones
 
     int registers_a() const { return m * k / (32 * element_type(a).per_register()); }
     int registers_b() const { return 8 * k / (32 * element_type(b).per_register()); }
@@ -58,11 +58,11 @@ struct MatrixMultiply {
     uint64_t operations() const { return uint64_t(2) * m * 8 * k; }
 };
 
-// Whether A and B may have these types together, and whether their products may be summed in those of C and D.
+// Return whether A and B may have these types, and whether C and D may hold their sums.
 bool may_multiply(NumberType a, NumberType b);
 bool is_product_type(const MatrixMultiply& types);
 
-// Read the modifiers of `mma.sync` (PTX ISA, section "mma"): all shapes and types without `.kind` and sparsity.
+// Parse the modifiers of `mma.sync` (PTX ISA, section "mma"): all shapes and types without `.kind` and sparsity.
 MatrixMultiply mma_form(const Modifiers& modifiers);
 
 // Execute `mma.sync` for one warp. Registers of f64 are arrays of 32 `uint64_t`.
@@ -74,17 +74,17 @@ void mma_sync_f64(const MatrixMultiply& form, const uint64_t* const* a, const ui
 // Count operations as `<unit>.<type>`.
 void count_operations(Memory& memory, const char* unit, NumberType type, uint64_t operations);
 
-// mma.sync of numbers with 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
+// mma.sync on numbers of 4 to 8 bits, with or without block scaling (PTX ISA, section "mma", "Block Scaling").
 struct ScaledMultiply {
     int k;        // m is 16
-    bool packed;  // two numbers of 4 bits in a byte; else a byte holds one number
+    bool packed;  // two 4-bit numbers per byte instead of one
     NumberType a, b, c, d;
-    int factors = 0;  // scale factors along K; 0: no block scaling
+    int factors = 0;  // scale factors along K; 0 for no block scaling
     NumberType scale = NumberType::kUe8m0;
 };
 ScaledMultiply scaled_mma_form(const Modifiers& modifiers);
 
-// Where the scale factors of A or B are: a register, the first byte in it, and which threads of four hold them.
+// Scale factors of A or B: a register, the first byte in it, and the threads of four that hold them.
 struct ScaleOperand {
     ConstRegister factors = nullptr;
     uint32_t byte = 0;
@@ -100,11 +100,11 @@ struct WmmaShape {
     int m, n, k;
 };
 
-// Elements that each lane of a warp moves at once, because they lie side by side in memory.
+// Elements that each lane of a warp moves at once, because they are adjacent in memory.
 struct WmmaPiece {
     std::array<int, kWarp> row;
     std::array<int, kWarp> column;
-    int first_element;  // its number in the fragment of a lane
+    int first_element;  // index in a lane's fragment
     int elements;
 };
 
@@ -114,13 +114,13 @@ struct WmmaMove {
     char operand;  // a, b, c or d
     NumberType type;
     WmmaShape shape;
-    bool by_row;    // the elements of a row lie side by side in memory
+    bool by_row;    // elements of a row are adjacent in memory
     int registers;  // of the fragment
-    int distinct;   // registers with different elements: of f16, fragments of A and B repeat theirs
+    int distinct;   // registers with different elements: f16 fragments of A and B repeat theirs
     std::vector<WmmaPiece> pieces;
 
     int bits() const { return element_type(type).bits; }
-    uint32_t default_stride() const;  // elements from one row or column to the next without gaps
+    uint32_t default_stride() const;  // elements between rows or columns of a contiguous matrix
     uint32_t piece_bytes(const WmmaPiece& piece) const { return uint32_t(piece.elements * bits() / 8); }
     uint32_t unit_bytes(const WmmaPiece& piece) const;
 };
@@ -130,7 +130,7 @@ WmmaMove wmma_move_form(const Modifiers& modifiers);
 struct WmmaMultiply {
     MatrixMultiply tile;
     int n;
-    int registers_a, registers_b, registers_c, registers_d;  // of the whole fragments, repeated ones included
+    int registers_a, registers_b, registers_c, registers_d;  // whole fragments, including repeated registers
 
     int tiles() const { return n / 8; }
 };
@@ -142,8 +142,8 @@ void wmma_mma_f64(const WmmaMultiply& form, const uint64_t* const* a, const uint
 
 // --- Matrices in shared memory (PTX ISA, sections "Matrix Descriptor Format" and "Shared memory descriptor") ---
 
-// Where a matrix lies in shared memory. A tile is made of eight rows (four if `piece` is 32) of `row` bytes, one behind
-// the other; with more than 16 bytes in a row, its pieces are exchanged by the address (swizzled).
+// Location of a matrix in shared memory. A tile consists of eight rows (four if `piece` is 32) of `row` bytes in
+// sequence. If a row has more than 16 bytes, its pieces are swizzled by address.
 struct MatrixDescriptor {
     uint32_t start;
     uint32_t leading_bytes;
@@ -152,7 +152,7 @@ struct MatrixDescriptor {
     uint32_t row_bytes;
     uint32_t piece_bytes = 16;
 };
-// Decode a descriptor, or raise std::invalid_argument with the reason.
+// Decode a descriptor, or throw std::invalid_argument with the reason.
 MatrixDescriptor wgmma_descriptor(uint64_t bits);
 MatrixDescriptor tcgen05_descriptor(uint64_t bits);
 
@@ -169,8 +169,8 @@ uint32_t tile_address(const MatrixDescriptor& descriptor, bool mn_major, uint32_
 // Bytes of A and B along K that one wgmma or tcgen05.mma reads.
 constexpr uint32_t kTileRowBytes = 32;
 
-// Read a tile of the shared memory of a thread block: bytes in the order (extent, depth). Fails for a descriptor that
-// describes no matrix or one beyond shared memory. `addresses`, if given, gets the address of each element.
+// Read a tile of a thread block's shared memory; bytes have the order (extent, depth). Fail for an invalid descriptor
+// or one beyond shared memory. `addresses`, if given, receives the address of each element.
 std::vector<uint8_t> read_tile(Memory& memory, uint32_t block, bool is_tcgen05, uint64_t descriptor,
                                const TileShape& shape, std::vector<uint32_t>* addresses = nullptr);
 
@@ -186,7 +186,7 @@ struct WgmmaMultiply {
 };
 WgmmaMultiply wgmma_form(const Modifiers& modifiers);
 
-// Where A and B of a wgmma.mma_async are. A is in registers if `a_registers` is set.
+// Locations of A and B of a wgmma.mma_async. A is in registers if `a_registers` is set.
 struct WgmmaOperands {
     const ConstRegister* a_registers = nullptr;
     uint64_t a_descriptor = 0;
@@ -197,7 +197,7 @@ struct WgmmaOperands {
     bool adds_d = true;  // scale-d
 };
 
-// What a warpgroup reads of shared memory: numbers of B, eight columns by K one after the other, and bytes of A.
+// Shared memory inputs of a warpgroup: numbers of B, eight columns by K in sequence, and bytes of A.
 struct WgmmaTiles {
     std::vector<double> b;
     std::vector<uint8_t> a;
@@ -205,8 +205,8 @@ struct WgmmaTiles {
 };
 WgmmaTiles read_wgmma_tiles(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, uint32_t block);
 
-// Multiply the 16 rows of A and D that one warp of a warpgroup has. `quarter` is the warp's number in its warpgroup;
-// warp 0 counts what tensor cores read of shared memory.
+// Multiply the 16 rows of A and D of one warp in a warpgroup. `quarter` is the warp's index in its warpgroup. Warp 0
+// counts the shared memory reads of tensor cores.
 void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& operands, const WgmmaTiles& tiles,
                int quarter, const Register* d);
 
@@ -215,30 +215,30 @@ void wgmma_mma(Memory& memory, const WgmmaMultiply& form, const WgmmaOperands& o
 constexpr uint32_t kTensorLanes = 128;
 constexpr uint32_t kTensorColumns = 512;
 
-// One cell of tensor memory of a thread block.
+// Cell of a thread block's tensor memory.
 struct Cell {
     uint32_t lane;
     uint32_t column;
 };
 using Cells = std::vector<Cell>;
 
-// Why cells of tensor memory may not be used yet.
+// Pending operations that block cells of tensor memory.
 enum class TensorUse : uint8_t { kStored, kLoaded, kComputed, kRead };
 
-// Tensor memory of one thread block, and what is under way in it (PTX ISA, section "Tensor Memory"). Functions raise
+// Tensor memory of one thread block, with operations in flight (PTX ISA, section "Tensor Memory"). Functions throw
 // std::invalid_argument with the reason, without the instruction.
 class TensorMemory {
  public:
     uint32_t allocate(uint32_t columns, uint32_t source);
     void release(uint32_t address, uint32_t columns);
     void relinquish() { closed_ = true; }
-    // Columns that were not released when the kernel ended: the instruction that allocated them, and a message.
+    // Return columns that were not released at the end of the kernel: allocating instruction and message.
     std::optional<std::pair<uint32_t, std::string>> unreleased() const;
 
-    void load(const Cells& cells, uint32_t* values);         // under way until finish(kLoaded)
-    void store(const Cells& cells, const uint32_t* values);  // under way until finish(kStored)
-    void begin_read(const Cells& cells);                     // of a matrix operation, under way until finish(kRead)
-    void begin_write(const Cells& cells);                    // under way until finish(kComputed)
+    void load(const Cells& cells, uint32_t* values);         // in flight until finish(kLoaded)
+    void store(const Cells& cells, const uint32_t* values);  // in flight until finish(kStored)
+    void begin_read(const Cells& cells);                     // of a matrix operation, in flight until finish(kRead)
+    void begin_write(const Cells& cells);                    // in flight until finish(kComputed)
     void finish(TensorUse use, const Cells& cells);  // loads or stores of cells are done
 
     uint32_t value(Cell cell) const { return cells_[index(cell)]; }
@@ -257,7 +257,7 @@ class TensorMemory {
     bool closed_ = false;
 };
 
-// `tcgen05.ld` and `tcgen05.st`: cells of the registers of a warp, in the order (lane of the warp, register).
+// `tcgen05.ld` and `tcgen05.st`: cells of a warp's registers, in the order (lane of the warp, register).
 struct TensorMove {
     std::string shape;
     int registers;
@@ -277,11 +277,11 @@ struct InstructionDescriptor {
     int first_scale_a = 0, first_scale_b = 0;
 };
 
-// What the name of a `tcgen05.mma` says.
+// Parsed name of a `tcgen05.mma`.
 struct TensorMultiply {
     std::string kind;
     int ctas;    // thread blocks that multiply together
-    int vector;  // numbers along K that share a scale factor; 0: none does
+    int vector;  // numbers along K per scale factor; 0 for no scaling
 
     bool packed() const { return kind == "mxf4" || kind == "mxf4nvf4"; }
 };
@@ -295,12 +295,12 @@ struct TensorOperands {
     uint64_t a;  // descriptor or address
     uint64_t b_descriptor;
     uint32_t scale_a_address = 0, scale_b_address = 0;
-    const uint32_t* disabled = nullptr;  // masks of the lanes of D that keep their values: 4 words for each block
+    const uint32_t* disabled = nullptr;  // masks of the lanes of D that keep their values: 4 words per block
     bool adds_d = true;
-    int divide_by_power = 0;  // D is divided by 2 to this power before
+    int divide_by_power = 0;  // D is first divided by 2 to this power
 };
 
-// What an operation reads and writes.
+// Inputs and outputs of an operation.
 struct TensorOperation {
     struct BlockCells {
         uint32_t block;  // position in the batch
@@ -309,24 +309,24 @@ struct TensorOperation {
     std::vector<BlockCells> read;
     std::vector<BlockCells> written;
     std::vector<uint32_t> blocks;
-    std::vector<std::vector<uint32_t>> shared_bytes;  // by block: addresses of the elements read from shared memory
+    std::vector<std::vector<uint32_t>> shared_bytes;  // by block: addresses of elements in shared memory
 };
 
-// Called when an operation has read what it multiplies or copies, and before it writes: begins it in its memories.
+// Called after an operation reads its inputs and before it writes, to begin it in its memories.
 using IssueOperation = std::function<void(const TensorOperation&)>;
 
-// Multiply. `blocks` are the positions of one or two thread blocks and their tensor memories.
+// Multiply. `blocks` are the batch positions and tensor memories of one or two thread blocks.
 TensorOperation tcgen05_mma(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& descriptor,
                             const TensorOperands& operands,
                             const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks,
                             const IssueOperation& issue);
 
-// `tcgen05.cp`: rows of a matrix in shared memory to lanes of tensor memory.
+// `tcgen05.cp`: copy rows of a matrix in shared memory to lanes of tensor memory.
 struct TensorCopy {
     uint32_t rows, row_bytes;
-    std::vector<uint32_t> first_lanes;  // of each copy of the rows
+    std::vector<uint32_t> first_lanes;  // for each copy of the rows
     uint32_t lane_step;
-    bool skips_quarter;  // rows 32 to 63 go to the lanes from 64 on
+    bool skips_quarter;  // rows 32 to 63 go to the lanes from 64
     int ctas;
 };
 TensorCopy tensor_copy_form(const Modifiers& modifiers);

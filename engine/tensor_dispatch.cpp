@@ -1,4 +1,4 @@
-// Connects mma and wmma to the interpreter (PTX ISA, section "Warp Level Matrix Multiply-Accumulate Instructions").
+// Connects mma and wmma to the engine (PTX ISA, section "Warp Level Matrix Multiply-Accumulate Instructions").
 #include "dispatch.h"
 #include "tensor_core.h"
 
@@ -23,7 +23,7 @@ std::vector<Row> fragment(Decoder& decoder, const Operand& operand, NumberType t
 
 namespace {
 
-// `ins.list` has the registers of A, B, C and D, one behind the other.
+// `ins.list` contains the registers of A, B, C and D in sequence.
 void run_mma(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<MatrixMultiply>(ins);
     batch.require_whole_warps(ins);
@@ -42,8 +42,8 @@ void run_mma(Batch& batch, const Instruction& ins) {
     if (warps) count_operations(batch, "mma", form.a, form.operations() * warps);
 }
 
-// `ins.list` has the registers of A, B, C, D and of the scale factors; `ins.modes` has rows of 16 bits, as pairs of
-// width and index, for byte and thread of the factors of A and of B.
+// `ins.list` contains the registers of A, B, C, D and of the scale factors. `ins.modes` contains 16-bit rows, as pairs
+// of width and index, for byte and thread of the factors of A and of B.
 void run_scaled_mma(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<ScaledMultiply>(ins);
     batch.require_whole_warps(ins);
@@ -117,8 +117,8 @@ void run_wmma_mma(Batch& batch, const Instruction& ins) {
     if (warps) count_operations(batch, "mma", form.tile.a, form.tile.operations() * uint64_t(form.tiles()) * warps);
 }
 
-// `ins.a` and `ins.immediate` are the address, `ins.b` the stride in elements (none: no gaps), `ins.c` a row for the
-// addresses of one piece, `ins.list` the registers.
+// `ins.a` and `ins.immediate` are the address, `ins.b` the stride in elements (none for contiguous), `ins.c` a row for
+// the addresses of one piece, and `ins.list` the registers.
 void run_wmma_move(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<WmmaMove>(ins);
     batch.require_whole_warps(ins);
@@ -146,7 +146,7 @@ void run_wmma_move(Batch& batch, const Instruction& ins) {
             for (uint32_t i = 0; i < units; ++i) {
                 const int element = piece.first_element + int(i) * piece.elements / int(units);
                 const uint32_t shift = uint32_t(element % p) * uint32_t(bits) / 8;
-                // Loads fill the registers that repeat an element, too.
+                // Loads also fill the registers that repeat an element.
                 const int stop = form.store ? element / p + 1 : form.registers;
                 for (int r = element / p; r < stop; r += form.distinct) {
                     uint8_t* row =

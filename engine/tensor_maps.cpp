@@ -1,5 +1,5 @@
-// Tensor maps that the kernel writes, and fences between proxies: `tensormap.replace`, `tensormap.cp_fenceproxy`, `fence`
-// (PTX ISA, sections 9.7.9.27 and 9.7.13.7).
+// Tensor maps that the kernel writes, and proxy fences: `tensormap.replace`, `tensormap.cp_fenceproxy`, `fence` (PTX
+// ISA, sections 9.7.9.27 and 9.7.13.7).
 #include "tensor_maps.h"
 
 #include <set>
@@ -22,7 +22,7 @@ struct MapBytes {
     Space space;
 };
 
-// The 128 bytes of a lane's map, checked.
+// Check and return the 128 bytes of a lane's map.
 MapBytes map_bytes(Batch& batch, Space space, uint32_t lane, uint64_t address, bool write) {
     if (address % 64)
         batch.fail_lane(lane, "uses a tensor map at " + hex(address) + ", which is not a multiple of 64");
@@ -58,7 +58,7 @@ struct CopyForm {
     Instruction target, source;
 };
 
-// The threads of a warp copy a map from shared to global memory together, and release it.
+// The threads of a warp together copy a map from shared to global memory, and release it.
 void copy_and_release(Batch& batch, const Instruction& ins) {
     const auto& form = form_of<CopyForm>(ins);
     each_warp(batch, ins, [&](uint32_t, uint32_t lane, uint32_t) {
@@ -90,7 +90,7 @@ const Registration kTensormap({"tensormap"}, [](Decoder& decoder, const Source& 
               CopyForm{decoder.access(ins.operands[0], Space::kGlobal), decoder.access(ins.operands[1], Space::kShared)});
 });
 
-// --- Fences: only those between proxies do something, as accesses are in order here ---
+// --- Fences: only proxy fences have an effect, because accesses are in order here ---
 
 void nothing(Batch&, const Instruction&) {}
 

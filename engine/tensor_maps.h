@@ -1,11 +1,11 @@
-// Tensor maps in memory, as copies read them.
+// Tensor maps in memory, for copies.
 #pragma once
 
 #include "batch.h"
 
 namespace kernrec {
 
-// The tensor map at a generic address that a lane uses; throws Fault if no copy can use it.
+// Return the tensor map at a lane's generic address; throw Fault if no copy can use it.
 TensorMap tensor_map_at(Batch& batch, uint32_t lane, uint64_t address);
 
 std::string hex_address(uint64_t address);

@@ -1,4 +1,4 @@
-// Tensor memory of data-center Blackwell, and the tcgen05 instructions on it: see tensor_core.h.
+// Tensor memory of data-center Blackwell, and its tcgen05 instructions: see tensor_core.h.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,8 +13,8 @@ namespace {
 
 using Type = NumberType;
 
-constexpr uint32_t kFewestColumns = 32;          // that can be allocated
-constexpr uint32_t kUninitialized = 0xFFFFFFFF;  // value of a cell that nobody wrote
+constexpr uint32_t kFewestColumns = 32;          // smallest allocation
+constexpr uint32_t kUninitialized = 0xFFFFFFFF;  // value of an unwritten cell
 constexpr int kMostMoveRegisters = 128;
 
 const char* const kWhyNot[] = {
@@ -28,13 +28,13 @@ const char* const kWhyNot[] = {
 
 bool is_narrow(Type type) { return type == Type::kE2m1 || type == Type::kE2m3 || type == Type::kE3m2; }
 
-// Bytes of an element in shared memory: of less than 8 bits one.
+// Return the bytes of an element in shared memory; types below 8 bits take one byte.
 uint32_t stored_bytes(Type type) { return is_narrow(type) ? 1 : uint32_t(number_bits(type)) / 8; }
 
-// The lane of a row of D: of 64 rows, 16 are in the part of each warp.
+// Return the lane of a row of D. With 64 rows, each warp's part has 16.
 uint32_t lane_of_row(uint32_t row, uint32_t rows) { return rows == kTensorLanes ? row : row / 16 * 32 + row % 16; }
 
-// Decode a row of 32 bytes of A or B.
+// Decode a 32-byte row of A or B.
 void decode_row(const TensorMultiply& form, Type type, const uint8_t* bytes, double* numbers) {
     if (!is_narrow(type)) {
         decode_bytes(type, bytes, int(kTileRowBytes * 8) / number_bits(type), numbers);
@@ -45,7 +45,7 @@ void decode_row(const TensorMultiply& form, Type type, const uint8_t* bytes, dou
         for (uint32_t i = 0; i < 2 * kTileRowBytes; ++i) numbers[i] = values[bytes[i / 2] >> 4 * (i % 2) & 15];
         return;
     }
-    // 16 numbers and padding in each piece of 16 bytes.
+    // Each 16-byte piece contains 16 numbers and padding.
     const uint32_t bits = uint32_t(number_bits(type));
     for (uint32_t i = 0; i < kTileRowBytes; ++i) {
         const uint8_t* piece = bytes + i / 16 * 16;
@@ -284,7 +284,7 @@ InstructionDescriptor instruction_descriptor(uint32_t bits, const TensorMultiply
 
 namespace {
 
-// One `tcgen05.mma`: collects what it reads, checks it, then multiplies.
+// One `tcgen05.mma`: collects its inputs, checks them, then multiplies.
 class TensorMultiplication {
  public:
     TensorMultiplication(Memory& memory, const TensorMultiply& form, const InstructionDescriptor& says,
@@ -364,7 +364,7 @@ class TensorMultiplication {
         }
     }
 
-    // Read the part of A or B that is in the shared memory of a block.
+    // Read the part of A or B in a block's shared memory.
     void read_shared(size_t i, uint64_t descriptor, uint32_t extent, Type type, bool mn_major,
                      std::vector<double>& numbers) {
         const uint32_t size = stored_bytes(type);
@@ -427,7 +427,7 @@ class TensorMultiplication {
     }
 
     void count_events() const {
-        // Packed numbers are twice as many and take half the time each; unpacked narrow ones take a byte each.
+        // Packed numbers are twice as many and take half the time each. Unpacked narrow numbers take a byte each.
         const Type counted = is_narrow(says_.a) ? Type::kE4m3 : says_.a;
         const uint64_t bytes = stored_bytes(says_.a), cells = uint64_t(says_.m) * uint64_t(says_.n);
         const uint64_t operations = 2 * cells * (kTileRowBytes / bytes);
@@ -444,7 +444,7 @@ class TensorMultiplication {
     const TensorOperands& operands_;
     const std::vector<std::pair<uint32_t, TensorMemory*>>& blocks_;
     const IssueOperation& issue_;
-    uint32_t rows_;   // of each block
+    uint32_t rows_;   // per block
     uint32_t depth_;  // elements along K
     uint64_t elements_read_ = 0;
     std::vector<double> a_, b_;  // M x K and N x K

@@ -1,8 +1,9 @@
-// Shared memory that tensor cores and bulk copies read through the async proxy (PTX ISA, section "Async proxy").
+// Shared memory reads of tensor cores and bulk copies through the async proxy (PTX ISA, section "Async proxy").
 //
-// They read some time after they were issued. So nobody may write a tile until its operation was waited for, and what
-// threads stored must be made visible by `fence.proxy.async`: of the thread that stored it, or of another one past a
-// barrier. Asynchronous copies (`cp.async`) count as visible: compilers put no fence behind them.
+// These reads happen some time after the operation is issued. So nobody may write a tile before the operation was
+// waited for. Stores of threads must be made visible by `fence.proxy.async`, executed by the storing thread, or by
+// another one after a barrier. Asynchronous copies (`cp.async`) count as visible, because compilers put no fence after
+// them.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,11 @@ namespace kernrec {
 
 using std::size_t;
 
-constexpr uint32_t kPiece = 16;  // bytes that are watched together
+constexpr uint32_t kPiece = 16;  // bytes tracked together
 
-using Pieces = std::vector<uint32_t>;  // numbers of pieces of the batch's shared memory, ascending
+using Pieces = std::vector<uint32_t>;  // piece numbers of the batch's shared memory, ascending
 
-// A tile that tensor cores read at present, and the warps that asked for it.
+// Tile that tensor cores are reading, and the warps that requested it.
 struct TileRead {
     Pieces pieces;
     std::vector<uint32_t> warps;
@@ -33,18 +34,18 @@ class TensorReads {
     void start_batch();
     // Threads of a block passed a barrier.
     void pass_barrier(uint32_t block);
-    // Warps of a block make visible what they stored, and what others stored before a barrier.
+    // Warps of a block make their stores visible, and stores of others before a barrier.
     void fence(uint32_t block, const std::vector<uint32_t>& warps);
-    // A warp writes; throws Fault if an operation may still read it.
+    // Note a warp's write; throw Fault if an operation may still read the data.
     void write(uint32_t source, size_t place, uint32_t warp, bool is_copy);
-    // Begin to read; throws Fault if some of it may not be visible.
+    // Begin to read; throw Fault if a store may not be visible.
     void begin(uint32_t source, const Pieces& pieces);
     void end(const Pieces& pieces);
-    // A bulk copy wrote these pieces: what threads stored there is gone.
+    // Note that a bulk copy overwrote these pieces, including earlier stores of threads.
     void fill(size_t first_byte, size_t end_byte);
 
     static Pieces pieces_of(size_t first_byte, size_t end_byte);
-    // The pieces that have one of these bytes.
+    // Return the pieces that contain these bytes.
     Pieces pieces_of(const std::vector<size_t>& places) const;
 
    private:

@@ -1,4 +1,4 @@
-// Numbers as text, for messages, and text as numbers.
+// Converts numbers to text for messages, and text to numbers.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline std::string hex(uint64_t value, int digits = 1) {
     return "0x" + text;
 }
 
-// Return the number of a text of at most nine decimal digits, or -1.
+// Return the value of a text with at most nine decimal digits, or -1.
 inline int parse_int(const std::string& text) {
     if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != std::string::npos) return -1;
     return std::atoi(text.c_str());

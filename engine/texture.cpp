@@ -10,9 +10,9 @@
 namespace kernrec {
 namespace {
 
-constexpr double kFurthest = double(int64_t(1) << 40);  // a coordinate beyond it has the same texel
+constexpr double kFurthest = double(int64_t(1) << 40);  // coordinates beyond it have the same texel
 
-// A texel along one axis, whether it exists, and its share of a fetch.
+// Texel along one axis, whether it exists, and its weight in a fetch.
 struct AxisTexel {
     int64_t index;
     bool inside;
@@ -38,7 +38,7 @@ AxisTexel addressed(const Sampler& sampler, int64_t index, int64_t extent, doubl
 
 double bounded(double value) { return std::isnan(value) ? 0.0 : std::clamp(value, -kFurthest, kFurthest); }
 
-// Texels of one axis: one, or the two that a linear filter mixes.
+// Find the texels of one axis: one, or the two that a linear filter blends.
 int axis_texels(const Sampler& sampler, double coordinate, int64_t extent, bool linear, bool whole, AxisTexel* texels) {
     if (whole) {
         const auto index = int64_t(bounded(coordinate));
@@ -211,7 +211,7 @@ std::array<double, 4> fetch(const Image& image, ImagePlace place, const std::arr
 
 std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel,
                              std::vector<int64_t>& stored) {
-    const auto read = corners(image, place, 0, true, false);  // of x and y: 00, 01, 10, 11
+    const auto read = corners(image, place, 0, true, false);  // by x and y: 00, 01, 10, 11
     for (const Corner& corner : read) stored.push_back(corner.inside ? stored_byte(image, corner.texel) : -1);
     return {read_texel(image, read[1])[channel], read_texel(image, read[3])[channel],
             read_texel(image, read[2])[channel], read_texel(image, read[0])[channel]};

@@ -1,10 +1,10 @@
-// Textures and surfaces: how a coordinate finds its texels, and what a fetch returns.
+// Textures and surfaces: mapping of coordinates to texels, and results of fetches.
 //
 // Sources: CUDA C++ Programming Guide, appendix "Texture Fetching"; PTX ISA, sections "tex", "tld4", "suld" and "sust".
-// A linear filter weighs with fractions of 8 bits. An image lies in its buffer densely, x fastest, the channels of a
-// texel together, then layers (faces of a cube are layers), then levels of detail. Accesses are counted where the
-// hardware keeps a 2-D image: in blocks of 64 bytes x 8 rows, whose sectors are 16 bytes x 2 rows (NVIDIA's block
-// linear layout, `drm_fourcc.h` of the Linux kernel).
+// Linear filters have weights with 8 fractional bits. An image is dense in its buffer: x fastest, with a texel's
+// channels together, then layers (cube faces are layers), then levels of detail. Accesses are counted in the hardware's
+// layout of 2-D images: blocks of 64 bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear layout,
+// `drm_fourcc.h` of the Linux kernel).
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@ enum class AddressMode : uint8_t { kWrap, kClamp, kMirror, kBorder };
 struct Sampler {
     bool linear = false;
     AddressMode address = AddressMode::kClamp;
-    bool normalized = false;  // coordinates go from 0 to 1 over the image
-    bool unit_range = false;  // integers are read as numbers from 0 (signed ones: -1) to 1
+    bool normalized = false;  // coordinates from 0 to 1 span the image
+    bool unit_range = false;  // integers are read as numbers from 0 (signed: -1) to 1
 };
 
 struct Image {
-    uint8_t* data;     // of its buffer
-    uint64_t address;  // of its buffer in global memory
+    uint8_t* data;     // of the buffer
+    uint64_t address;  // of the buffer in global memory
     uint32_t axes;
-    std::array<int64_t, 3> extents;  // texels along x, y and z; 1 for axes that it does not have
+    std::array<int64_t, 3> extents;  // texels along x, y and z; 1 for missing axes
     NumberType element;
     uint32_t channels;
     int64_t layers;
@@ -41,21 +41,21 @@ struct Image {
 
     int64_t texel_bytes() const { return int64_t(channels) * number_bits(element) / 8; }
     std::array<int64_t, 3> extents_at(int64_t level) const;
-    int64_t first_texel(int64_t level) const;  // texels before a level
+    int64_t first_texel(int64_t level) const;  // index of a level's first texel
     int64_t bytes() const { return first_texel(levels) * texel_bytes(); }
 };
 
-// Whole coordinates of a texel.
+// Integer coordinates of a texel.
 struct Texel {
     std::array<int64_t, 3> at;
     int64_t layer;
     int64_t level;
 };
 int64_t texel_number(const Image& image, const Texel& texel);
-// Byte where the hardware keeps a texel, for counting sectors; below `bytes()`.
+// Return the byte of a texel in the hardware's layout, for counting sectors; below `bytes()`.
 int64_t stored_byte(const Image& image, const Texel& texel);
 
-// How an instruction names a place: `1d`, `2d`, `3d`, `a1d`, `a2d`, `cube`, `acube`.
+// Geometry of an instruction: `1d`, `2d`, `3d`, `a1d`, `a2d`, `cube`, `acube`.
 struct Geometry {
     uint32_t axes;
     bool layered = false;
@@ -63,57 +63,57 @@ struct Geometry {
 };
 Geometry geometry(const Modifiers& modifiers);
 
-// A texel that a fetch reads.
+// Texel that a fetch reads.
 struct Corner {
     Texel texel;
-    bool inside;  // else it reads as the border
+    bool inside;  // otherwise it reads as the border
     double weight;
 };
 
-// A place in an image: coordinates with the axes of a face for a cube.
+// Location in an image; for a cube, the coordinates are those of a face.
 struct ImagePlace {
     std::array<double, 3> coordinates;
     int64_t layer;
 };
-// Find layer and coordinates from what an instruction names; of a cube, those on the face that a direction points to.
+// Return layer and coordinates for an instruction's operands; for a cube, those on the face of a direction.
 ImagePlace image_place(const Image& image, const Geometry& geometry, const std::array<double, 3>& coordinates,
                        int64_t layer);
 
-// Return the texels that make a fetch, with the last axis fastest. `whole`: the coordinates are numbers of texels.
+// Return the texels of a fetch, last axis fastest. `whole`: the coordinates are texel indices.
 std::vector<Corner> corners(const Image& image, const ImagePlace& place, int64_t level, bool linear, bool whole);
 
-// Read four channels of a texel: as stored, or as numbers up to 1. Missing channels are 0.
+// Read four channels of a texel, as stored or as numbers up to 1. Missing channels are 0.
 std::array<double, 4> read_texel(const Image& image, const Corner& corner);
 
-// The nearest level of detail, and that of gradients: the logarithm of the longer one in texels.
+// Return the nearest level of detail, or the level of gradients: the logarithm of the longer one in texels.
 int64_t nearest_level(const Image& image, double level);
 double level_of_gradients(const Image& image, const std::array<double, 3>& x, const std::array<double, 3>& y);
 
-// Filter one fetch (PTX ISA, section "tex"). `offset`: texels to add to the coordinates. `stored` gets the bytes that
-// it reads as the hardware keeps them, -1 for the border.
+// Filter one fetch (PTX ISA, section "tex"). `offset` is added to the coordinates in texels. `stored` receives the
+// bytes of texels in the hardware's layout, -1 for the border.
 std::array<double, 4> fetch(const Image& image, ImagePlace place, const std::array<double, 3>& offset, int64_t level,
                             bool whole, std::vector<int64_t>& stored);
 
-// Read one channel of the four texels that a linear filter would mix (PTX ISA, section "tld4").
+// Read one channel of the four texels that a linear filter would blend (PTX ISA, section "tld4").
 std::array<double, 4> gather(const Image& image, const ImagePlace& place, uint32_t channel,
                              std::vector<int64_t>& stored);
 
 // Return the bits of a channel for a result of type f32, f16, u32 or s32.
 uint32_t channel_bits(NumberType type, double value);
 
-// An access to a surface: outside of it an error (.trap), the nearest place (.clamp), or zeros (.zero).
+// Result of a surface access outside: an error (.trap), the nearest texel (.clamp), or zeros (.zero).
 enum class OutsideMode : uint8_t { kTrap, kClamp, kZero };
 struct SurfacePlace {
     int64_t byte;    // in the buffer
-    int64_t stored;  // as the hardware keeps it, -1 outside with .zero
+    int64_t stored;  // in the hardware's layout; -1 outside with .zero
     bool outside;    // reads zeros and writes nothing
 };
-// Find a place; x is in bytes. Raises std::invalid_argument for a misaligned or, with .trap, outside access.
+// Return a location; x is in bytes. Throw std::invalid_argument for a misaligned access, or outside with .trap.
 SurfacePlace surface_place(const Image& image, const std::array<int64_t, 3>& coordinates, int64_t layer,
                            uint32_t access_bytes, OutsideMode mode);
 
-// Clocks that the texture units take for a warp's request: an SM filters four lanes a clock, one sample of four texels
-// each (NVIDIA A100 Tensor Core GPU Architecture, "4 texture units per SM").
+// Clocks of the texture units for a warp's request. An SM filters four lanes per clock, one sample of four texels each
+// (NVIDIA A100 Tensor Core GPU Architecture, "4 texture units per SM").
 constexpr uint32_t kTextureClocks = 8;
 
 }  // namespace kernrec

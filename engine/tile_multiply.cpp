@@ -1,12 +1,12 @@
-// The arithmetic of tensor cores: see the header. Functions are inlined into one function for each instruction
-// set, where compilers vectorize their loops.
+// Arithmetic of tensor cores: see the header. Functions are inlined into one function per instruction set, where
+// compilers vectorize their loops.
 #include "tile_multiply.h"
 
 #include <cmath>
 #include <cstring>
 
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O3")  // GCC vectorizes loops of unknown length at this level only
+#pragma GCC optimize("O3")  // GCC vectorizes loops of unknown length only at this level
 #endif
 
 namespace kernrec {
@@ -19,7 +19,7 @@ template <bool kFused>
     return kFused ? std::fma(x, y, sum) : sum + x * y;
 }
 
-// Inlined into one function for each instruction set. Four rows of sums stay in vector registers.
+// Inlined into one function per instruction set. Four rows of sums stay in vector registers.
 template <bool kFused>
 [[gnu::always_inline]] inline void multiply_rows(const TileA& a, const double* b, double* sums) {
     const int high = a.m / 8, blocks = a.k / a.width, width = a.width;
@@ -71,7 +71,7 @@ template <bool kFused>
     }
 }
 
-// Decode 32 words, one of each lane, into 32 p numbers.
+// Decode 32 words, one per lane, into 32 p numbers.
 [[gnu::always_inline]] inline void decode_words(Type type, const uint32_t* words, bool signs, double* out) {
     if (type == Type::kB1) {
         for (int lane = 0; lane < 32; ++lane)
@@ -107,7 +107,7 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
     }
 }
 
-// Put the numbers of one register of B, 8 columns of `width` numbers each, into rows.
+// Transpose one register of B, 8 columns of `width` numbers each, into rows.
 [[gnu::always_inline]] inline void transpose_block(const double* block, int width, double* rows) {
     for (int k = 0; k < width; ++k)
         for (int column = 0; column < 8; ++column) rows[8 * k + column] = block[column * width + k];
@@ -117,7 +117,7 @@ void decode_small_words(const SmallFloats& codes, const uint32_t* words, double*
     const uint64_t bits = bit_cast<uint64_t>(value), magnitude = bits & 0x7FFFFFFFFFFFFFFF;
     const auto sign = uint16_t(bits >> 48 & 0x8000);
     if (magnitude > 0x7FF0000000000000) return 0x7FFF;
-    if (magnitude >= 0x40EFFE0000000000) return sign | 0x7C00;  // 65520 and more
+    if (magnitude >= 0x40EFFE0000000000) return sign | 0x7C00;  // 65520 or more
     if (magnitude < 0x3F10000000000000) {                       // below 2^-14: a multiple of 2^-24
         const double shifted = std::fabs(value) + 0x1.8p28;
         return sign | uint16_t(bit_cast<uint64_t>(shifted) & 0x7FF);
@@ -198,13 +198,13 @@ template <bool kFused>
     decode_a_inline(product.a, product.m * product.k / (32 * per_register), product.registers_a, product.counts_xor, a);
     decode_b(product.b, 8 * product.k / (32 * per_register), product.registers_b, product.counts_xor, b);
     multiply_rows<kFused>({a, product.m, product.k, width}, b, sums);
-    if (product.counts_xor)  // bits are 1 and -1: a pair adds 1 if they agree, else -1
+    if (product.counts_xor)  // bits represent 1 and -1: a pair adds 1 if equal, else -1
         for (int i = 0; i < product.m * 8; ++i) sums[i] = (product.k - sums[i]) / 2;
     add_c_inline(product.c, product.m, product.registers_c, sums);
     write_d_inline(product.d, product.m, product.saturates, sums, product.registers_d);
 }
 
-// The functions for one instruction set.
+// Functions for one instruction set.
 struct Kernels {
     void (*tile)(const TileA&, const double*, double*);
     void (*fragments)(const FragmentProduct&);
@@ -250,7 +250,7 @@ const Kernels& kernels() {
 void multiply_tile(const TileA& a, const double* b, double* sums) { kernels().tile(a, b, sums); }
 
 void multiply_tile_f64(const TileA& a, const double* b, double* sums) {
-    // Fused everywhere, so that results do not depend on the machine.
+    // Use fused operations everywhere, so that results do not depend on the machine.
     kernels().tile == tile_plain ? tile_fused(a, b, sums) : kernels().tile(a, b, sums);
 }
 

@@ -1,7 +1,7 @@
-// The arithmetic of tensor cores: decode fragments to float64, multiply tiles, round sums into registers.
+// Arithmetic of tensor cores: decode fragments to float64, multiply tiles, round sums into registers.
 //
-// Decoded numbers of A lie in blocks of 8 rows x `width` columns, as the registers of a fragment hold them: that of
-// rows 8 i and columns `width` j is number j (m / 8) + i. Numbers of B lie row by row, 8 in each. Sums lie row by row.
+// Decoded numbers of A are in blocks of 8 rows x `width` columns, like the registers of a fragment. The block of rows 8
+// i and columns `width` j has number j (m / 8) + i. Numbers of B are row by row, 8 per row. Sums are row by row.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace kernrec {
 
-constexpr int kMostTileNumbers = 16 * 256;  // of A: m16n8k256 of bits
+constexpr int kMostTileNumbers = 16 * 256;  // for A: m16n8k256 of bits
 constexpr int kMostTileSums = 32 * 8;
 
 struct TileA {
@@ -20,7 +20,7 @@ struct TileA {
     int width;
 };
 
-// One product of fragments, D = A B + C, on registers of 32 bits.
+// Product of fragments, D = A B + C, on 32-bit registers.
 struct FragmentProduct {
     NumberType a, b, c, d;
     int m, k;
@@ -33,14 +33,14 @@ struct FragmentProduct {
 };
 void multiply_fragments(const FragmentProduct& product);
 
-// sums (m x 8) = A B. Products of types other than f64 are exact; `_f64` rounds each sum of a product once.
+// sums (m x 8) = A B. Products of types other than f64 are exact; `_f64` rounds each addition once.
 void multiply_tile(const TileA& a, const double* b, double* sums);
 void multiply_tile_f64(const TileA& a, const double* b, double* sums);
 
 // Decode the registers of a fragment of A.
 void decode_a(NumberType type, int registers, const uint32_t* const* fragment, double* numbers);
 
-// Numbers of 4 to 8 bits in bytes of their own, or `packed` in pairs. e2m1 in a byte of its own is in bits 2 to 5.
+// Numbers of 4 to 8 bits in separate bytes, or `packed` in pairs. A separate e2m1 is in bits 2 to 5.
 struct SmallFloats {
     NumberType type;
     bool packed;
@@ -48,7 +48,7 @@ struct SmallFloats {
 void decode_small_a(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers);
 void decode_small_b(const SmallFloats& codes, int registers, const uint32_t* const* fragment, double* numbers);
 
-// Decode elements that lie one behind the other in memory.
+// Decode contiguous elements in memory.
 void decode_bytes(NumberType type, const uint8_t* bytes, int count, double* numbers);
 
 // Add the fragment of C to sums, and write sums as the fragment of D.

@@ -1,9 +1,9 @@
-// Vector clocks: how far each warp knows the others, in kernels whose warps are ordered by more than block barriers.
+// Vector clocks: the order between warps in kernels with more than block barriers.
 //
-// Every warp counts its own releases; `seen(w, u)` is how far warp w knows what warp u did. A barrier in shared memory
-// takes along what its arrivals know, and gives it to those who see the phase complete (PTX ISA, section 8, "Memory
-// consistency model": release and acquire patterns). Copies that a barrier counts have a column for that barrier, in
-// which time is the number of its phases: who saw a phase complete saw the copies of it.
+// Every warp counts its releases. `seen(w, u)` is the time of warp u up to which warp w is ordered after it. A barrier
+// in shared memory collects the knowledge of its arrivals, and passes it to those who observe the complete phase (PTX
+// ISA, section 8, "Memory consistency model": release and acquire patterns). Copies that a barrier counts have a column
+// for this barrier. Its time is the number of phases: whoever observes a complete phase observes its copies.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace kernrec {
 
-// Merge what another row knows; a row made before a barrier was added knows nothing of its copies.
+// Merge the knowledge of another row; a row from before a barrier was added lacks its copies.
 inline void learn(Knowledge& row, const Knowledge& more) {
     if (row.size() < more.size()) row.resize(more.size());
     for (size_t i = 0; i < more.size(); i++) row[i] = std::max(row[i], more[i]);
@@ -37,7 +37,7 @@ class VectorClocks {
     int32_t time(uint32_t warp) const { return rows_[warp][warp]; }
     const int32_t* row(uint32_t warp) const { return rows_[warp].data(); }
 
-    // The column of the copies that a barrier counts.
+    // Return the column of the copies that a barrier counts.
     uint32_t column(size_t place) {
         const auto [entry, is_new] = columns_.try_emplace(place, warps + uint32_t(columns_.size()));
         if (is_new) {
@@ -47,12 +47,12 @@ class VectorClocks {
         return entry->second;
     }
     size_t place_of(uint32_t column) const { return places_[column - warps]; }
-    // The time of a copy that finishes now.
+    // Return the time of a copy that finishes now.
     int32_t now(size_t place) const {
         const auto entry = phase_.find(place);
         return entry == phase_.end() ? 1 : entry->second;
     }
-    // The knowledge of a warp now, for an arrival that may come later.
+    // Return the current knowledge of a warp, for an arrival that may come later.
     Knowledge snapshot(uint32_t warp) {
         Knowledge row = rows_[warp];
         rows_[warp][warp]++;
@@ -74,7 +74,7 @@ class VectorClocks {
         if (row != completed_.end()) learn(warp, row->second);
     }
     void learn(uint32_t warp, const Knowledge& row) { kernrec::learn(rows_[warp], row); }
-    // Warps pass a barrier together, at which others arrived with these snapshots.
+    // Warps pass a barrier together; others arrived with these snapshots.
     void join(const std::vector<uint32_t>& together, const std::vector<Knowledge>& snapshots = {}) {
         Knowledge all;
         for (const uint32_t warp : together) kernrec::learn(all, rows_[warp]);
@@ -90,8 +90,8 @@ class VectorClocks {
     std::unordered_map<size_t, uint32_t> columns_;  // by barrier
     std::vector<size_t> places_;                    // by column
     std::unordered_map<size_t, int32_t> phase_;     // by barrier: time of copies that finish now
-    std::unordered_map<size_t, Knowledge> arrived_;    // what the arrivals know
-    std::unordered_map<size_t, Knowledge> completed_;  // what the last phase brought along
+    std::unordered_map<size_t, Knowledge> arrived_;    // knowledge of the arrivals
+    std::unordered_map<size_t, Knowledge> completed_;  // knowledge of the last phase
 };
 
 }  // namespace kernrec

@@ -1,9 +1,9 @@
-// How lanes wait for phases of barriers in shared memory, at the barriers of their clusters, and in warpgroups.
+// Waiting for phases of barriers in shared memory, at cluster barriers, and in warpgroups.
 //
-// `mbarrier.test_wait` and `.try_wait` both wait until the phase completes: a thread that polls may be delayed as long
-// as one likes. If nothing else can go on they run into their time limit, and their result is false. If races are
-// checked, the first test of a phase that did not complete is false at once: a kernel that takes a test for a wait is
-// found (PTX ISA, section "mbarrier.test_wait").
+// `mbarrier.test_wait` and `.try_wait` both wait until the phase completes, because a polling thread may be delayed
+// arbitrarily. If nothing else can run, they time out and return false. If races are checked, the first test of an
+// incomplete phase returns false at once. This detects kernels that use a test as a wait (PTX ISA, section
+// "mbarrier.test_wait").
 #include <algorithm>
 
 #include "batch.h"
@@ -14,7 +14,7 @@ namespace kernrec {
 namespace {
 
 constexpr int32_t kWaits = INT32_MAX - 1;
-constexpr uint32_t kMostExpiries = 64;  // time limits that all waiting lanes run into, before nobody can go on
+constexpr uint32_t kMostExpiries = 64;  // consecutive timeouts of all waiting lanes before the launch counts as stuck
 
 }  // namespace
 
@@ -89,7 +89,7 @@ bool Batch::all_ready(const PhaseTest& test, int32_t position) {
     return all;
 }
 
-// Let lanes look again if a phase completed since they were woken last.
+// Let lanes test again if a phase completed since they were last woken.
 void Batch::wake() {
     if (work_->mbarriers.completed_phases() == completed_) return;
     completed_ = work_->mbarriers.completed_phases();
@@ -99,7 +99,7 @@ void Batch::wake() {
     paused_ = 0;
 }
 
-// Finish what goes on beside the threads until a phase completes; return whether one did.
+// Finish asynchronous work until a phase completes; return whether one did.
 bool Batch::advance_work() {
     std::set<SharedPlace> awaited;
     for (const PhaseWait& wait : phase_waits_)
@@ -109,7 +109,7 @@ bool Batch::advance_work() {
     return work_->mbarriers.completed_phases() != completed_;
 }
 
-// No lane can run: if nothing completes a phase, the waiting lanes run into their time limits.
+// No lane can run: unless asynchronous work completes a phase, the waiting lanes time out.
 void Batch::break_stall() {
     if (advance_work()) return;
     if (++expiries_ > kMostExpiries) fail_stalled();
@@ -121,7 +121,7 @@ void Batch::break_stall() {
 }
 
 void Batch::fail_stalled() {
-    // Name the first lane for which bytes are missing, which says more than arrivals.
+    // Report the first lane with missing bytes, which are more informative than arrivals.
     uint32_t chosen = lanes;
     for (uint32_t lane = 0; lane < lanes; lane++) {
         if (!phase_waits_[lane].paused) continue;
@@ -141,7 +141,7 @@ void Batch::fail_stalled() {
          ", whose phase lacks " + (lacks.empty() ? "nothing" : lacks) + ", and all other threads wait, too");
 }
 
-// --- Barriers of clusters; threads that exited count as arrived (PTX ISA, section "barrier.cluster") ---
+// --- Cluster barriers; exited threads count as arrived (PTX ISA, section "barrier.cluster") ---
 
 void Batch::reach_cluster_barrier(const BasicBlock& block, uint32_t warp, uint32_t mask, uint32_t after) {
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -182,7 +182,7 @@ void Batch::release_clusters() {
     }
 }
 
-// Lanes exited at the end of a basic block: the shared memory of blocks without live lanes is gone.
+// Lanes exited at the end of a basic block: blocks without live lanes lose their shared memory.
 void Batch::end_blocks(const BasicBlock& block) {
     if (!phase_races_ || cluster_blocks() == 1) return;
     std::vector<uint32_t> gone;

@@ -1,4 +1,4 @@
-// Instructions of a whole warp: shfl vote match redux activemask elect (PTX ISA, sections 9.7.9 and 9.7.13).
+// Warp-level instructions: shfl vote match redux activemask elect (PTX ISA, sections 9.7.9 and 9.7.13).
 #include <cmath>
 #include <limits>
 
@@ -169,7 +169,7 @@ void reduce(Batch& batch, const Instruction& ins) {
     });
 }
 
-// Of numbers and NaN the number, or with `.NaN` the NaN.
+// Prefer numbers over NaN, or with `.NaN` return NaN.
 void reduce_float(Batch& batch, const Instruction& ins) {
     const float* source = batch.row<float>(ins.a);
     uint32_t* d = batch.row<uint32_t>(ins.d);

@@ -1,8 +1,8 @@
 // Matrix multiplication by a warpgroup: `wgmma.mma_async`, `wgmma.fence`, `wgmma.commit_group`, `wgmma.wait_group` (PTX
 // ISA, section "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions").
 //
-// The engine multiplies where the instruction stands. WarpgroupOperations (pending.h) keeps anybody from looking at
-// registers before they were waited for, and the race detector keeps threads from writing the tiles.
+// The engine multiplies when the instruction is issued. WarpgroupOperations (pending.h) rejects register accesses
+// before the wait. The race detector rejects writes to the tiles.
 #include <algorithm>
 
 #include "dispatch.h"
@@ -27,7 +27,7 @@ struct Warpgroup {
     uint32_t number, first_warp;
 };
 
-// The warpgroups that run an instruction; all threads of four warps of each must.
+// Return the warpgroups that run an instruction, which requires all threads of their four warps.
 std::vector<Warpgroup> warpgroups_of(Batch& batch, const Instruction& ins) {
     const uint32_t groups = (batch.warps_per_block + 3) / 4;
     std::vector<Warpgroup> all;
@@ -108,7 +108,7 @@ void wait(Batch& batch, const Instruction& ins) {
     batch.count("wgmma.waits", groups.size());
 }
 
-// An option of the instruction: one of two values, the first if it is not stated.
+// Return an option of the instruction: one of two values, by default the first.
 int64_t option(const Source& ins, size_t i, const char* name, int64_t first, int64_t second) {
     if (i >= ins.operands.size()) return first;
     const Operand& operand = ins.operands[i];

@@ -1,4 +1,4 @@
-// NumPy's arrays as arguments, and the elementary functions of the query's arithmetic.
+// NumPy arrays as arguments, and elementary functions of the query's arithmetic.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,8 +16,8 @@ namespace kernrec::query {
 
 namespace nb = nanobind;
 
-// An array of Python's with N axes, whatever its strides. Arguments are never converted: a copy would be filled in
-// the array's place.
+// Python array with N axes and any strides. Arguments are never converted, because a copy would be filled instead of
+// the array.
 template <class T, size_t N>
 using Array = nb::ndarray<T, nb::ndim<N>, nb::device::cpu>;
 
@@ -47,7 +47,7 @@ struct Table {
     Row<T> operator[](int64_t row) const { return {data + row * row_step, columns, step}; }
 };
 
-// Like NumPy's, a NaN among the operands is the result.
+// Like in NumPy, the result is NaN if an operand is.
 inline double minimum(double a, double b) { return a <= b || a != a ? a : b; }
 inline double maximum(double a, double b) { return a >= b || a != a ? a : b; }
 
@@ -59,12 +59,12 @@ inline double fourth_root(double value) { return std::sqrt(std::sqrt(value)); }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Raise ValueError, which Python code turns into one line or never lets happen, unless a condition holds.
+// Throw ValueError if a condition fails; Python code reports it in one line, or prevents it.
 inline void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
 }
 
-// Whether every number is at least `low` and below `high`.
+// Return whether every number is at least `low` and below `high`.
 template <class T>
 bool all_within(const Row<T>& row, int64_t low, int64_t high) {
     for (int64_t i = 0; i < row.size; i++)

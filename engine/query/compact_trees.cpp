@@ -1,4 +1,4 @@
-// The trees that correct a backend's bound (kernrec/model/vendor/compact_trees.py), and what they correct.
+// Trees that correct a backend's bound (kernrec/model/vendor/compact_trees.py), and their application.
 #include <algorithm>
 
 #include "arrays.h"
@@ -6,10 +6,10 @@
 namespace kernrec::query {
 namespace {
 
-constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees go beyond
-constexpr int64_t kTogether = 32;    // trees that all rows go down at a time: their nodes stay in the cache
+constexpr double kMostRatio = 20.0;  // largest logarithm of a correction; only untrained trees exceed it
+constexpr int64_t kTogether = 32;    // trees that all rows descend together, so that their nodes stay in the cache
 
-// A whole number in the order of values in single precision; -0.0 is 0.0. NaN is above all values, but below the
+// Return an integer with the order of values in single precision; -0.0 is 0.0. NaN is above all values, but below the
 // threshold of leaves.
 int32_t ordered(double value) {
     const float single = float(value) + 0.0f;
@@ -19,11 +19,11 @@ int32_t ordered(double value) {
     return bits >= 0 ? bits : bits ^ 0x7fffffff;
 }
 
-// T trees with N nodes in all, over at most 256 features.
+// T trees with N nodes in total, over at most 256 features.
 class CompactTrees {
    public:
-    // start: the first node of each tree, (T,); left, feature, threshold, leaf: of each node, (N,). A leaf is its own
-    // left child, and its threshold is NaN.
+    // start: first node of each tree, (T,). left, feature, threshold, leaf: values of each node, (N,). A leaf is its
+    // own left child, and its threshold is NaN.
     CompactTrees(Array<const int64_t, 1> start, Array<const int64_t, 1> left, Array<const int64_t, 1> feature,
                  Array<const float, 1> threshold, Array<const float, 1> leaf, double base, int64_t levels)
         : start_(copied(Row<const int64_t>(start))), leaf_(copied(Row<const float>(leaf))), base_(base),
@@ -40,7 +40,7 @@ class CompactTrees {
             const bool is_leaf = thresholds[n] != thresholds[n];
             require(lefts[n] >= 0 && lefts[n] + (is_leaf ? 0 : 1) < nodes, "trees: expected nodes that exist");
             features_ = std::max(features_, features[n] + 1);
-            // No value has an ordered number as large as that of a leaf.
+            // No value's ordered number is as large as that of a leaf.
             nodes_.push_back({int32_t(lefts[n] << 8 | features[n]),
                               is_leaf ? std::numeric_limits<int32_t>::max() : ordered(thresholds[n])});
         }
@@ -57,9 +57,9 @@ class CompactTrees {
         add(flat, rows.columns, sums);
     }
 
-    // Fill `sums` with the leaves that rows of `columns` ordered features reach in all trees, and the base.
+    // Fill `sums` with the base plus the leaves that rows of `columns` ordered features reach in all trees.
     void add(const std::vector<int32_t>& flat, int64_t columns, const Row<double>& sums) const {
-        constexpr int64_t kRows = 1024;  // more would leave the processor's cache
+        constexpr int64_t kRows = 1024;  // more would exceed the CPU cache
         std::vector<int32_t> reached(size_t(kTogether * std::min(kRows, sums.size)));
         for (int64_t first = 0; first < sums.size; first += kRows) {
             const int64_t rows = std::min(kRows, sums.size - first);
@@ -70,7 +70,7 @@ class CompactTrees {
                 for (int64_t tree = 0; tree < together; tree++)
                     for (int64_t r = 0; r < rows; r++)
                         reached[size_t(tree * rows + r)] = int32_t(start_[size_t(group + tree)]);
-                // Level by level: the processor need not wait for one step before it begins another.
+                // Descend level by level, so that the CPU can start a step before the last one ends.
                 for (int64_t level = 0; level < levels_; level++)
                     for (int64_t tree = 0; tree < together; tree++)
                         for (int64_t r = 0; r < rows; r++) {
@@ -99,11 +99,11 @@ class CompactTrees {
     int64_t levels_, features_ = 0;
 };
 
-// Places from which trees read the features of problems of a kind in S backends.
+// Source locations of the trees' features for problems of a kind in S backends.
 class Reader {
    public:
-    // rows: features of each backend, (S, F), of which those that problems differ in are filled in: at `columns` from
-    // the rows `places` of a table of features, and at `own_columns` those that backends differ in, too.
+    // rows: features of each backend, (S, F). Features that differ between problems are filled in at `columns`, from
+    // the rows `places` of a feature table. Features that also differ between backends are filled in at `own_columns`.
     Reader(nb::object trees, Array<const float, 2> rows, Array<const int64_t, 1> columns,
            Array<const int64_t, 1> places, Array<const int64_t, 1> own_columns)
         : kept_(trees), trees_(&nb::cast<const CompactTrees&>(trees)), columns_(copied(Row<const int64_t>(columns))),
@@ -122,10 +122,10 @@ class Reader {
             for (int64_t f = 0; f < features_; f++) rows_.push_back(ordered(table(s, f)));
     }
 
-    // Fill `values` (S, N), a quantity of N problems in S backends: what the trees make of `base`.
+    // Fill `values` (S, N), a quantity of N problems in S backends: `base` as corrected by the trees.
     //
-    // table: features of the problems, (features, N); own: of backends and problems, (own columns, S, N); base: (S, N),
-    // or (1, N) where it is the same for all backends; least: no value is smaller, (N,); most: no value is larger.
+    // table: features of the problems, (features, N). own: features of backends and problems, (own columns, S, N).
+    // base: (S, N), or (1, N) if equal for all backends. least: lower bounds, (N,). most: upper bound.
     void fill(Array<const double, 2> table_of, Array<const double, 3> own, Array<const double, 2> base_of,
               Array<const double, 1> least_of, double most, Array<double, 2> filled) const {
         const Table<const double> table(table_of), base(base_of);

@@ -28,7 +28,7 @@ double Access::moved_bytes(double blocks, double concurrent, std::vector<double>
     const double miss = maximum(1.0 - l2_bytes / working_set, 0.0);
     double wave = minimum(concurrent, blocks);
     const double waves = blocks / wave;
-    // The share of each step that a wave covers.
+    // Fraction of each step that a wave covers.
     for (int64_t step = 0; step < last; step++) {
         share[step] = minimum(wave, extent[step]) / extent[step];
         wave = maximum(wave / extent[step], 1.0);
@@ -36,7 +36,7 @@ double Access::moved_bytes(double blocks, double concurrent, std::vector<double>
     share[last] = minimum(wave, extent[last]) / extent[last];
     double total = 0.0;
     for (size_t number = 0; number < reads.size(); number++) {
-        double loads = waves;  // how often the tensor is loaded, over all waves
+        double loads = waves;  // loads of the tensor over all waves
         for (int64_t step = 0; step < steps; step++)
             if (axes[number * size_t(steps) + size_t(step)]) loads = loads * share[step];
         const double again = miss * maximum(loads - 1.0, 0.0);
@@ -49,7 +49,7 @@ double Access::moved_bytes(double blocks, double concurrent, std::vector<double>
 
 namespace {
 
-// Fill `moved` (N,); extents: of each step of the grid's order, fastest-varying first, (steps, N); sizes: bytes of each
+// Fill `moved` (N,). extents: each step of the grid's order, fastest-varying first, (steps, N). sizes: bytes of each
 // tensor, (tensors, N).
 void dram_bytes(const Access& access, Array<const double, 1> blocks_of, Array<const double, 1> concurrent_of,
                 Array<const double, 2> extents_of, Array<const double, 2> sizes_of, double l2_bytes,

@@ -1,11 +1,11 @@
-// Features of candidates that trained models take, their distance from the training data, and their least time.
+// Features of candidates for trained models, their distance from the training data, and their minimum time.
 #include "arrays.h"
 
 namespace kernrec::query {
 namespace {
 
 // Rows of quantities, in the order of `QUANTITIES` in kernrec/model/learn/features.py: inputs, then figures of the GPU
-// (`kOne` to `kL2Bytes`), then what follows from both.
+// (`kOne` to `kL2Bytes`), then values derived from both.
 enum Quantity : int64_t {
     kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCoreS, kDramS, kFixedS, kCoreJ, kDramJ,
     kThreads, kResident, kRegisters, kSharedBytes, kFlops, kBytes, kBlocks, kBusyS, kWaitS, kL2S,
@@ -14,16 +14,16 @@ enum Quantity : int64_t {
     kSomeFlops, kComputeS, kTrafficS, kRooflineS, kWarps, kLanes, kAllThreads, kSomeResident, kResidentWarps,
     kResidentBytes, kWaves, kRounds, kSomeBusyS, kQuantities,
 };
-// Figures of the GPU, as `plan_of` makes them: those of the rows from `kOne` on, then these two.
+// Figures of the GPU from `plan_of`: those of the rows from `kOne`, then these two.
 constexpr int64_t kConstants = kSomeFlops - kOne, kPeakFlops = kConstants, kBandwidth = kConstants + 1;
 constexpr int64_t kTimesBusy = 3, kTimesWait = 4, kTimesL2 = 5;  // rows of `LaunchTime.rows`
-constexpr double kLeast = 1e-30;  // stands for a time of 0 where something is divided by it
+constexpr double kLeast = 1e-30;  // replaces 0 as a divisor
 constexpr double kLeastRatio = 1e-6, kMostRatio = 1e6;
-constexpr double kMostDeviations = 10.0;  // largest distance in a single feature, in standard deviations
+constexpr double kMostDeviations = 10.0;  // maximum distance in a single feature, in standard deviations
 
 double or_else(double value, double otherwise) { return value == value ? value : otherwise; }
 
-// Columns of a model that are ratios of two quantities.
+// Model columns that are ratios of two quantities.
 struct Ratio {
     int64_t above, below, place;
     bool bounded, logarithmic;
@@ -31,7 +31,7 @@ struct Ratio {
 
 class FeaturePlan {
    public:
-    // ratios: above, below, place, whether bounded, whether a logarithm, (R, 5).
+    // ratios: numerator, denominator, place, whether bounded, whether a logarithm, (R, 5).
     FeaturePlan(Array<const double, 1> gpu, Array<const int64_t, 2> ratios) : gpu_(copied(Row<const double>(gpu))) {
         require(int64_t(gpu_.size()) == kBandwidth + 1, "gpu: expected nine figures");
         const Table<const int64_t> rows(ratios);
@@ -44,7 +44,7 @@ class FeaturePlan {
         }
     }
 
-    // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), whose other rows are filled.
+    // Fill the plan's columns of `features` (C, F) from the inputs in `quantities` (Q, C), and fill the other rows.
     void fill(Array<double, 2> quantities_of, Array<float, 2> features_of) const {
         const Table<double> quantities(quantities_of);
         const Table<float> features(features_of);
@@ -98,8 +98,8 @@ class FeaturePlan {
 
 // Add the times of one launch to the quantities (Q, C) of candidates.
 //
-// candidates: those that perform the launch, each once, (N,); places: theirs in `pipe_clk` and `times`, the arrays of
-// `LaunchTime`, (N,).
+// candidates: those that perform the launch, each once, (N,). places: their columns in `pipe_clk` and `times`, the
+// arrays of `LaunchTime`, (N,).
 void add_times(Array<const int64_t, 1> candidates_of, Array<const int64_t, 1> places_of,
                Array<const double, 2> pipe_clk_of, Array<const double, 2> times_of, Array<double, 2> quantities_of) {
     const Row<const int64_t> candidates(candidates_of), places(places_of);
@@ -122,7 +122,7 @@ void add_times(Array<const int64_t, 1> candidates_of, Array<const int64_t, 1> pl
     }
 }
 
-// Fill `seconds` (C,), which candidates take at least: compulsory bytes, or arithmetic at the clock that is left.
+// Fill `seconds` (C,) with the minimum time of candidates: compulsory bytes, or arithmetic at the reduced clock.
 void least_seconds(Array<const double, 2> quantities_of, double bandwidth, double boost_hz, Array<double, 1> filled) {
     constexpr int64_t kFma = kFirstPipeS + 1, kF64 = kFirstPipeS + 4, kTensor = kFirstPipeS + 5;
     const Table<const double> quantities(quantities_of);
@@ -136,10 +136,10 @@ void least_seconds(Array<const double, 2> quantities_of, double bandwidth, doubl
     }
 }
 
-// Range and spread of each of F features in the training data of a model.
+// Range and spread of each of F features in a model's training data.
 class Extent {
    public:
-    // group_means: what takes the mean over each group of features, (F, groups).
+    // group_means: matrix that takes the mean over each group of features, (F, groups).
     Extent(Array<const double, 1> low, Array<const double, 1> high, Array<const double, 1> spread,
            Array<const double, 2> group_means)
         : low_(copied(Row<const double>(low))), high_(copied(Row<const double>(high))),
@@ -152,8 +152,8 @@ class Extent {
             for (int64_t group = 0; group < groups_; group++) means_.push_back(means(f, group));
     }
 
-    // Fill `distances` (C,), how far rows of `matrix` (C, F) lie outside of the training data. What is not known, or
-    // infinite, is never outside.
+    // Fill `distances` (C,) with the distance of rows of `matrix` (C, F) from the training data. Unknown or infinite
+    // values count as inside.
     void fill(Array<const double, 2> matrix, Array<double, 1> distances_of) const {
         const Table<const double> rows(matrix);
         const Row<double> distances(distances_of);

@@ -1,4 +1,4 @@
-// One launch of a kernel's configs: what holds on every problem, and the analytical model of its time.
+// One launch of a kernel's configs: values for all problems, and the analytical model of its time.
 #pragma once
 
 #include "arrays.h"
@@ -6,19 +6,19 @@
 namespace kernrec::query {
 
 // Rows of a demand (kernrec/model/prior/demand.py): clocks of each pipe, then other quantities. Shared memory and L1,
-// the last of the pipes, are in the row of their port, too.
+// the last pipes, are also in the row of their port.
 enum Quantity : int64_t {
     kF64 = 4, kShared = 7, kPipes = 9, kPort = 9, kSectors, kBarriers, kCoreJ, kBetween, kBetweenGroups, kAlone,
     kInTurn, kQuantityCount,
 };
 
-// Rows of `LaunchWork` (kernrec/model/prior/launch_time.py), from `kLoops` on two for each loop: its trips over all
-// blocks, and those of the block that runs longest.
+// Rows of `LaunchWork` (kernrec/model/prior/launch_time.py). From `kLoops`, each loop has two: its trips over all
+// blocks, and those of the longest block.
 enum WorkRow : int64_t {
     kBlocks, kConcurrent, kWarps, kPrefetch, kDramBytes, kDramSlowdown, kSerialClk, kWaitRounds, kOverlapped,
     kLoneWaits, kLoops,
 };
-// Rows of `LaunchTime.rows`; the last is the position in `RESOURCES` of what takes longest.
+// Rows of `LaunchTime.rows`; the last is the index of the bottleneck in `RESOURCES`.
 enum TimeRow : int64_t { kCoreTime, kDramTime, kCoreJoules, kBusy, kLatency, kL2Time, kInTurnTime, kResource, kTimes };
 
 // Overhead of each launch: 2 to 3 us on every generation (fitted to the small shapes of the anchor
@@ -27,26 +27,26 @@ constexpr double kLaunchS = 2.5e-6;
 // Additional overhead of the first launch of an op: an idle stream, a cold instruction cache and cold address
 // translation (fitted to the smallest shapes of the anchor matmul_f16_rtx3090.csv, timed launch by launch).
 constexpr double kStartS = 2.5e-6;
-// Clocks that a warp that arrives last loses at a block-wide barrier, beyond its own instructions, and clocks of an SM
-// for each warp that arrives. Zhang et al., "A Study of Single and Multi-device Synchronization Methods in Nvidia GPUs"
-// (arXiv 2004.05371), V100: 22 cycles, 0.475 warps a cycle.
+// Clocks that the last warp loses at a block-wide barrier, beyond its own instructions, and SM clocks per arriving
+// warp. Zhang et al., "A Study of Single and Multi-device Synchronization Methods in Nvidia GPUs" (arXiv 2004.05371),
+// V100: 22 cycles, 0.475 warps per cycle.
 constexpr double kBarrierClk = 22.0, kBarrierWarpClk = 2.1;
-constexpr double kSchedulers = 4.0;  // of an SM of any catalogued GPU
-// Exponent p of the smooth maximum of parts that overlap, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
-// 2**(1/4) = 1.19 times one of them. It is a power of two, so that squares and square roots compute it.
+constexpr double kSchedulers = 4.0;  // per SM, for all GPUs of the catalog
+// Exponent p of the smooth maximum of overlapping parts, `(core_s**p + memory_s**p)**(1/p)`: two equal parts take
+// 2**(1/4) = 1.19 times the time of one. As a power of two, it needs only squares and square roots.
 constexpr double kOverlap = 4.0;
 
-// The figures of a GPU that decide about a launch, at the boost clock.
+// Figures of a GPU that affect a launch, at the boost clock.
 struct Device {
     double clock_hz, sms, l2_bytes;
-    double dram_byte_s;  // seconds of DRAM for a byte
+    double dram_byte_s;  // seconds per byte
     double memory_clk;   // latency of a load from DRAM
     double l2_clk_per_sector, l2_latency_clk;
-    bool few_f64;  // whether an SM has fewer f64 lanes than schedulers
-    double core_time, dram_time;  // by what a calibration multiplies times of the core's clock domain, and of DRAM
+    bool few_f64;  // fewer f64 lanes than schedulers per SM
+    double core_time, dram_time;  // calibration factors for times of the core's clock domain, and of DRAM
 };
 
-// The demand of a launch's variants, (variants, terms, quantities), without the last quantity unless `stretched`.
+// Demand of a launch's variants, (variants, terms, quantities), without the last quantity unless `stretched`.
 struct Demand {
     using Rates = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
@@ -55,34 +55,34 @@ struct Demand {
     bool grouped = false, stretched = false;
 
     Demand(Rates rates_of, bool grouped, bool stretched);
-    // The quantities of each term of a variant.
+    // Return the quantities of each term of a variant.
     const double* of(int64_t variant) const { return rates + variant * terms * quantities; }
 
    private:
     Rates kept_;  // keeps Python's array alive
 };
 
-// The tensors that a launch reads and writes, and which steps of its grid's order select their tiles.
+// Tensors that a launch reads and writes, and the steps of its grid's order that select their tiles.
 struct Access {
     std::vector<int64_t> reads, writes;
-    std::vector<uint8_t> axes;     // of each tensor read, whether a step selects its tiles, (reads, steps)
-    std::vector<uint8_t> scratch;  // whether a tensor lives between launches only
+    std::vector<uint8_t> axes;     // whether a step selects a read tensor's tiles, (reads, steps)
+    std::vector<uint8_t> scratch;  // whether a tensor exists only between launches
     int64_t steps = 0;
 
     Access(Array<const int64_t, 1> reads_of, Array<const uint8_t, 2> axes_of, Array<const int64_t, 1> writes_of,
            Array<const uint8_t, 1> scratch_of);
-    // Numbers of room that `moved_bytes` needs: extent and share of each step, size of each tensor.
+    // Return the number of scratch values for `moved_bytes`: extent and fraction of each step, size of each tensor.
     size_t room() const { return size_t(2 * steps) + scratch.size(); }
-    // Bytes between L2 and DRAM of one launch; room: extents of the steps, then sizes from 2 * steps on.
+    // Return the bytes between L2 and DRAM of one launch. room: extents of the steps, then sizes from 2 * steps.
     double moved_bytes(double blocks, double concurrent, std::vector<double>& room, double l2_bytes) const;
 };
 
-// Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches. A launch of the same variant and work as an
-// earlier one gets its figures: two in three of a kernel's configs differ in nothing that counts for some problem.
+// Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N) of N launches. A launch with the variant and work of an earlier
+// one reuses its values: two in three configs of a kernel are duplicates for some problem.
 void launch_times(const Demand& demand, const Device& device, int64_t loops, const Row<const int64_t>& variants,
                   const Table<const double>& work, const Table<double>& pipe_clk, const Table<double>& times);
 
-// Clocks of a round of K = busy / own that use the pipes in turn and wait in between.
+// Return the clocks of a round of K = busy / own users that take turns at the pipes and wait in between.
 double round_clk(double own, double wait, double busy);
 
 inline double overlap_root(double value) { return fourth_root(value); }

@@ -1,18 +1,19 @@
-// The time of launches at the boost clock. kernrec/model/prior/launch_time.py describes the model.
+// Time of launches at the boost clock. kernrec/model/prior/launch_time.py describes the model.
 #include "launch.h"
 
 namespace kernrec::query {
 
-// Clocks of a round: K = busy / own that use the pipes in turn, for `own` clocks each, and wait in between.
+// Return the clocks of a round: K = busy / own users take turns at the pipes, for `own` clocks each, and wait in
+// between.
 //
-// By mean value analysis one of K finds (K - 1) / K of the queue that all of them make; of the one in service half is
-// left, for service takes as long each time:
+// By mean value analysis, a user finds (K - 1) / K of the total queue. Half of the service in progress remains, because
+// service takes a constant time:
 //
 //     response = own (1 + (K - 1) / K (queue - use / 2)),   queue = K response / round,   use = K own / round
 //
-// with round = response + wait: a quadratic equation. A round is never shorter than `busy`, nor than own + wait, and
-// that is it where K = 1 (Lazowska et al., chapter 6, approximate mean value analysis; Reiser, "A Queueing Network
-// Analysis of Computer Communication Networks with Window Flow Control", 1979, for what is left in service).
+// With round = response + wait, this is a quadratic equation. A round is never shorter than `busy`, nor than own +
+// wait, which it equals for K = 1 (Lazowska et al., chapter 6, approximate mean value analysis; Reiser, "A Queueing
+// Network Analysis of Computer Communication Networks with Window Flow Control", 1979, for the remaining service).
 double round_clk(double own, double wait, double busy) {
     const double longer = busy - wait - own;
     return maximum(busy, 0.5 * (busy + wait + std::sqrt(longer * longer + own * (own + 2.0 * wait))));
@@ -20,16 +21,16 @@ double round_clk(double own, double wait, double busy) {
 
 namespace {
 
-// Share of the arithmetic between products of warpgroups (the weights of attention) that no other product hides,
-// however many of them take turns at the tensor cores. Of the first tile of a block nothing is hidden. Chosen in view
-// of what was published of FlashAttention-3 (arXiv 2407.08608, figure 5) and recorded of it on an H200, at head sizes
-// of 64, 128 and 256. With the time of one warp in all, as between instructions of warps, narrow heads come out 1.2 to
-// 1.5 times too fast.
+// Fraction of the arithmetic between matmuls of warpgroups (the weights of attention) that no other matmul hides,
+// however many take turns at the tensor cores. Nothing is hidden in the first tile of a block. Chosen from published
+// figures of FlashAttention-3 (arXiv 2407.08608, figure 5) and recordings of it on an H200, at head sizes of 64, 128
+// and 256. With the total time of one warp, as between instructions of warps, narrow heads would be 1.2 to 1.5 times
+// too fast.
 constexpr double kGroupsShare = 0.5;
-// Clocks to start a block, compute its addresses and drain its last stores, of kernels that load ahead (fitted to the
+// Clocks to start a block, compute its addresses and drain its last stores, for kernels that prefetch (fitted to the
 // anchor conv2d_f32_ansor.csv).
 constexpr double kBlockClk = 900.0;
-// Clocks to start a block and to hand its place to the next one, of kernels whose waits for memory were all counted.
+// Clocks to start a block and to replace it by the next, for kernels with counted memory waits.
 constexpr double kStartClk = 300.0;
 
 double eighth_power(double value) {
@@ -38,29 +39,29 @@ double eighth_power(double value) {
 }
 double eighth_root(double value) { return std::sqrt(fourth_root(value)); }
 
-// Clocks that `blocks` blocks keep an SM's pipes busy; an uneven number of warps per scheduler costs time.
+// Return the clocks for which `blocks` blocks occupy an SM's pipes. An uneven number of warps per scheduler costs time.
 //
-// Not so in a pipe that all schedulers share, as two f64 lanes are (`shared_f64` is above 0 if something uses them):
-// however many warps are on an SM, recorded hotspot on an RTX A4000 takes 20 clocks for each of their f64 instructions.
-// `by_scheduler` is the time of a block in all other pipes.
+// This does not apply to a pipe that all schedulers share, such as two f64 lanes (`shared_f64` is above 0 if used).
+// Recorded hotspot on an RTX A4000 takes 20 clocks per f64 instruction, for any number of warps. `by_scheduler` is the
+// time of a block in all other pipes.
 double occupied_clk(double blocks, double block_clk, double by_scheduler, double shared_f64, double warps) {
     const double resident = blocks * warps;
     const double uneven = std::ceil(resident * (1.0 / kSchedulers)) * kSchedulers / maximum(resident, 1.0);
     return shared_f64 > 0.0 ? blocks * maximum(block_clk, by_scheduler * uneven) : blocks * block_clk * uneven;
 }
 
-// Clocks that a block with an SM for itself waits for DRAM beyond the latency of its loads.
+// Return the clocks that a block alone on an SM waits for DRAM beyond its load latency.
 //
-// The block does nothing else while its loads come, so `alone` and the longer of two waits add up: `waited`, the
-// latency of its loads, and `dram_clk`, in which DRAM moves its bytes at the SM's share of the bandwidth. The smooth
-// maximum of all with DRAM, which comes last, is to be that sum.
+// The block is idle during its loads. So `alone` and the longer of two waits add up: `waited`, the load latency, and
+// `dram_clk`, the DRAM time of its bytes at the SM's share of bandwidth. The smooth maximum with DRAM, which is
+// computed last, must equal this sum.
 double exposed_clk(double alone, double waited, double dram_clk) {
     const double total = alone + maximum(waited, dram_clk);
     const double rest = maximum(1.0 - overlap_power(dram_clk / total), 0.0);
     return maximum(total * overlap_root(rest) - alone - waited, 0.0);
 }
 
-// The smooth maximum `(a**p + b**p)**(1/p)`, without overflow or underflow.
+// Return the smooth maximum `(a**p + b**p)**(1/p)`, without overflow or underflow.
 double smooth_maximum(double a, double b) {
     const double high = maximum(a, b);
     return high * overlap_root(overlap_power(minimum(a, b) / high) + 1.0);
@@ -72,14 +73,14 @@ uint64_t bits(double value) {
     return result;
 }
 
-// Finds launches of the same variant and work as an earlier one.
+// Finds launches with the variant and work of an earlier one.
 class Twins {
    public:
     Twins(const Row<const int64_t>& variants, const Table<const double>& work) : variants_(variants), work_(work) {
         seen_.assign(kPlaces, -1);
     }
 
-    // The number of an earlier launch with the same figures, or -1.
+    // Return the index of an earlier launch with equal values, or -1.
     int64_t earlier(int64_t i) {
         uint64_t digest = uint64_t(variants_[i]), factor = 1;
         for (int64_t row = 0; row < work_.rows; row++) {
@@ -122,7 +123,8 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         const double blocks = work(kBlocks, i), warps = work(kWarps, i);
         const double each = 1.0 / blocks;
         const double barrier_clk = maximum(kBarrierClk, kBarrierWarpClk * warps);
-        // Sums over the loops: quantities over the whole grid, and what the longest block does beyond an average one.
+        // Sums over the loops: quantities over the whole grid, and the work of the longest block beyond the average
+        // one.
         for (int64_t q = 0; q < demand.quantities; q++) total[q] = rates[q] * blocks;
         double trips = 0.0, longer = 0.0, longer_clk = 0.0, first_clk = 0.0;
         for (int64_t loop = 1; loop <= loops; loop++) {
@@ -136,9 +138,9 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             if (demand.grouped) first_clk = first_clk + of_loop[kBetweenGroups] * minimum(average, 1.0);
             longer_clk = longer_clk + (of_loop[kAlone] / warps + of_loop[kBarriers] * barrier_clk) * beyond;
         }
-        // The pipes of an average block, combined by a smooth maximum. Warps in different phases use different pipes,
-        // so two pipes of equal time take 2**(1/8) = 1.09 times the time of one. Recorded spaces fit that better than
-        // the 1.19 of core and DRAM.
+        // Combine the pipes of an average block by a smooth maximum. Warps in different phases use different pipes, so
+        // two pipes of equal time take 2**(1/8) = 1.09 times the time of one. Recorded spaces fit this better than the
+        // 1.19 of core and DRAM.
         for (int64_t q = 0; q < kPipes; q++) pipe_clk(q, i) = total[q] * each;
         const double barriers = total[kBarriers] * each;
         const double barriers_clk = barriers * (kBarrierWarpClk * warps);
@@ -149,13 +151,13 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         for (int64_t q = 1; q < kShared; q++) shares = shares + eighth_power(total[q] * each / peak);
         shares = shares + eighth_power(total[kPort] * each / peak);
         const double block_clk = maximum(peak * eighth_root(shares), barriers_clk);
-        // The clocks of the pipes that each scheduler has for itself.
+        // Clocks of the pipes that each scheduler has for itself.
         double by_scheduler = block_clk, shared_f64 = 0.0;
         if (device.few_f64) {
             shared_f64 = eighth_power(total[kF64] * each / peak);
             by_scheduler = maximum(peak * eighth_root(maximum(shares - shared_f64, 0.0)), barriers_clk);
         }
-        // Users of the pipes: the block if barriers hold its warps together, else each warp.
+        // Users of the pipes: the block if barriers keep its warps together, else each warp.
         const double overlapped = work(kOverlapped, i), ahead = work(kPrefetch, i);
         double together_share = minimum(barriers / maximum(work(kWaitRounds, i), 1.0), 1.0);
         together_share = overlapped == overlapped ? 1.0 - overlapped : together_share;
@@ -168,8 +170,8 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         const double start_clk = none_ahead ? kStartClk : device.memory_clk + kBlockClk;
         double wait = alone - own_clk + late + start_clk;
         const double dram_s = work(kDramBytes, i) * work(kDramSlowdown, i) * device.dram_byte_s;
-        // Rounds: an SM finishes `concurrent` blocks in the pipe time of one and the longer of the others' and its
-        // waits.
+        // Rounds: an SM finishes `concurrent` blocks in the pipe time of one plus the longer of the others' pipe time
+        // and its waits.
         const double per_sm = std::ceil(blocks / sms);
         const double together = minimum(work(kConcurrent, i), per_sm);
         const double full = std::floor(per_sm / together);
@@ -177,11 +179,10 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
         const double uneven = rest > 0.0 ? 1.0 : 0.0;
         const double busy = occupied_clk(together, block_clk, by_scheduler, shared_f64, warps);
         const double busy_rest = occupied_clk(rest, block_clk, by_scheduler, shared_f64, warps);
-        // While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core idles.
+        // While a scheduler runs one warp's arithmetic between tensor instructions, its tensor core is idle.
         double between = total[kBetween] * (4.0 * each / warps);
         if (demand.grouped) {
-            // Before its first tiles have come, a block of warpgroups has nothing to do, and then no product hides
-            // weights.
+            // A block of warpgroups has no work before its first tiles arrive, so no matmul hides weights then.
             const double exposed =
                 kGroupsShare * (total[kBetweenGroups] * each) + (1.0 - kGroupsShare) * first_clk + start_clk;
             between = first_clk > 0.0 ? between + exposed : between;
@@ -202,7 +203,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             in_turn_s = (in_turns - sm_clk) / clock_hz;
             sm_clk = in_turns;
         }
-        sm_clk = sm_clk + maximum(longer_clk, longer * wait_clk);  // the tail, when all other blocks are done
+        sm_clk = sm_clk + maximum(longer_clk, longer * wait_clk);  // the tail after all other blocks
         sm_clk = sm_clk + work(kLoneWaits, i) * device.l2_latency_clk;
         const double l2_s =
             maximum(total[kSectors] * device.l2_clk_per_sector, work(kSerialClk, i)) * (1.0 / clock_hz);
@@ -223,7 +224,7 @@ void launch_times(const Demand& demand, const Device& device, int64_t loops, con
             resource = pipe_clk(q, i) > most ? double(q) : resource;
             most = maximum(most, pipe_clk(q, i));
         }
-        most = most > 0.0 ? times(kBusy, i) : 0.0;  // the pipes are busy as long as the busiest of them
+        most = most > 0.0 ? times(kBusy, i) : 0.0;  // the pipes are busy as long as the busiest one
         longest_so_far(times(kLatency, i), kPipes);
         longest_so_far(times(kL2Time, i), kPipes + 1);
         longest_so_far(times(kDramTime, i), kPipes + 2);

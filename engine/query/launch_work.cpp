@@ -1,4 +1,4 @@
-// Launches of configs on a problem: their work from the values of expressions, their costs, and quick costs.
+// Launches of configs on a problem: work from expression values, costs, and quick costs.
 #include "launch.h"
 #include "program.h"
 
@@ -16,9 +16,9 @@ constexpr double kNotKnown = std::numeric_limits<double>::quiet_NaN();
 
 // Add one launch of configs to their costs before any power limit.
 //
-// places: of the configs in `nominal`, each once, (N,); byte_j: joules of DRAM for a byte; nominal: the fields of
-// `NominalCosts` as rows, (5, C); longest: of the longest launch of each config so far, seconds of core or DRAM and its
-// `kResource`, (2, C).
+// places: columns of the configs in `nominal`, each once, (N,). byte_j: DRAM joules per byte. nominal: fields of
+// `NominalCosts` as rows, (5, C). longest: for the longest launch of each config so far, seconds of core or DRAM and
+// its `kResource`, (2, C).
 void add_launch(const Row<const int64_t>& places, const Table<const double>& times, const Table<const double>& work,
                 double byte_j, const Table<double>& nominal, const Table<double>& longest) {
     require(nominal.rows == 5 && longest.rows == 2 && longest.columns == nominal.columns && times.rows == kTimes &&
@@ -52,13 +52,13 @@ void checked_launch_times(const Demand& demand, const Device& device, int64_t lo
     launch_times(demand, device, loops, variants, work, pipe_clk, times);
 }
 
-// A launch of configs on any problem: where a program has its figures, and the tensors that it moves.
+// A launch of configs on any problem: locations of its values in a program, and its tensors.
 class LaunchPlan {
    public:
-    // registers: register and index of blocks, tiles that they visit (-1: as many), waits of the block that runs
-    // longest, trips and depth of each loop, the extent of each step of the grid's order (-1: 1), and the elements of
-    // each tensor (-1: the bytes of each problem are the size); variant: of every config in the demand, (configs,);
-    // geometry: blocks on an SM, warps and prefetch of every config, (3, configs).
+    // registers: register and index of the blocks, of the tiles that they visit (-1: one each), of the longest block's
+    // waits, of trips and depth of each loop, of the extent of each step of the grid's order (-1: 1), and of the
+    // elements of each tensor (-1: the problem provides the bytes). variant: row in the demand of every config,
+    // (configs,). geometry: blocks per SM, warps and prefetch of every config, (3, configs).
     LaunchPlan(nb::object program, Array<const int64_t, 1> registers, int64_t loops, nb::object access,
                nb::object demand, nb::object device, Array<const int64_t, 1> variant)
         : kept_{program, access, demand, device}, program_(nb::cast<const Program&>(program)),
@@ -79,7 +79,7 @@ class LaunchPlan {
             require(registers_[i] >= 0, "registers: expected trips of each loop");
     }
 
-    // Fill `variants` and `work` of the launches from `first` to before `last`, which are on one problem.
+    // Fill `variants` and `work` of the launches `first` to `last` - 1, which belong to one problem.
     void fill_work(const Execution& execution, const Row<const int64_t>& rows, const Table<const double>& geometry,
                    const Row<const double>& sizes, int64_t first, int64_t last, const Row<int64_t>& variants,
                    const Table<double>& work) const {
@@ -126,9 +126,9 @@ class LaunchPlan {
         }
     }
 
-    // Add the clocks and joules of the core of launches, roughly: without DRAM.
+    // Add the approximate clocks and core joules of launches, without DRAM.
     //
-    // rates: `LaunchGeometry.quick`, (terms, 3, configs); start_clk: clocks of each launch beside its work; places: of
+    // rates: `LaunchGeometry.quick`, (terms, 3, configs). start_clk: overhead clocks of each launch. places: columns of
     // the configs in `clocks` and `joules`, each once, (N,).
     void add_quick(const Execution& execution, const Row<const int64_t>& rows, const Table<const double>& geometry,
                    Array<const double, 3> rates_of, double start_clk, int64_t first, int64_t last,
@@ -165,7 +165,7 @@ class LaunchPlan {
         }
     }
 
-    // Add launches to their costs, from what `fill_work` filled; fill `pipe_clk` (kPipes, N) and `times` (kTimes, N).
+    // Add launches to their costs, from the values of `fill_work`. Fill `pipe_clk` (kPipes, N) and `times` (kTimes, N).
     void add_costs(Array<const int64_t, 1> variants, Array<const double, 2> work, Array<const int64_t, 1> places,
                    double byte_j, Array<double, 2> pipe_clk, Array<double, 2> times, Array<double, 2> nominal,
                    Array<double, 2> longest) const {

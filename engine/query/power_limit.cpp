@@ -7,29 +7,31 @@ namespace kernrec::query {
 namespace {
 
 enum CostRow : int64_t { kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCostRows };
-// Positions in `spread.REGIMES` of what bounds a launch; `kCapped`: the power limit lowers its clock.
+// Indices in `spread.REGIMES` of a launch's bound; `kCapped`: the power limit lowers its clock.
 constexpr double kCoreBound = 0.0, kDramBound = 1.0, kLaunchBound = 2.0, kCapped = 3.0;
-// Parts into which a round of the search for a clock divides the range that is left, and rounds.
+// Number of parts into which a search round for a clock divides the remaining range, and number of rounds.
 constexpr int64_t kParts = 4, kRounds = 5;
-// `kParts**kRounds`, the clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs.
+// `kParts**kRounds` clocks of a table: 1/1024 of its range is finer than the 15 MHz steps of real GPUs.
 constexpr int64_t kClocks = 1024;
-// Divisor in place of the spare power if a limit leaves no power for events.
+// Divisor that replaces the spare power if a limit leaves no power for events.
 constexpr double kLeastSpareW = 1e-20;
-// Largest share of its power limit that a GPU is taken to draw while its clock pauses (judged): a GPU that waits long
-// lowers its memory's clock, too. Few GPUs need this bound: an RTX 3090 accepts 100 W, and its board and memory alone
-// draw 104 W at full memory clock.
+// Maximum fraction of its power limit that a GPU is assumed to draw while its clock pauses (an estimate): a GPU that
+// waits long also lowers its memory clock. Few GPUs need this bound: an RTX 3090 accepts 100 W, and its board and
+// memory alone draw 104 W at full memory clock.
 constexpr double kResting = 0.75;
 
-// Power limits and highest clocks of P operating points, and what follows from them alone.
+// Power limits and highest clocks of P operating points, and values derived only from them.
 class PowerLimits {
    public:
-    // limits_w: (P, N), or (P, 1) if all launches have the same.
-    // highest: at the highest clock of each point, (4, P): clock over the boost clock, power of board and leakage (W),
-    // power of the clock tree at nominal voltage (W), square of the core voltage over that at the boost clock;
-    // highest_hz: that clock, (P,). first: where the clocks of each point begin in the tables, (P,).
-    // table: the rows of `highest` at the clocks below, (4, clocks); table_hz: these clocks, ascending from each of
-    // `first`, (clocks,). search: boost clock over the clock to the power of `kOverlap`, power without events (W),
-    // square of the core voltage over that at the boost clock, (3, clocks).
+    // limits_w: (P, N), or (P, 1) if all launches have the same limits.
+    //
+    // highest: values at the highest clock of each point, (4, P): clock over the boost clock, power of board and
+    // leakage (W), power of the clock tree at nominal voltage (W), square of the core voltage over that at the boost
+    // clock. highest_hz: this clock, (P,). first: index of each point's first clock in the tables, (P,).
+    //
+    // table: rows of `highest` at lower clocks, (4, clocks). table_hz: these clocks, ascending from each of `first`,
+    // (clocks,). search: boost clock over the clock to the power of `kOverlap`, power without events (W), square of the
+    // core voltage over that at the boost clock, (3, clocks).
     PowerLimits(Array<const double, 2> limits_w, Array<const double, 2> highest, Array<const double, 1> highest_hz,
                 Array<const int64_t, 1> first, Array<const double, 2> table, Array<const double, 1> table_hz,
                 Array<const double, 2> search)
@@ -44,7 +46,7 @@ class PowerLimits {
                 "limits: expected as many points everywhere, and the clocks below each");
     }
 
-    // Fill `costs` (kCostRows, P, N) at `places`, (M,); launches: the fields of `NominalCosts` as rows, (5, N).
+    // Fill `costs` (kCostRows, P, N) at `places`, (M,). launches: fields of `NominalCosts` as rows, (5, N).
     void fill(Array<const double, 2> launches_of, Array<const int64_t, 1> places_of, Array<double, 3> costs_of) const {
         const Table<const double> launches(launches_of);
         const Row<const int64_t> places(places_of);
@@ -84,8 +86,8 @@ class PowerLimits {
             clock_hz = table_hz_[clock];
             energy = static_j + clocked_j + dram_j;
             power = energy / latency;
-            // Beyond what the lowest clock saves, the GPU pauses its clock between pulses, in which only the board and
-            // leakage draw power: for as long as the mean power then is the limit.
+            // Beyond the saving at the lowest clock, the GPU pauses its clock between pulses. Only board and leakage
+            // draw power during a pause. Pauses last until the mean power equals the limit.
             if (power > limit_w) {
                 const double resting_w = minimum(table_(1, clock), kResting * limit_w);
                 const double paused_s = maximum(energy - limit_w * latency, 0.0) / (limit_w - resting_w);
@@ -105,8 +107,8 @@ class PowerLimits {
         cost[kRegime] = over ? kCapped : fixed_s > maximum(core_s, dram_s) ? kLaunchBound : bound;
     }
 
-    // The highest clock of a table, from `clock` on, at which a launch stays within its limit. Each round tries a few
-    // clocks of the range that is left: a launch draws more power the higher its clock.
+    // Return the highest clock of a table, from `clock`, at which a launch keeps its limit. Each round tries a few
+    // clocks of the remaining range, because power increases with the clock.
     int64_t clock_within(int64_t clock, double core_s, double fixed_s, double core_j, double dram_j, double dram,
                          double limit_w) const {
         const double core = overlap_power(core_s);
@@ -115,8 +117,8 @@ class PowerLimits {
             int64_t within = 0;
             for (int64_t trial = 1; trial < kParts; trial++) {
                 const int64_t tried = clock + trial * step;
-                // The events fit under the limit if the launch takes long enough; no root tells that. Without any spare
-                // power the launch, however long, does not fit.
+                // The events keep the limit if the launch takes long enough; this needs no root. Without spare power,
+                // no launch keeps it.
                 const double spare_w = limit_w - search_(1, tried);
                 const double divisor_w = maximum(spare_w, kLeastSpareW);
                 const double enough_s = maximum((search_(2, tried) * core_j + dram_j) / divisor_w - fixed_s, 0.0);

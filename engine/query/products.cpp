@@ -1,68 +1,68 @@
-// The bound on the time of a library's matrix products, and the features by which trees correct the bound.
+// Bound on the time of a library's matmuls, and the features by which trees correct the bound.
 //
-// kernrec/model/vendor/features/matmul.py and simt_products.py make the figures and cite their sources.
+// kernrec/model/vendor/features/matmul.py and simt_products.py compute the figures and cite their sources.
 #include "arrays.h"
 
 namespace kernrec::query {
 namespace {
 
 enum Size : int64_t { kBatch, kM, kN, kK, kSizes };
-// Seconds of math, DRAM and L2 at the rates of the data sheet, and of the launch; the bound; the GPU's work alone;
-// seconds of DRAM and L2 as a library reaches them, and of the best tile; bytes.
+// Seconds of math, DRAM and L2 at data-sheet rates, and of the launch; the bound; the GPU's work only; seconds of DRAM
+// and L2 at a library's rates, and of the best tile; bytes.
 enum Work : int64_t {
     kFlopsS, kDramS, kL2S, kLaunchS, kTotalS, kWorkS, kMemoryS, kTilesS, kMoved, kWeights, kResult, kWorkRows,
 };
-// Rows of tiles. A reduction is split into `kSplit` parts. On tensor cores: FLOP/s of a tile, bytes and FLOPs of an
-// element of its depth, 1 if parts are joined. Elsewhere: the most tiles that an SM runs at a time, and their share of
-// the rate.
+// Rows of tiles. A reduction is split into `kSplit` parts. On tensor cores: FLOP/s of a tile, bytes and FLOPs per
+// element of its depth, 1 if parts are joined. Elsewhere: maximum concurrent tiles per SM, and their fraction of the
+// rate.
 enum TensorTile : int64_t { kRows, kColumns, kSplit, kRate, kReadBytes, kTileFlops, kJoined, kTensorRows };
 enum SimtTile : int64_t { kFew = 3, kShare, kSimtRows };
-// First rows of features. Of those before `kFull` the logarithm is taken.
+// First rows of features. Rows before `kFull` are logarithms.
 enum Figure : int64_t {
     kShares = 0, kFirstSize = 4, kTotal = 8, kMovedOverL2 = 9, kTiles = 12, kAreas = 13, kFirstWaves = 16,
     kFirstTime = 22, kAligned = 29, kFull = 32, kFilled = 38, kRest = 40, kFigures = 42,
 };
-// Tiles whose waves are features, of which these two are square, and tiles whose time is one.
+// Number of tiles whose waves are features, the two square ones, and the number of tiles whose time is one.
 constexpr int64_t kWaves = 6, kSquares[] = {2, 5}, kTimed = 7;
-constexpr double kLeastSplit = 256.0;  // a part of a split reduction has at least this many elements
-constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // stand for 0 (attention without a window) in logarithms
-constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes; of m
-constexpr double kFullWarps = 16.0;       // fewer warps on an SM reach less of its rate:
-constexpr double kFewWarps = 0.3;         // their share of `kFullWarps` to this power
-constexpr double kReread = 0.5;           // share of operands beyond L2 that every tile reads anew
-constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory outside of tensor cores
-// Rows of the second operand that are k apart cost more of DRAM's time: this, and k over a length to the power.
+constexpr double kLeastSplit = 256.0;  // minimum elements of a part in a split reduction
+constexpr double kLeastShare = 0x1p-40, kLeastSize = 0.5;  // replace 0 in logarithms (attention without a window)
+constexpr int64_t kMostAligned = 64, kMostAlignedRows = 256;  // largest power of two that counts in sizes, and in m
+constexpr double kFullWarps = 16.0;       // fewer warps per SM reach less of its rate:
+constexpr double kFewWarps = 0.3;         // their fraction of `kFullWarps` to this power
+constexpr double kReread = 0.5;           // fraction of operands beyond L2 that every tile reads again
+constexpr double kOverlap = 3.4;          // exponent of the smooth maximum of math and memory without tensor cores
+// Slowdown of DRAM if rows of the second operand are k apart: this factor, times k over a length to the power.
 constexpr double kStrided = 1.86, kStridedPower = 0.54;
-// Calls that are timed alone reach the sustained clock only if they are long beside the pause between two.
+// Calls timed alone reach the sustained clock only if they are long compared with the pause between two.
 constexpr double kThermalS = 300e-6, kThermalPower = 1.4;
 
-// The largest power of two, up to `most`, that divides a size.
+// Return the largest power of two, up to `most`, that divides a size.
 double aligned(double size, int64_t most) {
     const int64_t whole = size < 9e18 ? int64_t(size) : 0;
     while (whole % most) most /= 2;
     return double(most);
 }
 
-// Figures that the products of a data type have in common on a GPU, and the tiles of its library.
+// Common figures of a data type's matmuls on a GPU, and the tiles of its library.
 struct Products {
-    double a_bytes, b_bytes, c_bytes;  // of an element that is read and quantized, of the weights and of the result
-    double peak_flops, bandwidth;      // of the data sheet
-    double dram, l2;                   // bytes per second that a library reaches
+    double a_bytes, b_bytes, c_bytes;  // per element: read and quantized, of the weights, and of the result
+    double peak_flops, bandwidth;      // from the data sheet
+    double dram, l2;                   // achieved bytes per second
     double l2_bytes, sms;
     double launch_s;       // seconds of an empty launch
-    double working_sets;   // copies of the weights that the timed loop goes through
+    double working_sets;   // copies of the weights in the timed loop
     double wave_tiles[2][kWaves];
     std::vector<double> tiles;  // rows, then columns
     int64_t tile_count = 0, tile_rows = 0;
-    double fill_s;  // seconds to fill a tile's pipeline and to write its results
+    double fill_s;  // seconds to fill a tile's pipeline and write its results
     // On tensor cores: bytes per second at which an SM reads operands.
     double read_rate = 0.0;
-    // Elsewhere. Tiles of single products begin at `kTimed`, those of batched ones at `batched`.
+    // Elsewhere: tiles of single matmuls start at `kTimed`, those of batched ones at `batched`.
     int64_t batched = 0;
     double element_bytes = 0.0, simt_dram = 0.0;
     bool reread = false;     // whether operands beyond L2 are read again
-    double strided_k = 0.0;  // length of `kStrided`; 0 if rows that are far apart cost nothing
-    double slower = 0.0;     // by what a product takes longer at the clock that the power limit leaves, less 1
+    double strided_k = 0.0;  // length for `kStrided`; 0 if distant rows cost nothing
+    double slower = 0.0;     // relative slowdown at the clock under the power limit
     bool alone = false;      // whether calls were timed one at a time
 
     double tile(int64_t row, int64_t t) const { return tiles[size_t(row * tile_count + t)]; }
@@ -99,7 +99,7 @@ struct Products {
         reread = reread_of, strided_k = strided_k_of, slower = slower_of, alone = alone_of;
     }
 
-    // Fill `work` (kWorkRows, N) and `figures` (kFigures, N) of products with `sizes` (kSizes, N).
+    // Fill `work` (kWorkRows, N) and `figures` (kFigures, N) of matmuls with `sizes` (kSizes, N).
     void fill(Array<const double, 2> sizes_of, Array<double, 2> work_of, Array<double, 2> figures_of) const {
         const Table<const double> sizes(sizes_of);
         const Table<double> work(work_of), figures(figures_of);
@@ -118,7 +118,7 @@ struct Products {
     }
 
    private:
-    // The rows of `work` that do not depend on tiles.
+    // Fill the rows of `work` that do not depend on tiles.
     void fill_work(const Table<const double>& sizes, const Table<double>& work, int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
         const double weights = b_bytes * batch * n * k, result = c_bytes * batch * m * n;
@@ -140,7 +140,7 @@ struct Products {
         return smallest;
     }
 
-    // The time of the tiles in waves over the SMs for each tile and split, and in `work` that of the best of them.
+    // Compute the time of tiles in waves over the SMs for each tile and split, and store the best in `work`.
     void fill_tensor_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
                            int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
@@ -163,7 +163,7 @@ struct Products {
         work(kTotalS, i) = launch_s + busy_s;
     }
 
-    // As `fill_tensor_tiles`, outside of tensor cores.
+    // Compute like `fill_tensor_tiles`, without tensor cores.
     void fill_simt_tiles(const Table<const double>& sizes, std::vector<double>& seconds, const Table<double>& work,
                          int64_t i) const {
         const double batch = sizes(kBatch, i), m = sizes(kM, i), n = sizes(kN, i), k = sizes(kK, i);
@@ -174,7 +174,7 @@ struct Products {
         for (int64_t t = 0; t < tile_count; t++) {
             const double rows = tile(kRows, t), across = tile(kColumns, t), split = tile(kSplit, t);
             const double launched = batch * std::ceil(m / rows) * std::ceil(n / across) * split;
-            // The tiles that the busiest SM runs, how many of them at a time, and what their warps reach of the rate.
+            // Tiles of the busiest SM, how many run concurrently, and the fraction of the rate that their warps reach.
             const double per_sm = std::ceil(launched / sms);
             const double resident = minimum(maximum(tile(kFew, t), 1.0), per_sm);
             const double reached = std::pow(minimum(1.0, resident * (rows * across / 2048.0) / kFullWarps), kFewWarps);
@@ -185,7 +185,7 @@ struct Products {
             const double read = launched * (rows + across) * element_bytes * depth;
             double again = 0.0;
             if (reread) {
-                // Bytes of the operands in use at one time, of which L2 holds less than all.
+                // Bytes of the operands in use at a time, of which L2 holds only a part.
                 const double in_use = sms * resident * (rows + across) * element_bytes * 4096.0;
                 again = beyond_l2 * (1.0 - minimum(l2_bytes / in_use, 1.0));
             }

@@ -8,8 +8,8 @@
 namespace kernrec::query {
 namespace {
 
-// Numbers of an instruction: its operation, result, combinations and index, and four operands with their steps: 0 for
-// operands with one value for all combinations, else 1.
+// Numbers of an instruction: operation, result, combinations and index, then four operands with their steps. A step is
+// 0 for an operand with one value for all combinations, else 1.
 constexpr int64_t kFields = 12;
 
 int64_t add(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
@@ -17,7 +17,7 @@ int64_t subtract(int64_t a, int64_t b) { return int64_t(uint64_t(a) - uint64_t(b
 int64_t multiply(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
 int64_t floor_divide(int64_t a, int64_t b) {
     if (b == 0) return 0;
-    if (b == -1) return subtract(0, a);  // the least integer has no opposite
+    if (b == -1) return subtract(0, a);  // the smallest integer has no negation
     const int64_t quotient = a / b;
     return quotient - (quotient * b != a && (a < 0) != (b < 0));
 }
@@ -43,8 +43,8 @@ int64_t power_of_two(int64_t a) { return a > 0 && (a & (a - 1)) == 0; }
 bool has_magic(int64_t d) { return d >= 2 && d <= int64_t(1) << 31; }
 int64_t magic_shift(int64_t d) { return has_magic(d) ? log2(d - 1) : 0; }
 int64_t magic_mul(int64_t d) { return has_magic(d) ? ceil_div(int64_t(1) << (log2(d - 1) + 32), d) : 0; }
-// The sum of (step * i + start) // divisor for i < n, by Euclid's algorithm (Graham, Knuth and Patashnik, "Concrete
-// Mathematics", section 3.5); 0 for n <= 0, step < 0, divisor <= 0 or an operand of 2**31 or more.
+// Return the sum of (step * i + start) // divisor for i < n, by Euclid's algorithm (Graham, Knuth and Patashnik,
+// "Concrete Mathematics", section 3.5). Return 0 for n <= 0, step < 0, divisor <= 0 or an operand of 2**31 or more.
 int64_t floor_sum(int64_t n, int64_t step, int64_t start, int64_t divisor) {
     constexpr int64_t kLimit = int64_t(1) << 31;
     if (n <= 0 || step < 0 || divisor <= 0 || start <= -kLimit) return 0;
@@ -69,7 +69,7 @@ enum Operation : int64_t {
     kMagicShift, kFloorSum, kOperations,
 };
 
-// How many operands an operation has.
+// Return the number of operands of an operation.
 int64_t operands(int64_t operation) {
     switch (operation) {
         case kGather: case kNegation: case kTruth: case kAsInteger: case kAbsolute: case kLog2: case kPowerOfTwo:
@@ -84,7 +84,7 @@ int64_t operands(int64_t operation) {
     }
 }
 
-// An operand of an instruction.
+// Operand of an instruction.
 struct Column {
     const int64_t* first;
     int64_t step;

@@ -1,25 +1,25 @@
-// The expressions of a space as one program over registers of 64-bit integers, which wrap.
+// Expressions of a space as one program over registers of 64-bit integers, which wrap.
 #pragma once
 
 #include "arrays.h"
 
 namespace kernrec::query {
 
-// A program that all problems of a space share; kernrec/kernel/program.py makes and lays out its instructions.
+// Program that all problems of a space share; kernrec/kernel/program.py creates its instructions.
 struct Program {
-    std::vector<int64_t> code;     // kFields numbers of each instruction
+    std::vector<int64_t> code;     // kFields numbers per instruction
     std::vector<int32_t> indexes;  // combinations of rows, and of combinations of more tunables
-    std::vector<int64_t> initial;  // registers, with the values that are the same on every problem
-    std::vector<int64_t> truths;   // of each condition its register, and where its index begins
+    std::vector<int64_t> initial;  // registers, with values that do not depend on the problem
+    std::vector<int64_t> truths;   // register of each condition, and start of its index
     int64_t configs;
 
     Program(Array<const int64_t, 1> code_of, Array<const int32_t, 1> indexes_of, Array<const int64_t, 1> initial_of,
             Array<const int64_t, 1> truths_of, int64_t configs);
-    // Whether a register can be read for every row: index is -1 for one value for all rows, -2 for one of each row.
+    // Return whether a register can be read for every row: index is -1 for one value for all rows, -2 for one per row.
     bool readable(int64_t place, int64_t index, int64_t rows) const;
 };
 
-// A program on one problem.
+// Program on one problem.
 class Execution {
    public:
     explicit Execution(nb::object program)
@@ -29,7 +29,7 @@ class Execution {
         require(place >= 0 && place < int64_t(values_.size()), "set: expected a register");
         values_[size_t(place)] = value;
     }
-    // Execute the instructions from `first` to before `last`.
+    // Execute the instructions `first` to `last` - 1.
     void run(int64_t first, int64_t last);
     // Clear `holds` (rows,) where one of the conditions is false.
     void test(const Row<bool>& holds) const;

@@ -1,10 +1,10 @@
-// The submodule `kernrec._engine.query`: the arithmetic of a query.
+// Submodule `kernrec._engine.query`: arithmetic of a query.
 #include "arrays.h"
 
 namespace kernrec {
 
 void bind_query(nanobind::module_& engine) {
-    nanobind::set_leak_warnings(false);  // plans and trees live in caches until the process ends
+    nanobind::set_leak_warnings(false);  // plans and trees stay in caches until the process ends
     nanobind::module_ module = engine.def_submodule("query");
     query::bind_forest(module);
     query::bind_features(module);
