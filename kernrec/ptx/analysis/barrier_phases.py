@@ -1,7 +1,7 @@
-"""Phases of a kernel: parts of its code that a warp can run through without a block-wide barrier in between.
+"""Find the phases of a kernel: code that a warp can run without a block-wide barrier in between.
 
-The warps of a block are in the same phase at the same time. While some of them wait for memory, the others can only
-work at what the phase has: in a kernel that loads a tile, meets at a barrier and then computes, next to nothing.
+All warps of a block are in the same phase. While some wait for memory, the others can only run code of this phase. In a
+kernel that loads a tile, waits at a barrier and then computes, that is almost nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from kernrec.ptx.ir.program import BasicBlock, Function
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
-    """The phases of a kernel, in the order of the text. A barrier is the last instruction of its basic block."""
+    """Return the phases of a kernel in text order. A barrier is the last instruction of its basic block."""
     phase_of = list(range(len(function.blocks)))
 
     def first_of(index: int) -> int:
@@ -33,11 +33,11 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
 
 
 def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> float:
-    """How often warps waited for global memory in basic blocks that the assembler makes one of; loads wait together.
+    """Return the number of waits for global memory in basic blocks that form one piece; loads wait together.
 
     Args:
         piece: the basic blocks.
-        ran: how often a warp ran each basic block, by its index.
+        ran: executions of each basic block by a warp, by block index.
     """
     if not (loading := [ran.get(block.index, 0) for block in piece if load_chain(block)]):
         return 0
@@ -45,24 +45,26 @@ def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> fl
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Several basic blocks as one."""
+    """Return several basic blocks as one."""
     return BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
 
 
 def overlapped_waits(
     function: Function, pieces: Sequence[Sequence[BasicBlock]], waited: Sequence[float], ran: Mapping[int, float]
 ) -> float:
-    """Share of the waits for global memory beside which other warps of the block have work to do.
+    """Return the fraction of waits for global memory during which other warps of the block have work.
 
-    A phase with a share `w` of the waits and a share `n` of the instructions has min(w, n), but for one wait of each
-    time that it is run through: all warps begin together, so the first one finds all of them waiting. Without barriers
-    all code is one phase, which no barrier begins, and the share is 1.
+    A phase with a fraction `w` of the waits and `n` of the instructions has min(w, n), apart from one wait per
+    execution.
+    All warps start together, so the first one finds all of them waiting. Without barriers, all code is one phase that
+    no
+    barrier starts, and the fraction is 1.
 
     Args:
         function: the kernel.
-        pieces: its basic blocks, together where the assembler makes one of them.
-        waited: how often warps waited in each piece, as `waits_for_loads` says.
-        ran: how often a warp ran each basic block, by its index.
+        pieces: basic blocks of the kernel, grouped where the assembler merges them.
+        waited: number of waits in each piece, as from `waits_for_loads`.
+        ran: executions of each basic block by a warp, by block index.
     """
     phases = barrier_phases(function)
     place = {block.index: number for number, phase in enumerate(phases) for block in phase}
@@ -86,6 +88,6 @@ def overlapped_waits(
 
 
 def ends_phase(block: BasicBlock) -> bool:
-    """Whether a basic block ends with a barrier at which its warps wait."""
+    """Return whether a basic block ends with a barrier at which its warps wait."""
     last = block.instructions[-1]
     return last.opcode in ("bar", "barrier") and not {"arrive", "cluster"}.intersection(last.modifiers)

@@ -1,4 +1,4 @@
-"""Where each register of a function is written and read."""
+"""Locate the writes and reads of each register of a function."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -11,22 +11,22 @@ from kernrec.ptx.ir.program import Function, Instruction, accumulates
 
 @dataclass
 class DefUse:
-    """The writers and readers of the registers of a function, as positions in its instructions."""
+    """Writers and readers of a function's registers, as instruction indices."""
 
     instructions: list[Instruction]
 
     block_of: list[int]
-    """The basic block of each instruction."""
+    """Basic block of each instruction."""
 
     writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """By register: where it is written."""
+    """Instructions that write each register."""
 
     readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """By register: where it is read, as an operand, an address or a predicate."""
+    """Instructions that read each register, as an operand, an address or a predicate."""
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Of a function without calls; worked out once for it."""
+        """Return the writers and readers of a function without calls; cached for the function."""
         if cls not in function.memo:
             function.memo[cls] = cls._of(function)
         uses: DefUse = function.memo[cls]
@@ -43,21 +43,22 @@ class DefUse:
         return uses
 
     def writer(self, name: str) -> int | None:
-        """Where a register is written, if in one place only."""
+        """Return the instruction that writes a register if there is only one; else None."""
         places = self.writers.get(name, ())
         return places[0] if len(places) == 1 else None
 
     def only_reader(self, name: str) -> int | None:
-        """Where a register is read, if in one place only."""
+        """Return the instruction that reads a register if there is only one; else None."""
         places = self.readers.get(name, ())
         return places[0] if len(places) == 1 else None
 
 
 def with_local_names(function: Function) -> Function:
-    """The function with a name of its own for each value that is written and read within one basic block.
+    """Return the function with a unique name for each value that is written and read within one basic block.
 
-    Inline assembly uses the same few register names again and again, and so does code that was unrolled after its
-    registers were named. A value that a predicated instruction may replace keeps its name.
+    Inline assembly and unrolled code reuse a few register names. A value that a predicated instruction may replace
+    keeps
+    its name.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:
@@ -88,7 +89,7 @@ def with_local_names(function: Function) -> Function:
 
 
 def _renamed(ins: Instruction, read: Mapping[str, str], written: Mapping[str, str]) -> Instruction:
-    """An instruction with other names for the registers that it reads and writes."""
+    """Return an instruction with other names for its source and destination registers."""
 
     def renamed(names: Mapping[str, str]) -> Callable[[Register | Symbol], Register | Symbol]:
         return lambda leaf: Register(names.get(leaf.name, leaf.name)) if isinstance(leaf, Register) else leaf

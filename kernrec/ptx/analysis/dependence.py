@@ -1,10 +1,9 @@
-"""Which addresses and branches of a kernel depend on the values in memory, and how many loads wait for one another.
+"""Find addresses and branches of a kernel that depend on values in memory, and chains of dependent loads.
 
-A register depends on data when it was loaded from global memory (or from shared memory into which such a value was
-stored) or computed from such a register. Where an address or a branch depends on data, what the kernel touches and how
-long it runs depends on its input: a static profile then holds for the inputs it was made with. The analysis ignores the
-order of instructions, so it may report a dependence that no execution has; it misses none within the registers of one
-thread.
+A register depends on data if it was loaded from global memory, or computed from such a register. Shared memory that
+holds such a value counts too. If an address or a branch depends on data, the kernel's accesses and run time depend on
+its input. A static profile then holds for its inputs only. The analysis ignores the order of instructions, so it may
+report a dependence that no execution has. It misses none within the registers of one thread.
 """
 
 from collections import defaultdict
@@ -20,27 +19,27 @@ COMPUTES = frozenset(
         "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub", "szext", "testp", "xor",
     }
 )  # fmt: skip
-"""Instructions whose result follows from their sources alone."""
+"""Instructions whose result depends only on their sources."""
 _ALIKE = ("%tid.", "%ntid.", "%nctaid.", "%laneid", "%warpid", "%nwarpid", "%lanemask_")
-"""Special registers that the same thread of every block of a grid reads the same in."""
+"""Special registers that have equal values in the same thread of every block of a grid."""
 _CONTROL = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """An instruction whose address or condition depends on data."""
+    """Instruction whose address or condition depends on data."""
 
     line: int
-    """Its line in the PTX."""
+    """Line of the instruction in the PTX."""
 
     text: str
 
     kind: str
-    """`branch`, `load` or `store`."""
+    """Kind of instruction: `branch`, `load` or `store`."""
 
 
 def loads_global(ins: Instruction) -> bool:
-    """Whether an instruction brings data from global memory."""
+    """Return whether an instruction reads global memory."""
     return (
         (ins.opcode in ("ld", "ldu") and "global" in ins.modifiers)
         or ins.opcode in ("tex", "tld4", "suld")
@@ -49,13 +48,13 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def _copies_from_global(ins: Instruction) -> bool:
-    """Whether an instruction copies from global memory: of its two memories the second is read."""
+    """Return whether an instruction copies from global memory, which is then the second memory space."""
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
     return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 
 
 def stores_global(ins: Instruction) -> bool:
-    """Whether an instruction writes global memory, from registers or by a copy."""
+    """Return whether an instruction writes global memory, from registers or by a copy."""
     if ins.opcode in ("st", "red", "atom"):
         return "global" in ins.modifiers
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
@@ -63,8 +62,8 @@ def stores_global(ins: Instruction) -> bool:
 
 
 def load_chain(block: BasicBlock) -> int:
-    """Length of the longest chain of loads from global memory, each waiting for the last; 1: they are independent."""
-    depths: dict[str, int] = {}  # by register: loads that follow from one another to its value, where there are any
+    """Return the length of the longest chain of dependent loads from global memory; 1 if they are independent."""
+    depths: dict[str, int] = {}  # by register: dependent loads before its value, if any
     deepest = 0
     for ins in block.instructions:
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
@@ -77,10 +76,7 @@ def load_chain(block: BasicBlock) -> int:
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Branches whose condition, and loads and stores whose address depends on data, in the order of the text.
-
-    They are worked out once for a function.
-    """
+    """Return branches with conditions, and accesses with addresses, that depend on data; in text order, cached."""
     if Dependence not in function.memo:
         function.memo[Dependence] = _data_dependences(function)
     dependences: list[Dependence] = function.memo[Dependence]
@@ -90,7 +86,7 @@ def data_dependences(function: Function) -> list[Dependence]:
 def _data_dependences(function: Function) -> list[Dependence]:
     instructions, readers = function.instructions, DefUse.of(function).readers
     tainted: set[str] = set()
-    shared = False  # whether shared memory holds data
+    shared = False  # whether shared memory contains data
     waiting = [ins for ins in instructions if _from_memory(ins, shared)]
     while waiting:
         ins = waiting.pop()
@@ -113,17 +109,16 @@ def _data_dependences(function: Function) -> list[Dependence]:
 
 
 def _from_memory(ins: Instruction, shared: bool) -> bool:
-    """Whether an instruction reads a value that depends on the input."""
+    """Return whether an instruction reads a value that depends on the input."""
     if ins.opcode in ("ld", "ldu"):
         return not {"param", "local"} & {*ins.modifiers} and ("shared" not in ins.modifiers or shared)
     return ins.opcode in ("atom", "tex", "tld4", "suld") or _copies_from_global(ins)
 
 
 def blocks_run_alike(function: Function) -> bool:
-    """Whether every block of a grid certainly takes the same way through the code: no branch depends on the block.
+    """Return whether every block of a grid takes the same path, because no branch depends on the block.
 
-    It is enough that all that decides branches, and whether a thread exits or waits, is computed from parameters and
-    from the number of the thread within its block.
+    It suffices that branches, exits and waits depend only on parameters and on the thread's number within its block.
     """
     if _ALIKE not in function.memo:
         function.memo[_ALIKE] = _run_alike(function)

@@ -1,13 +1,13 @@
-"""PTX instructions that the assembler folds into those that use their results, or removes.
+"""Find PTX instructions that the assembler folds into their users, or removes.
 
-The operands of machine instructions beside registers decide it: one operand from constant memory or one literal; an
-address with a literal offset; three terms in an integer addition (IADD3, and LEA for a shifted one), three inputs of a
+Machine instructions accept certain operands besides registers: one operand from constant memory or one literal; an
+address with a literal offset; three terms in an integer addition (IADD3, and LEA for a shifted one); three inputs of a
 logic function (LOP3); a 64-bit sum of a product and a base (IMAD.WIDE); a predicate combined with the comparison that
-makes another (ISETP.AND); the negative or the absolute value of a float.
+computes another (ISETP.AND); the negative or absolute value of a float.
 
-PTX is not in SSA form any more: where values of several paths meet, a register is written on each path, mostly by a
-copy. If a copy's source and destination never hold different values that are both still needed, the assembler gives
-them one register, and the copy disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
+PTX is no longer in SSA form: where paths merge, each path writes the register, usually by a copy. If source and
+destination of a copy never hold different live values, the assembler assigns one register to both, and the copy
+disappears (Chaitin et al., "Register Allocation via Coloring", 1981).
 """
 
 from kernrec.ptx.analysis.def_use import DefUse
@@ -20,7 +20,7 @@ from kernrec.ptx.ir.types import words
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
-    """(destination, source) of an instruction that copies one register of the program into another."""
+    """Return (destination, source) of an instruction that copies a register of the program; None for any other."""
     if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
         return None
     to, source = ins.operands
@@ -30,7 +30,7 @@ def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
 
 
 def removed_copies(function: Function) -> set[int]:
-    """Positions of the copies that the assembler removes."""
+    """Return the indices of the copies that the assembler removes."""
     copies = {i: pair for i, ins in enumerate(function.instructions) if (pair := copied(function, ins)) is not None}
     named = {name for pair in copies.values() for name in pair}
     if not named:
@@ -59,7 +59,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """For each register of `named`: those others that hold another value while it is needed."""
+    """Return, for each register of `named`, those others that hold a different value while it is live."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -84,20 +84,23 @@ _REGISTERS_ONLY = _ACCESS | {
 }  # fmt: skip
 _LOGIC = frozenset({"and", "or", "xor", "not"})
 _FLOAT = frozenset({"add", "sub", "mul", "fma", "mad", "setp", "min", "max"})
-_IN_CONSTANTS = ("%ntid", "%nctaid")  # special registers that the driver keeps in constant memory
+_IN_CONSTANTS = ("%ntid", "%nctaid")  # special registers in constant memory
 _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Machine instructions of each instruction of a function without calls; none of those that are folded away.
+    """Return the machine instructions of each instruction of a function without calls; empty if folded.
 
-    `divergent`: its registers that may differ between the threads of a warp.
+    Args:
+        function: the function.
+        def_use: its writers and readers.
+        divergent: registers that may differ between the threads of a warp.
     """
     return _Folding(function, def_use, divergent).costs()
 
 
 class _Folding:
-    """The decisions for one function."""
+    """Folding decisions for one function."""
 
     def __init__(self, function: Function, def_use: DefUse, divergent: set[str]) -> None:
         self.function = function
@@ -105,7 +108,7 @@ class _Folding:
         self.divergent = divergent
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
-        self.merged: set[int] = set()  # sums and logic functions that took in another
+        self.merged: set[int] = set()  # sums and logic functions that absorbed another
         self.factors: set[tuple[int, object]] = set()  # literals in registers, by basic block
 
     def costs(self) -> list[Cost]:
@@ -128,19 +131,19 @@ class _Folding:
     # Uses of a value
 
     def _readers(self, ins: Instruction) -> list[int]:
-        """The readers of an instruction's results."""
+        """Return the readers of an instruction's results."""
         return [reader for name in ins.results for reader in self.def_use.readers.get(name, ())]
 
     def _only_writer(self, ins: Instruction) -> bool:
         return all(self.def_use.writer(name) is not None for name in ins.results)
 
     def _takes_constant(self, position: int) -> bool:
-        """Whether the instruction at a position takes an operand from constant memory or a literal."""
+        """Return whether the instruction at `position` accepts an operand from constant memory or a literal."""
         ins = self.instructions[position]
         return self._all_take_constants(ins) if ins.opcode == "cvta" else ins.opcode not in _REGISTERS_ONLY
 
     def _all_take_constants(self, ins: Instruction) -> bool:
-        """Whether all readers of an instruction's results do."""
+        """Return whether all readers of an instruction's results accept constants."""
         return all(self._takes_constant(reader) for reader in self._readers(ins))
 
     # Moves and constants
@@ -150,7 +153,7 @@ class _Folding:
             return _NOTHING
         to, source = ins.operands[0], ins.operands[1]
         if isinstance(to, Vector):
-            return _NOTHING  # the halves of a register
+            return _NOTHING  # halves of a register
         if isinstance(source, Vector):
             packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
             return (("alu", 1),) if packs and not self._made_by_conversion(source) else _NOTHING
@@ -168,7 +171,7 @@ class _Folding:
         return (("move", moves),)
 
     def _made_by_conversion(self, source: Vector) -> bool:
-        """Whether one instruction converts and packs two values."""
+        """Return whether one instruction converts and packs two values."""
         for item in source.items:
             writer = self.def_use.writer(item.name) if isinstance(item, Register) else None
             if writer is None or self.instructions[writer].opcode != "cvt":
@@ -176,14 +179,16 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """An instruction with the same operands in all threads of a warp: they do not part in a division, and the
-        uniform datapath does integer arithmetic."""
+        """Return the cost of an instruction with equal operands in all threads of a warp.
+
+        Threads do not diverge in a division, and the uniform datapath executes integer arithmetic.
+        """
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
         return (("uniform", sum(count for _, count in cost)),) if cost and whole else cost
 
     def _constant(self, position: int, ins: Instruction) -> Cost:
-        """A load from constant memory, where parameters are as well."""
+        """Return the cost of a load from constant memory, which also holds parameters."""
         address = ins.operands[-1]
         if isinstance(address, Address) and isinstance(address.base, Register):
             uniform = address.base.name not in self.divergent
@@ -217,7 +222,7 @@ class _Folding:
             self.cost[position] = _NOTHING
 
     def _only_addresses(self, ins: Instruction) -> bool:
-        """Whether an instruction adds a literal and its result is used in addresses only."""
+        """Return whether an instruction adds a literal and its result is only used in addresses."""
         if ins.opcode != "add" or not isinstance(ins.operands[-1], Immediate) or not self._only_writer(ins):
             return False
         name = next(iter(ins.results), "")
@@ -232,7 +237,7 @@ class _Folding:
         return in_address and not any(Register(name) in elements(o) for o in values)
 
     def _sum(self, position: int, ins: Instruction) -> None:
-        """A shift by a literal goes into LEA, another sum into IADD3."""
+        """Fold a shift by a literal into LEA, and another sum into IADD3."""
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
             if writer is not None and self.instructions[writer].opcode == "shl" and self._shifts_by_literal(writer):
@@ -242,7 +247,7 @@ class _Folding:
         self._merge(position, ins, frozenset({"add", "sub", "neg"}))
 
     def _merge(self, position: int, ins: Instruction, opcodes: frozenset[str]) -> None:
-        """Takes in one instruction of `opcodes` whose result nothing else reads."""
+        """Absorb one instruction of `opcodes` whose result has no other reader."""
         kind = ins.modifiers[-1]
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
@@ -256,7 +261,7 @@ class _Folding:
                 return
 
     def _writer_near(self, operand: object, position: int) -> int | None:
-        """Where an operand is computed, if in the same basic block and there only."""
+        """Return the only instruction that computes an operand, if it is in the same basic block; else None."""
         if not isinstance(operand, Register):
             return None
         writer = self.def_use.writer(operand.name)
@@ -272,7 +277,7 @@ class _Folding:
         )
 
     def _long_sum(self, position: int, ins: Instruction) -> None:
-        """A 64-bit sum with a wide product or a shifted value."""
+        """Fold a 64-bit sum with a wide product or a shifted value."""
         for operand in ins.operands[1:]:
             writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
             if writer is None:
@@ -293,7 +298,8 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """IMAD.WIDE takes a literal or a base from constant memory, not both: the literal is moved, once per block."""
+        """Return the cost of a literal factor: IMAD.WIDE takes a literal or a constant base, so a block moves it
+        once."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -306,7 +312,7 @@ class _Folding:
         return (("move", 1),)
 
     def _drop_widening(self, operand: object) -> None:
-        """LEA and IADD3 sign-extend a 32-bit value by themselves."""
+        """Drop a sign extension to 64 bits that LEA and IADD3 perform themselves."""
         writer = self.def_use.writer(operand.name) if isinstance(operand, Register) else None
         if writer is not None and self.instructions[writer].opcode == "cvt":
             readers = self._readers(self.instructions[writer])
@@ -314,10 +320,11 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _select(self, position: int, ins: Instruction) -> None:
-        """A value that replaces another in its register is computed with a predicate instead of selected.
+        """Replace a select by a predicated computation of the value.
 
-        Of a number of two literals that is only added, both sums are computed, the second with a predicate: it is a
-        move where its literal is zero. A sum that replaces its term in a loop is computed elsewhere and copied.
+        If a select of two literals is only added, both sums are computed, the second with a predicate; with a literal
+        of
+        zero it is a move. A sum that replaces its term in a loop is computed elsewhere and copied.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added
@@ -335,7 +342,8 @@ class _Folding:
                 return
 
     def _added_literals(self, position: int, ins: Instruction) -> tuple[Register, Instruction] | None:
-        """The register to which one of two literals is added, and the sum, where nothing else reads the literal."""
+        """Return the register to which one of two literals is added, and the sum, if the literal has no other
+        reader."""
         if not all(isinstance(operand, Immediate) for operand in ins.operands[1:3]) or not self._only_writer(ins):
             return None
         name = _result(ins)
@@ -350,7 +358,7 @@ class _Folding:
         return others[0], total
 
     def _back_to_predicate(self, position: int, ins: Instruction) -> None:
-        """A predicate that was made a number stays a predicate where the number is only compared with zero."""
+        """Keep a predicate that was converted to a number, if the number is only compared with zero."""
         number, zero = ins.operands[1:3]
         if "ne" not in ins.modifiers or zero != Immediate(0, "int") or not isinstance(number, Register):
             return
@@ -364,7 +372,7 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _predicate(self, position: int, ins: Instruction) -> None:
-        """A logic function of predicates goes into a comparison that makes one of them."""
+        """Fold a logic function of predicates into a comparison that computes one of them."""
         if ins.opcode == "not":
             self.cost[position] = _NOTHING
             return
@@ -384,5 +392,5 @@ def _result(ins: Instruction) -> str:
 
 
 def _moves(ins: Instruction) -> int:
-    """Machine instructions that copy what `ins` writes."""
+    """Return the machine instructions that copy the result of `ins`."""
     return max(words(ins.modifiers[-1]), 1)

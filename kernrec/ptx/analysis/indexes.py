@@ -1,8 +1,8 @@
-"""Which buffers hold indexes of others: a value that is loaded from one goes into the address of an access to another.
+"""Find buffers that contain indices into other buffers: a loaded value is part of another access's address.
 
 `x[index[i] * c + j]` makes `index` an index of `x` in steps of `c` elements. Offsets of a sparse matrix, `for (j =
-offsets[r]; j < offsets[r + 1]; ++j) x[j]`, are told from other indexes: they are compared with each other. Code is read
-in order until nothing changes, whatever the branches, so an index may be reported that no execution uses.
+offsets[r]; j < offsets[r + 1]; ++j) x[j]`, differ from other indices, because they are compared with each other. Code
+is read in order until nothing changes, ignoring branches. So an index may be reported that no execution uses.
 """
 
 from collections.abc import Mapping
@@ -18,35 +18,35 @@ _PRODUCTS = frozenset({"mul", "mul24", "mad", "mad24", "fma"})
 _POINTER_BYTES = 8
 
 Step = tuple[int, tuple[str, ...]]
-"""A number times parameters, in bytes per index."""
+"""Factor in bytes per index: a number times parameters."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """A buffer whose values are indexes of other buffers; buffers and numbers are named by parameter."""
+    """Buffer whose values are indices of other buffers; buffers and numbers are named by parameter."""
 
     targets: Mapping[str, Step]
-    """By indexed buffer: the bytes from one index to the next."""
+    """Bytes between two indices, by indexed buffer."""
     ascending: bool
-    """Whether consecutive values are the ends of ranges, as the offsets of a sparse matrix are."""
+    """Whether consecutive values delimit ranges, like the offsets of a sparse matrix."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """The parts of a register's value."""
+    """Parts of a register's value."""
 
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """Buffers that a part was loaded from, with its factor; None: a part that does not grow evenly with it."""
+    """Buffers that a part was loaded from, with its factor; None if the part is not linear in it."""
     factor: Step | None = None
-    """The value, where it is a product of numbers and parameters."""
+    """Value if it is a product of numbers and parameters."""
 
 
 _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Return the buffers of a kernel that hold indexes, by parameter."""
+    """Return the buffers of a kernel that contain indices, by parameter."""
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)
@@ -86,7 +86,7 @@ def _value(operand: Operand, values: Mapping[str, _Value]) -> _Value:
 
 
 def _follow(ins: Instruction, function: Function, values: dict[str, _Value]) -> None:
-    """Add what an instruction writes to the values of registers."""
+    """Add the result of an instruction to the values of registers."""
     if not ins.results:
         return
     result = _result(ins, function, values)

@@ -1,16 +1,17 @@
-"""The pipe of the machine that executes an instruction, the issue slots that it takes, and its latency.
+"""Map PTX instructions to hardware pipes, issue slots and latencies.
 
-The machine does not run PTX; one PTX instruction may become none or several. Classes and costs are those of machine
+The GPU does not run PTX; one PTX instruction may become none or several. Classes and costs are those of machine
 instructions that a warp issues on sm_75 to sm_120, so that profiles can be compared with issue slots:
 
 - one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
   ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
 - two: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide);
-- sequences, by the code that the assembler emits for them: division and remainder by a value that is not a literal
-  (about 20), their 64-bit forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20).
-- an f16 widens to f32 by an addition on the f16 pipe, a bfloat16 by a shift; `ex2` and `tanh` of packed halves are two;
-- a packed f32x2 operation counts as the two it replaces: it saves an issue slot, but not time of the FMA pipe;
-- `mov`, `cvta` and packing are a class of their own, `mov`, because the assembler removes most of them.
+- sequences, by the assembler's code: division and remainder by a value that is not a literal (about 20), their 64-bit
+  forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20);
+- an f16 is widened to f32 by an addition on the f16 pipe, a bfloat16 by a shift; `ex2` and `tanh` of packed halves are
+  two;
+- a packed f32x2 operation counts as the two it replaces: it saves an issue slot, but no time of the FMA pipe;
+- `mov`, `cvta` and packing form the class `mov`, because the assembler removes most of them.
 """
 
 import re
@@ -26,7 +27,7 @@ CLASSES = (
 )  # fmt: skip
 
 Cost = tuple[tuple[str, int], ...]
-"""((class, machine instructions), ...)."""
+"""Pairs of class and number of machine instructions."""
 
 _LOGIC = frozenset(
     {
@@ -41,7 +42,7 @@ _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
 def classify(ins: Instruction) -> Cost:
-    """The machine instructions that a warp issues for one PTX instruction."""
+    """Return the machine instructions that a warp issues for one PTX instruction."""
     literal = len(ins.operands) > 2 and isinstance(ins.operands[-1], Immediate)
     return _classify(ins.opcode, ins.modifiers, literal)
 
@@ -50,8 +51,8 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # FHADD, FHFMA: halves as sources of the f32 pipe, from sm_100 on
-    if "argument" in modifiers:  # of a call: the assembler passes arguments in registers
+        return (("fma32", 1),)  # FHADD, FHFMA: halves as sources of the f32 pipe, from sm_100
+    if "argument" in modifiers:  # of a call: the assembler uses registers
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
         return ((_memory(opcode, modifiers), 1),)
@@ -118,14 +119,14 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
-"""m n k of the machine's instruction by type of A (PTX ISA, table of the shapes of `mma`: the largest of each)."""
+"""m n k of the machine instruction by type of A (PTX ISA, table of the shapes of `mma`: the largest of each)."""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """A product of the shape's size in the machine's instructions; a load or store in accesses of 4 bytes a lane."""
+    """Return the cost of a wmma operation: machine matmuls of the shape, or accesses of 4 bytes per lane."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -191,16 +192,16 @@ _LATENCY_CLK = {
 }  # fmt: skip
 _SHARED_ATOMIC_CLK = 50  # an addition to shared memory whose old value is used (assumption: twice a load)
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Columns of `wgmma.mma_async` that the tensor cores of an SM finish in a clock: 64 rows, 32 bytes along K, at 2,048
-multiply-adds of f16 a clock (H100 data sheet)."""
+"""Columns of `wgmma.mma_async` that an SM's tensor cores finish per clock: 64 rows, 32 bytes along K, at 2,048
+multiply-adds of f16 per clock (H100 data sheet)."""
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Clocks that a warp needs at least for the block: its longest chain of dependent instructions, or one a clock.
+    """Return the minimum clocks of a warp in a block: its longest dependency chain, or one per instruction.
 
-    Loads from global memory count no time: `dependence.load_chain` counts them, and their time depends on caches.
+    Loads from global memory take no time here. `dependence.load_chain` counts them, and their time depends on caches.
     """
-    ready: dict[str, int] = {}  # by register: when its value is there
+    ready: dict[str, int] = {}  # by register: clock of its value
     last, issued = 0, 0
     for ins in block.instructions:
         cost = classify(ins)

@@ -1,8 +1,8 @@
-"""How many registers a kernel's PTX needs: the most 32-bit values that are alive at one place.
+"""Count the registers that a kernel's PTX needs: the maximum number of live 32-bit values.
 
-PTX has any number of registers, and the assembler maps them onto real ones. It saves some (addresses are recomputed,
-64-bit values held in part) and adds some (loads are moved ahead): on variants of the library, this count was 0 to 30 %
-above the assembler's. It stands in where no assembler is installed.
+PTX has any number of registers, and the assembler maps them to real ones. It saves some (addresses are recomputed,
+64-bit values held in part) and adds some (loads are moved ahead). On variants of the library, this count was 0 to 30 %
+above the assembler's. It is used if no assembler is installed.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _LIVE = "live registers"
 
 
 def live_before(function: Function) -> list[set[str]]:
-    """The registers that are alive where each basic block begins; worked out once for a function."""
+    """Return the registers that are live at the start of each basic block; cached for the function."""
     if _LIVE not in function.memo:
         function.memo[_LIVE] = _live_before(function)
     before: list[set[str]] = function.memo[_LIVE]
@@ -37,7 +37,7 @@ def _live_before(function: Function) -> list[set[str]]:
 
 
 def _effect(block: BasicBlock) -> tuple[set[str], set[str]]:
-    """The registers that a basic block reads before it writes them, and those that it certainly writes."""
+    """Return the registers that a basic block reads before writing them, and those that it certainly writes."""
     read: set[str] = set()
     written: set[str] = set()
     for ins in reversed(block.instructions):
@@ -49,7 +49,7 @@ def _effect(block: BasicBlock) -> tuple[set[str], set[str]]:
 
 
 def live_after(function: Function) -> list[set[str]]:
-    """The registers that are alive where each basic block ends."""
+    """Return the registers that are live at the end of each basic block."""
     before = live_before(function)
     return [_live_after(function, index, before) for index in range(len(function.blocks))]
 
@@ -59,12 +59,12 @@ def _live_after(function: Function, index: int, before: list[set[str]]) -> set[s
 
 
 def live_registers(function: Function) -> int:
-    """The most 32-bit registers alive at once."""
+    """Return the maximum number of live 32-bit registers."""
     return max(live_by_block(function), default=0)
 
 
 def live_by_block(function: Function) -> list[int]:
-    """The most 32-bit registers alive at once in each basic block."""
+    """Return the maximum number of live 32-bit registers in each basic block."""
     sizes: dict[str, int] = {}
 
     def size(names: Iterable[str]) -> int:
@@ -93,7 +93,7 @@ def live_by_block(function: Function) -> list[int]:
 
 
 def successors(function: Function, index: int) -> list[int]:
-    """The basic blocks that may run after one; the target of a branch comes first."""
+    """Return the basic blocks that may follow one; the target of a branch comes first."""
     last = function.blocks[index].instructions[-1]
     count = len(function.blocks)
     successors = []

@@ -1,4 +1,4 @@
-"""Loops that write global memory."""
+"""Find loops that write global memory."""
 
 from kernrec.ptx.analysis.dependence import stores_global
 from kernrec.ptx.analysis.liveness import successors
@@ -6,11 +6,11 @@ from kernrec.ptx.ir.program import Function
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Whether a loop writes global memory: it may go on to the next tile of a result."""
+    """Return whether a loop writes global memory, so that it may continue with the next tile of a result."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):
-            # Loops as natural ones are found do not do: the header of a loop need not come first in the text.
+            # Natural-loop detection does not work: the header of a loop need not come first in the text.
             reached: set[int] = set()
             waiting = list(following[block.index])
             while waiting:

@@ -1,9 +1,9 @@
-"""Machine instructions that a warp issues for each basic block of a kernel, once the assembler has made code of it.
+"""Estimate the machine instructions that a warp issues for each basic block after assembly.
 
-The machine does not run PTX. `machine_cost` has the instructions that one PTX instruction becomes, and `folding` those
-that disappear into others. Here is what becomes of control flow: a short piece of code behind a branch is executed with
-predicates by every warp, and the branch disappears; where threads of a warp may part, two more instructions (BSSY and
-BSYNC) bring them together again. `tools/evidence counters` holds the result against counters of a real card.
+The GPU does not run PTX. `machine_cost` contains the machine instructions of one PTX instruction, and `folding` those
+that are absorbed by others. This module lowers control flow. Every warp executes a short piece of code after a branch
+with predicates, and the branch disappears. If threads of a warp may diverge, two more instructions (BSSY and BSYNC)
+reconverge them. `tools/evidence counters` compares the result with counters of a real GPU.
 """
 
 from collections import Counter
@@ -20,16 +20,18 @@ _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "mov
 
 
 def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
-    """The registers that may differ between the threads of a warp.
+    """Return the registers that may differ between the threads of a warp.
 
-    They follow from the number of the thread, from a load whose address is divergent, from an atomic operation or an
-    exchange within the warp; or they are written under a divergent branch and elsewhere as well, or in a loop that
-    threads leave at different times and read behind it. Code between a forward branch and its target, or between the
-    target of a backward branch and the branch, counts as under the branch: compilers lay code out that way.
+    They depend on the thread number, a load with a divergent address, an atomic operation or a warp exchange. Others
+    are
+    written under a divergent branch and elsewhere, or in a loop that threads leave at different times and read after
+    it.
+    Code between a forward branch and its target, or between the target of a backward branch and the branch, counts as
+    under the branch, because compilers lay code out that way.
     """
     instructions = function.instructions
     divergent: set[str] = set()
-    regions: set[int] = set()  # divergent branches that were spread over the code below them
+    regions: set[int] = set()  # divergent branches already propagated to the code below
     work = [position for position, ins in enumerate(instructions) if ins.opcode in _MIXING]
     work += [place for name, places in def_use.readers.items() if name.startswith(_VARYING) for place in places]
     while work:
@@ -45,7 +47,7 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
             backward = region.stop == position
             for inside in region:
                 for name in instructions[inside].results:
-                    # Threads disagree where some wrote a register and others did not, or left a loop earlier.
+                    # Threads disagree if only some wrote a register, or if some left a loop earlier.
                     places = def_use.readers[name] if backward else def_use.writers[name]
                     if name not in divergent and any(place not in region for place in places):
                         divergent.add(name)
@@ -54,18 +56,18 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
 
 
 def _under(function: Function, position: int) -> range:
-    """The instructions that only some threads run if a branch parts them."""
+    """Return the instructions that only some threads run if a branch diverges."""
     label = function.instructions[position].operands[0]
     target = function.labels.get(label.name, position) if isinstance(label, Symbol) else position
     return range(target, position) if target <= position else range(position + 1, target)
 
 
 _MOST_PREDICATED = 7
-"""Machine instructions behind a branch that are executed with predicates instead."""
+"""Maximum machine instructions after a branch that are executed with predicates instead."""
 _MOST_GUARDS = 6
-"""Branches of one piece that become predicates: a thread has seven (P0 to P6 in NVIDIA's "CUDA Binary Utilities"), of
-which one is taken for what ends the loop around (assumption; ptxas 13 has five such loads in flight at once)."""
-_PROLOGUE = 1  # the stack pointer
+"""Maximum branches of one piece that become predicates. A thread has seven (P0 to P6 in NVIDIA's "CUDA Binary
+Utilities"), of which the enclosing loop is assumed to use one; ptxas 13 has five such loads in flight."""
+_PROLOGUE = 1  # stack pointer
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",
@@ -75,7 +77,7 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Machine instructions by class for each basic block of a function without calls, worked out once for it."""
+    """Return the machine instructions by class for each basic block of a function without calls; cached."""
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]
@@ -83,14 +85,15 @@ def lowered(function: Function) -> list[dict[str, int]]:
 
 
 def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list[list[BasicBlock]]:
-    """The basic blocks of a function, together where they are one piece of machine code.
+    """Return the basic blocks of a function, grouped into pieces of machine code.
 
-    Behind a branch that became a predicate, the assembler moves instructions as if there were none: of an unrolled loop
-    that checks bounds before each load, it issues the loads one after the other and waits for all of them together.
+    After a branch that became a predicate, the assembler moves instructions freely. In an unrolled loop that checks
+    bounds
+    before each load, it issues the loads in sequence and waits for all of them together.
 
     Args:
-        function: without calls.
-        issue: what `lowered` makes of it.
+        function: function without calls.
+        issue: result of `lowered`.
     """
     entered, pieces, predicated = _entered(function), [[function.blocks[0]]], False
     for before, block in pairwise(function.blocks):
@@ -107,13 +110,13 @@ def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list
 
 
 def _entered(function: Function) -> dict[int, int]:
-    """How many branches lead to a basic block, by its index."""
+    """Return the number of branches to each basic block, by block index."""
     targets = [_target(function, block) for block in function.blocks]
     return Counter(target for target in targets if target is not None)
 
 
 def _target(function: Function, block: BasicBlock) -> int | None:
-    """The basic block to which the branch at the end of one leads; None: it does not end with one."""
+    """Return the target block of the branch at the end of a basic block; None without a branch."""
     last = block.instructions[-1]
     if last.opcode != "bra" or not isinstance(last.operands[0], Symbol):
         return None
@@ -121,7 +124,7 @@ def _target(function: Function, block: BasicBlock) -> int | None:
 
 
 def _skips(function: Function, block: BasicBlock) -> int | None:
-    """The same of conditional branches."""
+    """Return the target block of the conditional branch at the end of a basic block; None without one."""
     return None if block.instructions[-1].predicate is None else _target(function, block)
 
 
@@ -143,7 +146,7 @@ class _Lowering:
         self.issue[block][name] = self.issue[block].get(name, 0) + count
 
     def _predicate_short_branches(self) -> set[int]:
-        """Blocks whose conditional branch disappears; their successors' costs become theirs."""
+        """Return blocks whose conditional branch disappears, and move the costs of their successors to them."""
         blocks, entered = self.function.blocks, _entered(self.function)
         gone: set[int] = set()
         for head in reversed(range(len(blocks) - 1)):
@@ -164,9 +167,9 @@ class _Lowering:
         return sum(self.issue[body].values()) <= _MOST_PREDICATED
 
     def _reconverge(self, predicated: set[int]) -> None:
-        """Adds what brings the threads of a warp together behind branches that part them."""
+        """Add the instructions that reconverge a warp after divergent branches."""
         blocks = self.function.blocks
-        joins: dict[int, int] = {}  # block where threads meet again -> the first block that parts them
+        joins: dict[int, int] = {}  # block of reconvergence -> first block that diverges
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

@@ -1,21 +1,21 @@
-"""How many machine instructions the assembler makes of one PTX instruction that stands alone, by class.
+"""Count the machine instructions of a single PTX instruction by class.
 
-`kernrec.ptx.analysis.lowering` says which PTX instructions do not stand alone. The classes are those of
-`kernrec.ptx.analysis.issue_cost`, with eight that are told apart here:
+`kernrec.ptx.analysis.lowering` handles combinations of PTX instructions. The classes are those of
+`kernrec.ptx.analysis.issue_cost`, with eight additional ones:
 
 - `fcmp`: comparison, minimum and maximum of f32 (FSETP, FMNMX), which run beside the integer instructions;
-- `i2f`: integers to f32 that ptxas converts by I2FP from sm_86 on, and by I2F before;
-- `f2i`: conversions to integers, all others from integers, and rounding to whole numbers (F2I, I2F, FRND);
+- `i2f`: integers to f32 that ptxas converts by I2FP from sm_86, and by I2F before;
+- `f2i`: conversions to integers, all others from integers, and rounding to integers (F2I, I2F, FRND);
 - `cvt64`: conversions from and to 64-bit types, which take the slow conversion path;
 - `move` and `load_const`: moves and loads of constants that remain, in place of `mov` and `ld_const`, which count PTX
   instructions whether or not the assembler removes them;
-- `uniform`: integer arithmetic and loads of constants that are the same for the whole warp, by the uniform datapath;
-- `converge`: what brings the threads of a warp together again behind a branch (BSSY, BSYNC).
+- `uniform`: warp-uniform integer arithmetic and loads of constants, on the uniform datapath;
+- `converge`: reconvergence of a warp after a branch (BSSY, BSYNC).
 
-The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone; those of
-conversions for sm_75 to sm_120, as nvdisasm shows them. IEEE
-division, reciprocal and square root branch to a function of their own for operands that are zero, infinite, denormal or
-near the ends of the exponent's range; what is counted is the path of all others.
+The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone. Those of
+conversions are for sm_75 to sm_120, as nvdisasm shows them. IEEE division, reciprocal and square root call a separate
+function for operands that are zero, infinite, denormal or near the limits of the exponent. The count is that of the
+path for all other operands.
 """
 
 from functools import lru_cache
@@ -25,16 +25,16 @@ from kernrec.ptx.ir.operand import Immediate
 from kernrec.ptx.ir.program import Instruction
 
 CLASSES = ("fcmp", "i2f", "f2i", "cvt64", "move", "load_const", "uniform", "converge")
-"""Classes beside those of `issue_cost`."""
+"""Classes in addition to those of `issue_cost`."""
 
 _F32 = ("f32", "f32x2")
 _LONG = ("s64", "u64", "b64", "f64")
 _TO_WHOLE = frozenset({"rni", "rzi", "rmi", "rpi"})
 _PACKED = ("u32", "s32", "u16")
 _NEAR = frozenset({"rn", "rz"})
-"""Sources and rounding of I2FP."""
+"""Rounding modes of I2FP."""
 
-# Special functions of f32 that keep denormal values (without .ftz) scale their operand and their result.
+# Special functions of f32 that keep denormal values (without .ftz) scale their operand and result.
 _APPROXIMATE = {
     "ex2": (("fcmp", 1), ("fma32", 2)), "lg2": (("fcmp", 1), ("fma32", 2)), "rsqrt": (("fcmp", 1), ("fma32", 2)),
     "sqrt": (("fcmp", 1), ("fma32", 2)), "rcp": (("fcmp", 2), ("fma32", 2), ("alu", 2)),
@@ -50,7 +50,7 @@ _DOUBLE = {
     "sqrt": (("mufu", 1), ("f64", 8), ("alu", 3), ("move", 4), ("branch", 1), ("converge", 2)),
     "rsqrt": (("mufu", 1), ("f64", 5), ("alu", 2), ("move", 4), ("branch", 1), ("converge", 2)),
 }
-# By 32 bits, of values that are not literals: quotient signed, unsigned; remainder signed, unsigned.
+# For 32-bit values that are not literals: quotient signed, unsigned; remainder signed, unsigned.
 _INTEGER = {
     ("div", "s32"): (("imad", 6), ("alu", 12), ("move", 4), ("mufu", 1), ("f2i", 2)),
     ("div", "u32"): (("imad", 5), ("alu", 7), ("move", 3), ("mufu", 1), ("f2i", 2)),
@@ -60,7 +60,7 @@ _INTEGER = {
 
 
 def machine_cost(ins: Instruction) -> Cost:
-    """The machine instructions that a warp issues for one PTX instruction that stands alone."""
+    """Return the machine instructions that a warp issues for a single PTX instruction."""
     literal = ins.opcode in ("div", "rem") and isinstance(ins.operands[-1], Immediate)
     special = None if literal else _special(ins.opcode, ins.modifiers)
     if special is not None:
@@ -73,7 +73,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """The cost where it is not that of `issue_cost`."""
+    """Return the cost if it differs from `issue_cost`; else None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

@@ -1,4 +1,4 @@
-"""The pointers among a kernel's parameters that its accesses to global memory follow from."""
+"""Find the kernel parameters that the addresses of its global memory accesses are derived from."""
 
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.analysis.dependence import COMPUTES
@@ -12,9 +12,9 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """The parameters and variables that reads of global memory follow from, and those of writes; None: others, too.
+    """Return the parameters and variables of global memory reads, and those of writes; None if others are used too.
 
-    An atomic operation whose result nobody needs is a write. It is worked out once for a function.
+    An atomic operation whose result is unused counts as a write. The result is cached for the function.
     """
     if global_pointers not in function.memo:
         function.memo[global_pointers] = _global_pointers(function)
@@ -40,7 +40,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """The parameters and variables that the addresses of an instruction follow from; None: something else, too."""
+    """Return the parameters and variables that an instruction's addresses derive from; None if others are used too."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)
@@ -68,5 +68,5 @@ def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
 
 
 def _symbols(ins: Instruction) -> set[str]:
-    """The symbols in the addresses of an instruction."""
+    """Return the symbols in the addresses of an instruction."""
     return {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}

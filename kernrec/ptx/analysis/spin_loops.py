@@ -1,7 +1,7 @@
-"""Loops in which threads can only wait for others, such as `while (*flag == 0);`.
+"""Find loops in which threads only wait for others, such as `while (*flag == 0);`.
 
-Such a loop is one basic block that computes all from what it loads, and stores nothing. Lanes in it run when no other
-lane can: the others get on, and a wait for what they will store takes one trip, however blocks are scheduled.
+Such a loop is one basic block that computes everything from its loads, and stores nothing. Its lanes run if no other
+lane can. So the others progress, and a wait for their store takes one iteration, whatever the order of blocks.
 """
 
 from kernrec.ptx.ir.operand import Symbol
@@ -9,19 +9,19 @@ from kernrec.ptx.ir.program import BasicBlock
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that leave memory as it is if another thread has to change it first."""
+"""Atomic operations that do not change memory until another thread changes it first."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 
 def spins(block: BasicBlock) -> bool:
-    """Return whether a basic block is a loop in which threads can only wait for others."""
+    """Return whether a basic block is a loop in which threads only wait for others."""
     last = block.instructions[-1]
     if last.opcode != "bra" or last.predicate is None or not isinstance(last.operands[0], Symbol):
         return False
     if last.operands[0].name not in block.labels or not any(ins.opcode in _LOOKS for ins in block.instructions):
         return False
     written: set[str] = set()
-    carried: set[str] = set()  # read before they are written
+    carried: set[str] = set()  # read before written
     for ins in block.instructions:
         if ins.opcode in _ACTS or (ins.opcode == "atom" and not _NEVER_PROGRESS & set(ins.modifiers)):
             return False

@@ -1,10 +1,9 @@
-"""Stretches of a kernel's code that the warps of a block run through one after another.
+"""Divide a kernel's code into stretches that the warps of a block run one after another.
 
-The warps of a block begin together behind a barrier and stay close to each other. So the pipes that one stretch needs
-idle while they are in another: of a kernel that loads a tile, meets at a barrier and then computes, those of loads
-while it computes, and that of f64 until the sum is ready that it rounds. Only other blocks use them meanwhile.
-
-A stretch ends at a barrier, and where it is long.
+The warps of a block start together after a barrier and stay close. So the pipes of one stretch are idle while the warps
+are in another. In a kernel that loads a tile, waits at a barrier and then computes, the load pipes are idle during the
+computation. The f64 pipe is idle until the sum that it rounds is ready. Only other blocks use these pipes meanwhile. A
+stretch ends at a barrier, or if it is long.
 """
 
 from collections import Counter
@@ -15,26 +14,26 @@ from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 LENGTH = 16
-"""PTX instructions of a stretch that no barrier ends: how far warps are taken to run ahead of each other. Chosen in
-view of two recorded convolutions (RTX 3080, tiles in shared memory, one block to an SM, bound by f64), whose time is
-the sum of what f64, DRAM and issue take within 1 to 2 %: kernels like them come out 11 to 18 % below that sum where
-barriers alone part the code, and from 6 % below to 1 % above it at this length."""
+"""PTX instructions of a stretch without a barrier: the distance that warps are assumed to run ahead of each other.
+Chosen from two recorded convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64). Their time is
+the sum of the times of f64, DRAM and issue within 1 to 2 %. Such kernels come out 11 to 18 % below that sum if only
+barriers divide the code, and from 6 % below to 1 % above at this length."""
 MOST = 12
-"""Stretches that are to be distinguished: of long code they are longer, and of many barriers some lie between two."""
+"""Number of stretches to distinguish: long code has longer stretches, and some stretches span several barriers."""
 
 
 def issued_by_stretch(
     function: Function, issue: Sequence[Mapping[str, int]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
-    """Machine instructions by class that warps issued in each stretch, in the order of the text.
+    """Return the machine instructions by class that warps issued in each stretch, in text order.
 
     Args:
-        function: without calls.
+        function: function without calls.
         issue: machine instructions by class of each basic block.
-        ran: how often a warp ran each basic block, by its index.
+        ran: executions of each basic block by a warp, by block index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # Stretches get longer, not more: a profile has a number for each class of instruction in each.
+    # Lengthen stretches instead of adding more, because a profile has a number for each class in each stretch.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length
@@ -53,7 +52,7 @@ def issued_by_stretch(
 
 
 def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Some consecutive stretches as one, where there are more than twice as many as are to be distinguished."""
+    """Return the stretches, merged if there are more than twice the number to distinguish."""
     together = -(-len(stretches) // (2 * MOST))
     if together <= 1:
         return stretches
@@ -68,7 +67,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 def _parts(
     block: BasicBlock, issue: Mapping[str, int], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
-    """A basic block in pieces of at most so many instructions, with the share of each in its machine instructions."""
+    """Yield a basic block in pieces of at most `length` instructions, with the fraction of its machine instructions."""
     count = -(-len(block.instructions) // length)
     if count == 1:
         yield block.instructions, dict(issue)

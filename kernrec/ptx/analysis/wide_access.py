@@ -1,12 +1,12 @@
-"""Accesses to shared memory side by side, which the assembler makes one wide access.
+"""Merge adjacent accesses to shared memory, as the assembler does.
 
-Compilers leave the registers that a thread loads from neighboring words of shared memory, or stores there, as single
-accesses; the assembler joins two or four of them (LDS.64, LDS.128, STS.128) where it can prove that their address is a
-multiple of the width. It is not told how pointers to global memory are aligned, so those stay as they are. Seen in what
-ptxas 13 makes of register-tiled matrix products: 16 scalar loads and 4 of two words became 6 of four words.
+Compilers emit accesses to neighboring words of shared memory as single accesses. The assembler merges two or four of
+them (LDS.64, LDS.128, STS.128) if it can prove that their address is a multiple of the width. It does not know the
+alignment of pointers to global memory, so these accesses do not change. In the code of ptxas 13 for register-tiled
+matmuls, 16 scalar loads and 4 of two words became 6 of four words.
 
-The alignment of an address follows from its computation: literals and shifts, sums and products, the places of
-variables. Nothing is known of the numbers of threads.
+The alignment of an address follows from its computation: literals and shifts, sums and products, addresses of
+variables. The number of threads is unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol
 from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
-_WIDEST = 16  # bytes of an access
-_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # of what may be joined
+_WIDEST = 16  # bytes per access
+_BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # mergeable types
 _ALL_BITS = 64
 _LowBits = tuple[int, int]
-"""(how many of the low bits of a value are known, what they are)."""
+"""Number of known low bits of a value, and their value."""
 _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
@@ -33,7 +33,7 @@ _MEMORY = frozenset(
 
 
 def with_wide_accesses(module: Module, kernel: str) -> Module:
-    """The module with neighboring accesses to shared memory joined in a kernel and in all that it may call."""
+    """Return the module with adjacent accesses to shared memory merged in a kernel and its callees."""
     functions = {
         name: function if function.entry and name != kernel else _joined(function, module)
         for name, function in module.functions.items()
@@ -43,16 +43,16 @@ def with_wide_accesses(module: Module, kernel: str) -> Module:
 
 @dataclass(frozen=True)
 class _Access:
-    """An access that may be joined with others."""
+    """Access that may be merged with others."""
 
     position: int
-    """Of the instruction in the function."""
+    """Index of the instruction in the function."""
 
     offset: int
-    """Bytes from the register in its address."""
+    """Offset in bytes from the register in its address."""
 
     unit: int
-    """Bytes of an element."""
+    """Bytes per element."""
 
     items: tuple[Operand, ...]
     """Registers that are loaded, or values that are stored."""
@@ -90,7 +90,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Loads, or stores, from one address register with nothing between them that could come in their way."""
+    """Yield loads, or stores, from one address register without conflicting instructions between."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -121,7 +121,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """The access of an instruction that may be joined with others, and the register in its address."""
+    """Return the mergeable access of an instruction (or None), and the register in its address."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -133,14 +133,14 @@ def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
 
 
 def _may_touch_shared(ins: Instruction) -> bool:
-    """Whether an instruction may read or write shared memory."""
+    """Return whether an instruction may access shared memory."""
     if ins.opcode not in _MEMORY:
         return False
     return not {"global", "local", "param", "const"} & {*ins.modifiers} or "shared" in ins.modifiers
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Accesses that together are as wide as 16 or else 8 aligned bytes; `base`: of the register in the address."""
+    """Yield accesses that together cover 16, or else 8, aligned bytes; `base` has the bits of the address register."""
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):
@@ -158,7 +158,7 @@ def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
 
 
 def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bool:
-    """Whether an access can be done at another position: its registers are not used differently on the way."""
+    """Return whether an access can move to another position without changing the use of its registers."""
     first, last = min(access.position, place), max(access.position, place)
     names = [name for item in access.items for name in registers_of(item)]
     users = [p for name in names for p in def_use.writers.get(name, ())]
@@ -176,7 +176,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """The low bits of registers, whatever instruction wrote them last."""
+    """Low bits of registers that every writer agrees on."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -185,12 +185,12 @@ class _KnownBits:
         self._known: dict[str, _LowBits | None] = {}
 
     def of(self, register: Register) -> _LowBits:
-        """The low bits of a register."""
-        # Nothing is said of a register until an instruction that writes it is understood: loops end in themselves.
+        """Return the low bits of a register."""
+        # Registers are unknown until an instruction that writes them is understood, because loops are cyclic.
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
         bits_of |= dict.fromkeys(needed)
-        for name in needed:  # which grows
+        for name in needed:  # grows during iteration
             for place in self._def_use.writers.get(name, ()):
                 new = [source for source in self._instructions[place].sources if source not in bits_of]
                 needed += new
@@ -241,7 +241,7 @@ class _KnownBits:
 
 
 def _agreed(all_bits: Sequence[_LowBits | None]) -> _LowBits | None:
-    """The low bits that all values share; None: nothing is known of any of them."""
+    """Return the low bits that all values share; None if none is known."""
     common: _LowBits | None = None
     for bits in all_bits:
         if common is None or bits is None:
@@ -257,7 +257,7 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """(x + 2**a u) (y + 2**b v): what is not known of either is multiplied by the other."""
+    """Return the product (x + 2**a u) (y + 2**b v), with unknown u and v."""
     (a, x), (b, y) = first, second
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
@@ -268,5 +268,5 @@ def _low(count: int, value: int) -> _LowBits:
 
 
 def _zeros(value: int) -> int:
-    """Low bits of a value that are zero."""
+    """Return the number of low zero bits of a value."""
     return (value & -value).bit_length() - 1 if value else _ALL_BITS

@@ -1,1 +1,1 @@
-"""The emulator: schedules the basic blocks of many thread blocks at once, and holds them at barriers."""
+"""Emulate PTX: schedule the basic blocks of many thread blocks, and hold them at barriers."""

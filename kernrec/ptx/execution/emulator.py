@@ -1,12 +1,12 @@
-"""Executes PTX on the CPU in the compiled engine, with exact counters.
+"""Execute PTX on the CPU in the compiled engine, with exact counters.
 
-Counters (totals over the blocks that ran): `issue.<class>` machine instructions issued by warps, as
-`analysis.issue_cost` estimates them; `issue` their sum; `lanes` their active lanes (a lane whose predicate is off
-counts: the instruction was issued for it); `shared.{load,store,atomic}_{wavefronts,ideal}`, and
-`shared.atomic_repeats`, how many more wavefronts lanes that add one to the same word would take in turn; `barriers`
-that blocks passed; `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}`;
-`local.{read,write}_{sectors,requests,bytes}`; `atomic.<buffer>` and `atomic.shared`, lane operations; `mma.<type>`,
-operations of tensor cores; where they are asked for, `lanes.<class>`, `lanes` by class.
+Counters are totals over the blocks that ran. `issue.<class>` counts machine instructions of warps, as
+`analysis.issue_cost` estimates them; `issue` is their sum. `lanes` counts their active lanes, including lanes whose
+predicate is off, because the instruction was issued for them. `shared.{load,store,atomic}_{wavefronts,ideal}` count
+shared memory, and `shared.atomic_repeats` the additional wavefronts if lanes that add 1 to the same word took turns.
+`barriers` counts barriers that blocks passed. `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}` and
+`local.{read,write}_{sectors,requests,bytes}` count accesses. `atomic.<buffer>` and `atomic.shared` count lane
+operations, and `mma.<type>` operations of tensor cores. On request, `lanes.<class>` divides `lanes` by class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from kernrec.ptx.state.counts import Counts
 from kernrec.ptx.state.launch_layout import MOST_THREADS, RESERVED_BYTES, KernelLaunch, LaunchLayout, lay_out
 from kernrec.ptx.state.register_pool import WARP
 
-_MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 where the kernel asks for it
+_MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 on request of the kernel
 
 
 def emulate(
@@ -36,24 +36,24 @@ def emulate(
     budget: int = BUDGET,
     check_races: bool = False,
 ) -> Counts:
-    """Runs thread blocks of a kernel on the CPU; `launch.buffers` are global memory and are changed in place.
+    """Run thread blocks of a kernel on the CPU; `launch.buffers` are global memory and change in place.
 
     Args:
-        module: from `parse`.
+        module: module from `parse`.
         launch: kernel, grid, block, arguments and memory.
-        blocks: linear numbers of the blocks to run (x fastest), of clusters all blocks; default: all.
-        count: whether to count.
-        budget: PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop.
-        check_races: whether two threads that touch the same byte of shared memory with no barrier between, at least
-            one of them writing, are an error. Threads of one warp are ordered by `bar.warp.sync` and their shuffles.
+        blocks: linear numbers of the blocks to run (x fastest), with whole clusters; None for all.
+        count: whether to count events.
+        budget: maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop.
+        check_races: whether races are errors: two threads access a byte of shared memory without a barrier between, and
+            one writes. `bar.warp.sync` and shuffles order threads of one warp.
 
     Returns:
-        Totals over the blocks that ran, by metric: see this module's description.
+        Totals over the blocks that ran, by metric: see the module's docstring.
 
     Raises:
         EmulationError: unsupported instruction, access out of bounds or misaligned, write to a read-only buffer,
             deadlock, budget exceeded, trap, race.
-        UsageError: a launch that does not fit the kernel.
+        UsageError: the launch does not fit the kernel.
     """
     check_block(module, launch)
     shape = _extents("grid", launch.grid)
@@ -65,7 +65,7 @@ def emulate(
 
 
 def check_block(module: Module, launch: KernelLaunch) -> None:
-    """Raise `UsageError` for a block that the kernel was not compiled for: CUDA refuses to launch it."""
+    """Raise `UsageError` for a block size that the kernel was not compiled for, which CUDA would reject."""
     if (function := module.functions.get(launch.entry)) is None:
         return
     threads, required = prod(launch.block), function.directives.get("reqntid")
@@ -81,10 +81,11 @@ def check_block(module: Module, launch: KernelLaunch) -> None:
 
 
 class Emulation:
-    """A launch whose thread blocks are run a few at a time.
+    """Launch whose thread blocks run a few at a time.
 
     Raises:
-        EmulationError, UsageError: as `emulate` does.
+        EmulationError: as `emulate`.
+        UsageError: as `emulate`.
     """
 
     def __init__(self, module: Module, launch: KernelLaunch, options: EmulationOptions) -> None:
@@ -101,11 +102,11 @@ class Emulation:
         together, most = self._clusters.size, options.most_blocks
         batches = -(-most * -(-threads // WARP) * WARP // options.batch_lanes)
         self.blocks_per_batch = -(-most // min(batches, most) // together) * together
-        """Thread blocks that run together."""
+        """Number of thread blocks that run together."""
         self.lowered = None if options.lowering is None else options.lowering(function)
         """Machine instructions by class of each basic block; None without a lowering."""
         self.pieces = [[block] for block in function.blocks]
-        """The basic blocks of the kernel, together where the assembler makes one of them."""
+        """Basic blocks of the kernel, grouped where the assembler merges them."""
         if self.lowered is not None:
             self.pieces = straightened(function, self.lowered)
         self._options = options
@@ -150,12 +151,12 @@ class Emulation:
 
     @property
     def findings(self) -> list[engine.RawFinding]:
-        """What the checks found so far."""
+        """Findings of the checks so far."""
         return self._engine.findings
 
     @property
     def sites(self) -> list[engine.SiteCounts]:
-        """What the accesses of each instruction moved so far; empty if nothing is checked."""
+        """Data moved by each instruction so far; empty without checks."""
         return self._engine.sites
 
     def activity(self) -> list[tuple[BasicBlock, int, int]]:
@@ -163,7 +164,7 @@ class Emulation:
         return list(zip(self.function.blocks, self._engine.warps.tolist(), self._engine.lanes.tolist(), strict=True))
 
     def accesses(self) -> dict[int, BlockAccesses]:
-        """Return by linear number what each watched block did to global memory."""
+        """Return the global memory accesses of each watched block, by linear number."""
         return self._engine.watched()
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
@@ -171,12 +172,12 @@ class Emulation:
         return self._clusters.complete(block_numbers)
 
     def unsupported(self) -> list[str]:
-        """Return names of the instructions of the kernel that cannot be executed, in the order of the text."""
+        """Return the names of unsupported instructions of the kernel, in text order."""
         return self._engine.unsupported()
 
     @property
     def issue(self) -> list[Mapping[str, int]]:
-        """Machine instructions by class of each basic block; none of those that no warp ran."""
+        """Machine instructions by class of each basic block; empty for blocks that no warp ran."""
         blocks, lowered = self.function.blocks, self.lowered
         return [
             {}
@@ -188,12 +189,12 @@ class Emulation:
         ]
 
     def warps_by_block(self) -> dict[int, int]:
-        """Return how many warps ran each basic block (by its index) so far."""
+        """Return the number of warps that ran each basic block so far, by block index."""
         return {i: warps for i, warps in enumerate(self._engine.warps.tolist()) if warps}
 
 
 def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
-    """Return the values of special registers that say how much shared memory there is."""
+    """Return the values of special registers with shared memory sizes."""
     reserved = layout.reserved_offset
     return {
         "%dynamic_smem_size": launch.shared_bytes,
@@ -203,7 +204,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The contents at these two are the compiler's; the parts do not overlap.
+        # The contents of these two are the compiler's; the parts do not overlap.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }
@@ -218,10 +219,10 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The blocks of a cluster, x first, which the kernel was compiled for or the launch states.
+    """Return the blocks of a cluster, x first, that the kernel was compiled for or the launch states.
 
     Raises:
-        UsageError: the two disagree, or the grid is not made of whole clusters.
+        UsageError: both differ, or the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

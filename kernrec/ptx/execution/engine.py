@@ -1,4 +1,4 @@
-"""Runs launches in the compiled engine (`engine/`), which takes a decoded kernel as flat arrays."""
+"""Run launches in the compiled engine (`engine/`), which takes a decoded kernel as flat arrays."""
 
 import os
 import re
@@ -28,24 +28,24 @@ _LABEL, _TEXEL, _OTHER = 12, 13, 14
 _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
 _UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""An instruction that a message names by its position in the function."""
+"""Pattern of an instruction that a message names by its index in the function."""
 
 
 class Shape(NamedTuple):
     """Extents of a launch, x first."""
 
     grid: tuple[int, int, int]
-    """Thread blocks."""
+    """Thread blocks of the grid."""
     block: tuple[int, int, int]
-    """Threads of a block."""
+    """Threads per block."""
     cluster: tuple[int, int, int]
-    """Thread blocks of a cluster."""
+    """Thread blocks per cluster."""
     together: int
-    """Thread blocks that run together."""
+    """Number of thread blocks that run together."""
 
 
 class SiteCounts(NamedTuple):
-    """What the accesses of one instruction moved."""
+    """Data moved by the accesses of one instruction."""
 
     requests: int
     lanes: int
@@ -58,13 +58,13 @@ class SiteCounts(NamedTuple):
 
 
 class RawFinding(NamedTuple):
-    """What the engine's checks found (engine/checks.h)."""
+    """Finding of the engine's checks (engine/checks.h)."""
 
     kind: str
     source: int
-    """Instruction of the function."""
+    """Index of the instruction in the function."""
     other: int
-    """Instruction of the other access; -1 if there is none."""
+    """Index of the other access's instruction; -1 if there is none."""
     block: str
     thread: str
     other_block: str
@@ -75,17 +75,17 @@ class RawFinding(NamedTuple):
 
 
 class _Code(NamedTuple):
-    """A function as the engine takes it; the same for all launches."""
+    """Function in the engine's form, shared by all launches."""
 
     names: list[str]
     """Opcodes with modifiers."""
     instructions: np.ndarray[Any, Any]
-    """By instruction: name, number of operands, register of the guard or -1, whether it is inverted."""
+    """Name, number of operands, register of the guard or -1, and whether it is inverted, for each instruction."""
     operands: np.ndarray[Any, Any]
-    """In preorder: kind, register or symbol or number of parts, value."""
+    """Kind, register or symbol or number of parts, and value of each operand, in preorder."""
     blocks: np.ndarray[Any, Any]
-    """By basic block: first instruction, count, whether its last one decides where control goes, whether lanes of a
-    warp run the first one together, whether threads wait in it, whether it continues the block before."""
+    """First instruction, count, and four flags of each basic block: its last instruction transfers control, lanes of a
+    warp run the first one together, threads wait in it, it continues the previous block."""
     widths: list[int]
     """Bits of each register."""
     specials: list[str]
@@ -93,12 +93,12 @@ class _Code(NamedTuple):
 
 
 def known_opcodes() -> frozenset[str]:
-    """Return the opcodes that the engine executes, some with their first modifier; without control flow."""
+    """Return the opcodes that the engine supports, some with their first modifier; without control flow."""
     return frozenset(module().opcodes())
 
 
 class EngineLaunch:
-    """A launch that runs in the engine, a few thread blocks at a time."""
+    """Launch that runs in the engine, a few thread blocks at a time."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class EngineLaunch:
 
         Args:
             function: the kernel.
-            layout: its memory.
-            shape: of the launch.
-            special_values: of the special registers that the launch decides.
-            options: how blocks are run.
-            goes_on: basic blocks that make one piece of machine code with the block before.
+            layout: memory of the kernel.
+            shape: extents of the launch.
+            special_values: values of the special registers that depend on the launch.
+            options: options for running blocks.
+            goes_on: basic blocks that form one piece of machine code with the previous block.
         """
         code = _code(function)
         values = FIXED | dict(special_values)
@@ -125,13 +125,13 @@ class EngineLaunch:
         blocks[list(goes_on), 5] = True
         self.function = function
         self.warps = np.zeros(len(function.blocks), np.int64)
-        """Warps that ran each basic block so far."""
+        """Number of warps that ran each basic block so far."""
         self.lanes = np.zeros(len(function.blocks), np.int64)
         """Active lanes of these warps."""
         self.barriers = 0
-        """Barriers that blocks passed."""
+        """Number of barriers that blocks passed."""
         self.counts = Counts()
-        """Accesses and operations of tensor cores so far."""
+        """Counts of accesses and tensor-core operations so far."""
         self._budget = options.budget
         self._kernel: Any = module().Kernel(
             code.names, code.instructions, code.operands, blocks.reshape(-1), code.widths, code.specials,
@@ -156,13 +156,13 @@ class EngineLaunch:
     def check(
         self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
     ) -> None:
-        """Check what blocks do from now on.
+        """Check the behavior of blocks from now on.
 
         Args:
             arrays: Variables of shared memory: name, start and bytes.
-            uninitialized: Buffers that nobody wrote before the launch.
-            shared: Whether accesses to shared memory are checked.
-            races: Whether blocks must not share what one of them writes in global memory.
+            uninitialized: Buffers that nothing wrote before the launch.
+            shared: Whether to check accesses to shared memory.
+            races: Whether blocks must not share global memory that one of them writes.
         """
         names, starts, sizes = ([array[field] for array in arrays] for field in range(3))
         numbers = [number for number, name in enumerate(self._buffers) if name in uninitialized]
@@ -170,12 +170,12 @@ class EngineLaunch:
 
     @property
     def findings(self) -> list[RawFinding]:
-        """What the checks found so far."""
+        """Findings of the checks so far."""
         return [RawFinding(*finding) for finding in self._kernel.findings()]
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """What the accesses of each instruction moved so far, if blocks are checked."""
+        """Data moved by the accesses of each instruction so far, if blocks are checked."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def run(self, block_numbers: Sequence[int]) -> None:
@@ -195,11 +195,11 @@ class EngineLaunch:
         self.barriers += barriers
 
     def unsupported(self) -> list[str]:
-        """Return names of the instructions that the engine does not know, in the order of the text."""
+        """Return the names of unsupported instructions, in text order."""
         return [self.function.instructions[place].name for place, _ in self._kernel.unsupported]
 
     def watched(self) -> dict[int, BlockAccesses]:
-        """Return what the watched blocks did to global memory."""
+        """Return the global memory accesses of the watched blocks."""
         blocks = self._kernel.watches()
         return {block: block_accesses(watched, self._buffers, self._sizes) for block, watched in blocks.items()}
 
@@ -227,7 +227,7 @@ def _threads() -> int:
 
 
 def issue_of(block: BasicBlock) -> dict[str, int]:
-    """Return the machine instructions by class that a warp issues for a basic block, each PTX instruction by itself."""
+    """Return the machine instructions by class of a basic block, without combining PTX instructions."""
     issue: dict[str, int] = {}
     for ins in block.instructions:
         for name, cost in issue_cost.classify(ins):
@@ -243,7 +243,7 @@ def _code(function: Function) -> _Code:
 
 
 class _Encoder:
-    """Turns a function into flat arrays."""
+    """Encoder of a function as flat arrays."""
 
     def __init__(self, function: Function) -> None:
         self._function = function

@@ -12,44 +12,45 @@ BUDGET = 20_000_000
 
 @dataclass(frozen=True)
 class CheckedMemory:
-    """The memory that `kernrec check` watches."""
+    """Memory that `kernrec check` watches."""
 
     uninitialized: frozenset[str] = frozenset()
-    """Buffers that nobody wrote before the launch."""
+    """Buffers that nothing wrote before the launch."""
     shared: bool = True
-    """Whether shared memory is watched: reads of unwritten bytes, races, accesses past an array."""
+    """Whether to check shared memory: reads of unwritten bytes, races, accesses beyond an array."""
     global_races: bool = True
-    """Whether blocks must not share what one of them writes."""
+    """Whether blocks must not share global memory that one of them writes."""
 
 
 @dataclass(frozen=True)
 class EmulationOptions:
-    """How thread blocks are run, and what is watched while they run."""
+    """Options for running thread blocks, and for watching them."""
 
     most_blocks: int = 1
-    """The most thread blocks that one `Emulation.run` gets."""
+    """Maximum number of thread blocks of one `Emulation.run`."""
 
     batch_lanes: int = 1024
-    """Threads that run together, about."""
+    """Approximate number of threads that run together."""
 
     count: bool = True
     budget: int = BUDGET
-    """PTX instructions that one batch of blocks may execute before the kernel is taken for an endless loop."""
+    """Maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop."""
 
     check_races: bool = False
-    """Whether a data race is an error: in shared memory, or in global memory that blocks hand over."""
+    """Whether a data race is an error, in shared memory or in global memory that blocks hand over."""
 
     checked: CheckedMemory | None = None
-    """What is checked beyond what ends a launch (`Emulation.findings`); None for nothing."""
+    """Checks beyond fatal errors (`Emulation.findings`); None for none."""
 
     watched: Sequence[int] = ()
-    """Linear numbers of blocks whose accesses to global memory are kept (`Emulation.accesses`). If there are any,
-    `global.<buffer>.{read,write,atomic}_passes` (clocks of L1) and `global.<buffer>.atomic_turns` (of lanes in their
-    sectors) are counted: how lines are cut depends on where tiles begin."""
+    """Linear numbers of blocks whose global memory accesses are recorded (`Emulation.accesses`). With any,
+    `global.<buffer>.{read,write,atomic}_passes` (L1 clocks) and `global.<buffer>.atomic_turns` (of lanes in a sector)
+    are counted, because they depend on the start of tiles."""
 
     lanes_by_class: bool = False
-    """Whether active lanes are also counted by class of instruction."""
+    """Whether to count active lanes by class of instruction."""
 
     lowering: Lowering | None = None
-    """Machine instructions by class of each basic block of a kernel, which `issue` and `lanes` count
-    (`kernrec.ptx.analysis.lowering`); None: of each PTX instruction by itself (`kernrec.ptx.analysis.issue_cost`)."""
+    """Function for the machine instructions by class of each basic block, which `issue` and `lanes` count
+    (`kernrec.ptx.analysis.lowering`). None to count each PTX instruction separately
+    (`kernrec.ptx.analysis.issue_cost`)."""

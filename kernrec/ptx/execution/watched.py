@@ -1,7 +1,7 @@
-"""What watched thread blocks touch in global memory, and in which order: what caches and DRAM make of it.
+"""Record global memory accesses of watched thread blocks in order, for models of caches and DRAM.
 
-Counts say how much a block requests. Whether another block requests the same, whether L1 still holds a sector when it
-is requested again, and whether DRAM delivers long runs of bytes or scattered sectors: this needs the addresses.
+Counts only show how much a block requests. Addresses show whether another block requests the same data. They also show
+whether L1 still holds a sector on a repeated request, and whether DRAM delivers long runs or scattered sectors.
 """
 
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ _WORDS = SECTOR // _WORD
 
 @dataclass(frozen=True)
 class Touched:
-    """The 4-byte words of a buffer that a block touched."""
+    """4-byte words of a buffer that a block accessed."""
 
     words: Array
-    """Their numbers in ascending order; if not `fine`, the first word of each sector."""
+    """Word numbers in ascending order; if not `fine`, the first word of each sector."""
 
     fine: bool
-    """Whether words are told apart; of a buffer above 1 GiB only sectors are."""
+    """Whether words are distinguished; buffers above 1 GiB only distinguish sectors."""
 
     @cached_property
     def sector_numbers(self) -> Array:
-        """The distinct sectors of 32 bytes in ascending order."""
+        """Distinct 32-byte sectors in ascending order."""
         return without_repeats(self.words // _WORDS)
 
     @property
@@ -83,13 +83,13 @@ class BlockAccesses:
     atomics: Array
     """Addresses of atomic operations, one per lane."""
     read: Mapping[str, Touched]
-    """By buffer."""
+    """Words that the block read, by buffer."""
     written: Mapping[str, Touched]
-    """By buffer."""
+    """Words that the block wrote, by buffer."""
 
 
 def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockAccesses:
-    """Return the accesses of a block as the engine hands them over."""
+    """Return the accesses of a block from the engine's form."""
     step, warp, sector, is_read, atomics, parts = watched
     touched: tuple[dict[str, Touched], dict[str, Touched]] = {}, {}
     for number, written, words in parts:

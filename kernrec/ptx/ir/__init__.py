@@ -1,1 +1,1 @@
-"""PTX as data: the parser, the program it makes, and inlining of calls."""
+"""Represent PTX as data: parser, program, and inlining of calls."""

@@ -1,4 +1,4 @@
-"""Declarations of variables in PTX: state space, type, alignment, extent and initial values (PTX ISA, section 5)."""
+"""Parse declarations of variables in PTX: state space, type, alignment, extent, initial values (PTX ISA, section 5)."""
 
 import re
 import struct
@@ -10,15 +10,15 @@ INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uU]?$")
 _OCTAL = re.compile(r"[+-]?0[0-7]+")
 
 OPAQUE_TYPES = frozenset({"texref", "samplerref", "surfref"})
-"""Types of variables that stand for textures, samplers and surfaces (PTX ISA, section 5.3)."""
+"""Types of variables for textures, samplers and surfaces (PTX ISA, section 5.3)."""
 
 MOST_BYTES = {"shared": 1 << 18, "local": 1 << 19, "const": 1 << 20, "param": 1 << 15, "global": 1 << 30}
-"""By state space: bytes of the largest variable. A block has at most 227 KiB of shared memory, a thread 512 KiB of
-local memory (CUDA C++ Programming Guide, technical specifications), a kernel 32,764 bytes of parameters (PTX ISA,
-section 5.1.6). Of constant and global variables these are limits of ours."""
+"""Maximum bytes of a variable by state space. A block has at most 227 KiB of shared memory, a thread 512 KiB of local
+memory (CUDA C++ Programming Guide, technical specifications), a kernel 32,764 bytes of parameters (PTX ISA, section
+5.1.6). The limits for constant and global variables are kernrec's."""
 
 MOST_REGISTERS = 1 << 18
-"""Registers that one function may declare, a limit of ours: the emulator holds a row for each."""
+"""Maximum number of registers of a function, kernrec's limit: the emulator has a row for each."""
 
 _MOST_ALIGN = 1024
 _VARIABLE = re.compile(
@@ -31,13 +31,13 @@ _VARIABLE = re.compile(
 
 
 def integer(text: str) -> int:
-    """The value of an integer literal of C."""
+    """Return the value of a C integer literal."""
     text = text.rstrip("uU")
     return int(text, 8 if _OCTAL.fullmatch(text) else 0)
 
 
 def read_variable(text: str) -> Variable:
-    """The variable that a declaration such as `.shared .align 4 .b8 tile[512]` declares.
+    """Return the variable of a declaration such as `.shared .align 4 .b8 tile[512]`.
 
     Raises:
         ValueError: the text is not a declaration.
@@ -59,7 +59,7 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    # Of a sampler the values are its modes; here a launch says how a texture is read.
+    # The values of a sampler are its modes; here the launch determines how a texture is read.
     init = None if kind in OPAQUE_TYPES else match["init"]
     data, pointers = _initial_value(init, kind, element)
     if unsized:
@@ -77,7 +77,7 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Initial content, and the addresses in it: (byte offset, symbol, byte offset into it)."""
+    """Return the initial content, and its addresses: (byte offset, symbol, byte offset into the symbol)."""
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

@@ -1,15 +1,15 @@
-"""The error of text that is not PTX."""
+"""Error for text that is not PTX."""
 
 from kernrec.errors import KernrecError
 
 
 class ParseError(KernrecError):
-    """The text is not PTX that the parser can read; `line` counts from 1."""
+    """The parser cannot read the text as PTX; `line` counts from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
         self.message, self.line = message, line
 
     def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
-        """A worker process sends it to the process that asked."""
+        """Support pickling, because worker processes send the error to their parent."""
         return type(self), (self.message, self.line)

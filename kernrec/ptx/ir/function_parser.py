@@ -1,4 +1,4 @@
-"""The body of a function: instructions, labels, and declarations in nested scopes."""
+"""Parse the body of a function: instructions, labels, and declarations in nested scopes."""
 
 import re
 from collections.abc import Iterator
@@ -27,21 +27,22 @@ _Scopes = tuple[dict[str, str], ...]
 
 
 class FunctionParser:
-    """Reads the statements of one function's body.
+    """Parser of one function's body.
 
-    Names declared in a nested `{ }` scope (inline assembly does that) become unique names of the function. Text that
-    cannot be read raises `ValueError` with a message for `ParseError`.
+    Names declared in a nested `{ }` scope (as in inline assembly) get unique names in the function. Unreadable text
+    raises
+    `ValueError` with a message for `ParseError`.
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """`numbers` make names unique within a module."""
+        """Start a function; `numbers` make names unique within a module."""
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
-        self._scopes: list[dict[str, str]] = [{}]  # by scope, outermost first: unique names by declared name
-        self._declared = 0  # registers so far
+        self._scopes: list[dict[str, str]] = [{}]  # unique names by declared name, for each scope, outermost first
+        self._declared = 0  # number of registers so far
         self._last_label = ""
-        self._branches: list[tuple[int, _Scopes]] = []  # instructions whose labels may be declared later, in any scope
+        self._branches: list[tuple[int, _Scopes]] = []  # their labels may be declared later, in any scope
 
     @property
     def closed(self) -> bool:
@@ -49,7 +50,7 @@ class FunctionParser:
         return not self._scopes
 
     def take_instruction(self, line: str, number: int) -> bool:
-        """Takes a line that holds exactly one instruction; False for anything else. `number`: of the line."""
+        """Parse a line with exactly one instruction, number `number`; return False for anything else."""
         match = _INSTRUCTION.match(line)
         if match is None:
             return False
@@ -77,9 +78,11 @@ class FunctionParser:
         return True
 
     def take_statement(self, text: str, number: int) -> str | None:
-        """Takes the first statement of `text`; the rest, or None where the statement is unfinished.
+        """Parse the first statement of `text`; return the rest, or None if the statement is unfinished.
 
-        `number`: line where the text begins.
+        Args:
+            text: the text.
+            number: line number of its start.
         """
         if text[0] == "{":
             if len(self._scopes) > _MOST_SCOPES:
@@ -107,10 +110,10 @@ class FunctionParser:
         return rest
 
     def finish(self, number: int) -> None:
-        """Completes the function, whose last line is `number`.
+        """Complete the function, whose last line is `number`.
 
         Raises:
-            ParseError: a branch to a label that the function does not have.
+            ParseError: the function lacks the label of a branch.
         """
         function = self.function
         instructions = function.instructions
@@ -126,7 +129,7 @@ class FunctionParser:
         last = instructions[-1] if instructions else None
         label_at_end = any(index == len(instructions) for index in function.labels.values())
         if last is None or label_at_end or last.predicate is not None or last.opcode not in _LAST:
-            # Running off the end of a function is a return.
+            # Reaching the end of a function is a return.
             instructions.append(Instruction("ret", (), (), None, number, "ret;"))
 
     def _label(self, label: re.Match[str], text: str) -> str | None:
@@ -134,7 +137,7 @@ class FunctionParser:
         name = label.group(1)
         if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
             rest = text[label.end() + described.end() :]
-            return rest[1:] if rest else None  # of a call through a pointer: which is found out when it runs
+            return rest[1:] if rest else None  # of a call through a pointer, which is resolved at run time
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
         rest = text[label.end() :]
@@ -156,7 +159,7 @@ class FunctionParser:
         match = re.match(r"\.\w+", statement)
         word = match[0] if match else statement
         if word == ".branchtargets" and self._last_label in self.function.labels:
-            # The label stood in a line of its own: it names the table, not a place.
+            # The label was on a separate line: it names the table, not a position.
             del self.function.labels[self._last_label]
             targets = statement[len(word) :].split(",")
             self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
@@ -166,7 +169,7 @@ class FunctionParser:
                 self._declare(registers[1], name.strip())
         elif word in _VARIABLES:
             variable = read_variable(statement)
-            if word == ".param" and len(self._scopes) > 1:  # every call has a scope, and uses the same names
+            if word == ".param" and len(self._scopes) > 1:  # every call has a scope, with the same names
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique
                 variable = replace(variable, name=unique)
@@ -175,7 +178,7 @@ class FunctionParser:
             raise ValueError(f"unknown directive {word!r}")
 
     def _declare(self, kind: str, name: str) -> None:
-        """Declares a register, or a range of them: `%r<20>`."""
+        """Declare a register, or a range of registers: `%r<20>`."""
         function = self.function
         if kind not in REGISTER_TYPES:
             raise ValueError(f".{kind} is not a register type")
@@ -197,12 +200,12 @@ class FunctionParser:
             function.registers[name] = kind
 
     def _resolve(self, text: str) -> str:
-        """Text with the names that the present scopes declare replaced by the unique ones."""
+        """Return a text with the names of the current scopes replaced by their unique names."""
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 
 
-_LAST = ("ret", "exit", "bra", "trap")  # after these, control does not run on
+_LAST = ("ret", "exit", "bra", "trap")  # control does not continue after these
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

@@ -1,10 +1,10 @@
-"""Inlines calls of device functions: the emulator runs kernels without calls.
+"""Inline calls of device functions, because the emulator runs kernels without calls.
 
-A call becomes the callee's instructions with registers, labels and variables of their own. `.param` variables, through
-which PTX passes arguments and results, become a state space `argument`, private to a thread: the assembler keeps them
-in registers, so accesses to it count as moves. A call through a pointer becomes a choice among the functions whose
-address the module takes. A call that cannot be inlined (of a recursive function, or of one without a body in the
-module) stays, and is an error for the thread that reaches it.
+A call becomes the callee's instructions with new registers, labels and variables. PTX passes arguments and results
+through `.param` variables. They become a state space `argument`, private to a thread. The assembler keeps them in
+registers, so accesses count as moves. A call through a pointer becomes a choice among the functions whose address the
+module takes. A call that cannot be inlined (of a recursive function, or of one without a body in the module) remains,
+and is an error for the thread that reaches it.
 """
 
 import re
@@ -16,13 +16,13 @@ from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
-_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # on what the kernel computes: nothing is printed
+_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # no effect on the kernel's results: nothing is printed
 _ZERO = Immediate(0, "int")
-_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # assert() calls them when its condition is false
+_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # called by assert() if its condition is false
 
 
 def inlined(module: Module, name: str) -> Function:
-    """A function of the module with all calls inlined, once for a module; the function itself where it has none."""
+    """Return a function with all calls inlined, cached for the module; unchanged if it has none."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
@@ -37,7 +37,7 @@ def inlined(module: Module, name: str) -> Function:
 
 @dataclass(frozen=True)
 class _Body:
-    """A function body to append."""
+    """Function body to append."""
 
     function: Function
 
@@ -45,21 +45,21 @@ class _Body:
     """New names of its variables, parameters and labels."""
 
     suffix: str
-    """For the names of its registers; empty: nothing is renamed."""
+    """Suffix for the names of its registers; empty to keep them."""
 
     callers: tuple[str, ...]
-    """The functions that are being inlined, itself last."""
+    """Functions that are being inlined, this one last."""
 
     end: str | None
-    """The label that its `ret` goes to; None: it stays a `ret`."""
+    """Label that replaces its `ret`; None to keep the `ret`."""
 
 
 class _Inliner:
-    """Builds a function without calls."""
+    """Builder of a function without calls."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self.module = module
-        self.calls = 0  # inlined so far
+        self.calls = 0  # number of inlined calls
         self.result = replace(
             function,
             registers=dict(function.registers),
@@ -71,9 +71,9 @@ class _Inliner:
         )
 
     def append(self, body: _Body) -> None:
-        """Appends the instructions of a body."""
+        """Append the instructions of a body."""
         result, suffix, instructions = self.result, body.suffix, body.function.instructions
-        labels: dict[int, list[str]] = {}  # by position of the instruction behind them
+        labels: dict[int, list[str]] = {}  # by index of the next instruction
         for label, index in body.function.labels.items():
             labels.setdefault(index, []).append(label + suffix)
         for index, ins in enumerate(instructions):
@@ -88,7 +88,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Appends the callee's body, or the call itself where that cannot be done."""
+        """Append the callee's body, or the call if that is impossible."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
@@ -112,7 +112,7 @@ class _Inliner:
         suffix = f"@call{self.calls}"
         names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
-            if variable.space == "shared":  # one for all calls
+            if variable.space == "shared":  # shared by all calls
                 result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
@@ -132,9 +132,13 @@ class _Inliner:
     def _append_dispatch(
         self, ins: Instruction, pointer: Register, passed: tuple[list[str], list[str]], callers: tuple[str, ...]
     ) -> None:
-        """Appends a call through a pointer: each function that it may mean is compared with it, and called if it is.
+        """Append a call through a pointer: compare it with each possible function, and call the matching one.
 
-        `passed`: the variables that take results, and that hold arguments.
+        Args:
+            ins: the call.
+            pointer: register with the function's address.
+            passed: variables for results, and variables with arguments.
+            callers: functions that are being inlined.
         """
         results, arguments = passed
         result = self.result
@@ -168,11 +172,11 @@ class _Inliner:
         result.labels[end] = len(result.instructions)
 
     def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
-        """An instruction of a body with the names that it gets here."""
+        """Return an instruction of a body with its new names."""
 
         def register(name: str) -> str:
             kind = body.function.register_type(name)
-            if kind is None:  # a special register
+            if kind is None:  # special register
                 return name
             self.result.registers[name + body.suffix] = kind
             return name + body.suffix
@@ -190,17 +194,17 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """An access to a `.param` variable of a function body as one to the state space `argument`."""
+    """Return an access to a body's `.param` variable as an access to the state space `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)
     if not isinstance(base, Symbol) or base.name not in function.variables:
-        return ins  # a parameter of the kernel
+        return ins  # kernel parameter
     return replace(ins, modifiers=tuple("argument" if m == "param" else m for m in ins.modifiers))
 
 
 def addressed_functions(module: Module) -> list[str]:
-    """The device functions whose address the module takes: those that a pointer may mean."""
+    """Return the device functions whose address the module takes, which a pointer may refer to."""
     named = {symbol for variable in module.variables.values() for _, symbol, _ in variable.pointers}
     for function in module.functions.values():
         for ins in function.instructions:
@@ -214,7 +218,7 @@ def _takes(function: Function, results: int, arguments: int) -> bool:
 
 
 def _parts(ins: Instruction) -> tuple[list[str], str, list[str]]:
-    """The variables that take results, the function, and the variables that hold arguments, of a call."""
+    """Return a call's result variables, function and argument variables."""
     listed = [operand.name if isinstance(operand, Symbol) else "" for operand in ins.operands]
     results = _names(listed.pop(0)) if listed and listed[0].startswith("(") else []
     called = listed.pop(0) if listed else ""

@@ -1,4 +1,4 @@
-"""Operands of PTX instructions as data: registers, literals, symbols, and what is made of them."""
+"""Represent operands of PTX instructions: registers, literals, symbols, and compounds of them."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,18 +7,18 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Register:
-    """A virtual or special register."""
+    """Virtual or special register."""
 
     name: str
-    """With its `%`; a special register keeps its dimension: `%tid.x`."""
+    """Name with `%`; a special register includes its dimension: `%tid.x`."""
 
 
 @dataclass(frozen=True)
 class Immediate:
-    """A literal."""
+    """Literal."""
 
     value: int | float
-    """The value; of kind `f32` and `f64`, its bits."""
+    """Value; for kinds `f32` and `f64`, its bits."""
 
     kind: str
     """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
@@ -26,35 +26,35 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Symbol:
-    """The address of a variable, parameter, function or label."""
+    """Address of a variable, parameter, function or label."""
 
     name: str
 
     offset: int = 0
-    """In bytes."""
+    """Offset in bytes."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """`[base + offset]`."""
+    """Address `[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
 
     offset: int
-    """In bytes."""
+    """Offset in bytes."""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """`{a, b, ...}`."""
+    """Vector `{a, b, ...}`."""
 
     items: tuple["Operand", ...]
-    """The elements; a discarded one is `Register("_")`."""
+    """Elements; a discarded one is `Register("_")`."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """`p|q`, the two destinations of `setp` and `shfl.sync`."""
+    """Pair `p|q`, the two destinations of `setp` and `shfl.sync`."""
 
     first: "Operand"
 
@@ -63,35 +63,35 @@ class Pair:
 
 @dataclass(frozen=True)
 class Negated:
-    """`!p`, a predicate that is read negated."""
+    """Negated predicate `!p`."""
 
     register: Register
 
 
 @dataclass(frozen=True)
 class Texel:
-    """`[texture, {x, y}]`: a place in a texture or surface."""
+    """Location `[texture, {x, y}]` in a texture or surface."""
 
     image: "Register | Symbol"
-    """The texture or surface: a handle, or a variable."""
+    """Texture or surface: a handle, or a variable."""
 
     coordinates: tuple["Operand", ...]
-    """Where, the layer first."""
+    """Coordinates, layer first."""
 
     sampler: "Register | Symbol | None" = None
-    """The sampler, where the instruction names one."""
+    """Sampler, if the instruction names one."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:
-    """The elements of a vector; of any other operand itself."""
+    """Return the elements of a vector, or any other operand itself."""
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
-    """The registers, literals and symbols that an operand is made of, in order."""
+    """Yield the registers, literals and symbols of an operand, in order."""
     if isinstance(operand, Register | Immediate | Symbol):
         yield operand
         return
@@ -100,7 +100,7 @@ def leaves(operand: Operand) -> Iterator[Register | Immediate | Symbol]:
 
 
 def registers_of(operand: Operand) -> tuple[str, ...]:
-    """Names of the registers in an operand, in order; a discarded element is `_`."""
+    """Return the names of the registers in an operand, in order; a discarded element is `_`."""
     if isinstance(operand, Register):
         return (operand.name,)
     if isinstance(operand, Immediate | Symbol):
@@ -111,7 +111,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """The operand with its registers and symbols replaced; `new` gives a register for each register."""
+    """Return the operand with registers and symbols replaced; `new` returns a register for each register."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):

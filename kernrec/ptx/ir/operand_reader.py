@@ -1,4 +1,4 @@
-"""Operands of instructions from their text (PTX ISA, sections 4.4 to 4.6 and 6)."""
+"""Parse operands of instructions (PTX ISA, sections 4.4 to 4.6 and 6)."""
 
 import re
 
@@ -8,24 +8,24 @@ from kernrec.ptx.ir.program import Function
 
 _REGISTER = re.compile(r"%[%$\w.@]*|_")
 _NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
-"""A symbol, or the list of the arguments of a call."""
+"""Pattern of a symbol, or of a call's argument list."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
 
 class OperandReader:
-    """Reads the operands of one function; each different text once."""
+    """Parser of one function's operands, with a cache by text."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
         self._cached: dict[str, Operand] = {}
 
     def forget(self) -> None:
-        """Reads every text anew: declarations may have changed its meaning."""
+        """Clear the cache, because declarations may have changed the meaning of texts."""
         self._cached.clear()
 
     def read(self, text: str) -> Operand:
-        """The operand that `text` stands for.
+        """Return the operand that `text` describes.
 
         Raises:
             ValueError: the text is not an operand.

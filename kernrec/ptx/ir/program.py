@@ -1,4 +1,4 @@
-"""PTX as data: modules, functions, variables, instructions, basic blocks; operands are in `operand`."""
+"""Represent PTX modules, functions, variables, instructions and basic blocks; operands are in `operand`."""
 
 from dataclasses import field, fields
 from typing import Any
@@ -7,57 +7,57 @@ from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
 
-_WIDEST = 16  # bytes of an access
+_WIDEST = 16  # bytes per access
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction."""
+    """Instruction."""
 
     opcode: str
 
     modifiers: tuple[str, ...]
-    """In order, types among them: `shared`, `v4`, `b32`."""
+    """Modifiers in order, including types: `shared`, `v4`, `b32`."""
 
     operands: tuple[Operand, ...]
-    """In order; mostly the destination first."""
+    """Operands in order, usually destination first."""
 
     predicate: tuple[str, bool] | None
-    """Name of the predicate register that guards the instruction, and whether it is negated."""
+    """Name of the guard's predicate register, and whether it is negated."""
 
     line: int
     """Line in the PTX, from 1."""
 
     text: str
-    """Of the source."""
+    """Text of the source."""
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """The registers that it writes."""
+        """Registers that the instruction writes."""
         return frozenset(registers_of(self.operands[0])) if has_result(self) else frozenset()
 
     @cached_property
     def sources(self) -> frozenset[str]:
-        """The registers that it reads, its predicate among them."""
+        """Registers that the instruction reads, including its predicate."""
         read = self.operands[1:] if has_result(self) and not accumulates(self) else self.operands
         names = [name for operand in read for name in registers_of(operand)]
         return frozenset(names if self.predicate is None else [*names, self.predicate[0]])
 
     @cached_property
     def addresses(self) -> frozenset[str]:
-        """The registers in its addresses."""
+        """Registers in the instruction's addresses."""
         places = (operand for operand in self.operands if isinstance(operand, Address | Texel))
         return frozenset([name for place in places for name in registers_of(place)])
 
     @property
     def name(self) -> str:
-        """The opcode with all its modifiers: `ld.shared.v4.b32`."""
+        """Opcode with all modifiers: `ld.shared.v4.b32`."""
         return ".".join((self.opcode, *self.modifiers))
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable or parameter."""
+    """Variable or parameter."""
 
     name: str
 
@@ -68,40 +68,40 @@ class Variable:
     """PTX type of an element."""
 
     align: int
-    """In bytes."""
+    """Alignment in bytes."""
 
     size: int
-    """Bytes; 0 for the unsized `extern .shared` array."""
+    """Size in bytes; 0 for the unsized `extern .shared` array."""
 
     data: bytes | None = None
 
     external: bool = False
-    """Whether it is declared `.extern`."""
+    """Whether the variable is declared `.extern`."""
 
     pointers: tuple[tuple[int, str, int], ...] = ()
     """Initial values that are addresses: (byte offset, symbol, bytes to add to its address)."""
 
     @property
     def placed_align(self) -> int:
-        """The alignment of its place in shared memory: wide accesses reach arrays, unless that takes more room."""
+        """Alignment in shared memory: it allows wide accesses to arrays, unless that takes more space."""
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """Instructions that run one after the other, entered only at the first."""
+    """Instructions that run in sequence, entered only at the first."""
 
     index: int
-    """Position in the function."""
+    """Index in the function."""
 
     instructions: tuple[Instruction, ...]
 
     labels: tuple[str, ...]
-    """Labels in front of the first instruction."""
+    """Labels before the first instruction."""
 
 
 def accumulates(ins: Instruction) -> bool:
-    """Whether an instruction reads its first operand and writes it, too."""
+    """Return whether an instruction both reads and writes its first operand."""
     return ins.opcode == "wgmma" and ins.modifiers[:1] == ("mma_async",)
 
 
@@ -111,10 +111,10 @@ _NO_RESULT = frozenset(
 
 
 def has_result(ins: Instruction) -> bool:
-    """Whether an instruction writes its first operand."""
+    """Return whether an instruction writes its first operand."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
-    return not isinstance(ins.operands[0], Address | Texel)  # what is in brackets is read
+    return not isinstance(ins.operands[0], Address | Texel)  # operands in brackets are read
 
 
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
@@ -124,24 +124,24 @@ _WARP_SYNCHRONOUS = frozenset(
 
 
 def ends_block(ins: Instruction) -> bool:
-    """Whether a basic block ends with an instruction: control may go elsewhere, or wait, after it."""
+    """Return whether an instruction ends a basic block, because control may branch or wait after it."""
     return ins.opcode in _ENDS_BLOCK and ins.modifiers[:1] != ("warp",)
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Whether the threads of a warp run an instruction together: a basic block begins with it, and they wait there."""
+    """Return whether the threads of a warp run an instruction together; they wait at the start of its basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
 
 
 def is_warpgroup_synchronous(ins: Instruction) -> bool:
-    """Whether the threads of a warpgroup run an instruction together."""
+    """Return whether the threads of a warpgroup run an instruction together."""
     return ins.opcode == "wgmma"
 
 
 def waits_for_phase(ins: Instruction) -> bool:
-    """Whether threads may wait at an instruction for a phase of a barrier in memory: a basic block begins with it."""
+    """Return whether an instruction may wait for a barrier phase in memory; it starts a basic block."""
     return ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
@@ -149,7 +149,7 @@ _ALL_LANES = Immediate(0xFFFFFFFF, "int")
 
 
 def lane_mask(ins: Instruction) -> Operand:
-    """The mask of the lanes that run a warp-synchronous instruction together."""
+    """Return the mask of the lanes that run a warp-synchronous instruction together."""
     mask = ins.operands[-1] if ins.operands else _ALL_LANES
     whole = "aligned" in ins.modifiers or not isinstance(mask, Register | Immediate)
     return _ALL_LANES if whole else mask
@@ -162,12 +162,12 @@ def _names_all_lanes(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Function:
-    """An entry or device function."""
+    """Kernel or device function."""
 
     name: str
 
     entry: bool
-    """Whether it is a kernel."""
+    """Whether the function is a kernel."""
 
     parameters: tuple[Variable, ...]
 
@@ -175,10 +175,10 @@ class Function:
     """Line of its header, from 1."""
 
     registers: dict[str, str] = field(default_factory=dict)
-    """PTX type by name, of registers that are declared one by one."""
+    """PTX type by name, for registers declared individually."""
 
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By prefix: PTX type and count, of registers that are declared as a range (`%r<20>`)."""
+    """PTX type and count by prefix, for registers declared as a range (`%r<20>`)."""
 
     variables: dict[str, Variable] = field(default_factory=dict)
     """Variables of the body by name."""
@@ -186,10 +186,10 @@ class Function:
     instructions: list[Instruction] = field(default_factory=list)
 
     labels: dict[str, int] = field(default_factory=dict)
-    """By label: position of the instruction behind it."""
+    """Index of the next instruction by label."""
 
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By name: labels of a `.branchtargets` table."""
+    """Labels of `.branchtargets` tables by name."""
 
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Performance directives such as `maxntid`, with their numbers."""
@@ -198,18 +198,18 @@ class Function:
     """Literals among the operands."""
 
     returns: tuple[Variable, ...] = ()
-    """Results of a device function, as it names them."""
+    """Results of a device function, with its names."""
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """Results of analyses of the function, each by a key of its own."""
+        """Cached results of analyses of the function, by their keys."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:  # what follows from the rest is not pickled
+    def __getstate__(self) -> dict[str, Any]:  # do not pickle derived values
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
-        """The declared type of a register (`b32`, `pred`, ...), or None when it was never declared."""
+        """Return the declared type of a register (`b32`, `pred`, ...), or None if it was not declared."""
         kind = self.registers.get(name) or self._of_ranges.get(name)
         if kind is not None:
             return kind
@@ -224,12 +224,12 @@ class Function:
 
     @cached_property
     def _of_ranges(self) -> dict[str, str]:
-        """The types of registers of ranges that were asked for."""
+        """Cached types of range registers."""
         return {}
 
     @cached_property
     def blocks(self) -> tuple[BasicBlock, ...]:
-        """The basic blocks in the order of the text."""
+        """Basic blocks in text order."""
         starts = {0, *self.labels.values()}
         together = False  # whether the lanes of each warp are known to be together
         groups_together = False  # whether those of each warpgroup are
@@ -259,20 +259,20 @@ class Function:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """Names of variables, parameters and labels that the instructions mention."""
+        """Names of variables, parameters and labels that the instructions use."""
         operands = (operand for ins in self.instructions for operand in ins.operands)
         return frozenset(leaf.name for operand in operands for leaf in leaves(operand) if isinstance(leaf, Symbol))
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Label -> index of its basic block; the index past the last block for a label at the very end."""
+        """Index of the basic block by label; past the last block for a label at the end."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed PTX module."""
+    """Parsed PTX module."""
 
     version: str
     """PTX ISA version: `8.0`."""

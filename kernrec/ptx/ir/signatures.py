@@ -1,7 +1,7 @@
-"""The operands that instructions take: how many, of which type, read or written (PTX ISA, section 9.7).
+"""Define the operands of instructions: number, types, and access (PTX ISA, section 9.7).
 
-Only instructions with one fixed list of operands are here, which are those that most text consists of. Others
-(tensor cores, textures, votes, ...) are checked by the code that executes them.
+Only instructions with one fixed list of operands are here, which form most of a text. The code that executes other
+instructions (tensor cores, textures, votes, ...) checks their operands.
 """
 
 import re
@@ -13,7 +13,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Slot:
-    """One operand of an instruction."""
+    """Operand of an instruction."""
 
     role: str
     """`write`, `read`, `address`, `tensor` (a map and coordinates in brackets), or `label`."""
@@ -25,10 +25,10 @@ class Slot:
     """Whether a register may have more bits than the type."""
 
     vector: int = 1
-    """Elements of the operand `{a, b, ...}`; 0: a vector of as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
+    """Elements of the operand `{a, b, ...}`; 0 for as many as fit, as in `mov.b64 %rd1, {%r1, %r2}`."""
 
     optional: bool = False
-    """Whether the operand may be absent, with all that follow."""
+    """Whether the operand and all following ones may be missing."""
 
 
 Slots = tuple[Slot, ...]
@@ -52,10 +52,10 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """The operands of an instruction; None for one that this module does not know.
+    """Return the operands of an instruction; None for an unknown one.
 
     Raises:
-        ValueError: it names several types where it has one, or does not end with a type where it has to.
+        ValueError: it names several types instead of one, or does not end with a required type.
     """
     if (slots := _async_signature(opcode, modifiers)) is not None:
         return slots
@@ -87,7 +87,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
 
 
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    """Instructions that name one type."""
+    """Return the operands of instructions with one type."""
     wide = "wide" in modifiers
     if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
         raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")
@@ -123,7 +123,7 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Barriers of a block, but for reductions, whose second operand may be absent."""
+    """Return the operands of block barriers, except reductions, whose second operand is optional."""
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):
@@ -161,7 +161,7 @@ def _two_types(opcode: str, types: list[str]) -> Slots | None:
 
 
 def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Instructions on barriers in memory, copies in bulk, and clusters."""
+    """Return the operands of instructions on barriers in memory, bulk copies and clusters."""
     first = modifiers[0] if modifiers else ""
     if opcode == "mbarrier":
         return _mbarrier(first, "parity" in modifiers)

@@ -1,4 +1,4 @@
-"""Lines of the source by line of the PTX, as `.loc` and `.file` directives name them (nvcc -lineinfo)."""
+"""Map PTX lines to source lines by `.loc` and `.file` directives (nvcc -lineinfo)."""
 
 import re
 from bisect import bisect_right
@@ -9,14 +9,14 @@ _LOCATION = re.compile(r"[ \t]*\.loc[ \t]+(\d+)[ \t]+(\d+)")
 
 
 class Place(NamedTuple):
-    """A line of a source."""
+    """Line of a source."""
 
     file: str
     line: int
 
 
 class SourceLines:
-    """The source lines of a PTX module."""
+    """Source lines of a PTX module."""
 
     def __init__(self, ptx: str) -> None:
         files = dict(_FILE.findall(ptx))
@@ -34,6 +34,6 @@ class SourceLines:
         self._places.append(place)
 
     def of(self, line: int) -> Place | None:
-        """Return the source line of a line of the PTX; None if the PTX does not name one."""
+        """Return the source line of a PTX line; None if there is none."""
         position = bisect_right(self._starts, line) - 1
         return self._places[position] if position >= 0 else None

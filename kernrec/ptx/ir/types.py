@@ -1,4 +1,4 @@
-"""PTX types as declarations and instructions name them (PTX ISA, section 5.2), and which registers agree with which."""
+"""Define PTX types of declarations and instructions (PTX ISA, section 5.2), and compatible registers."""
 
 from functools import cache
 
@@ -18,28 +18,29 @@ BITS: dict[str, int] = {
     "f64": 64,
     **dict.fromkeys(("e4m3x2", "e5m2x2"), 16),
 }
-"""By type: bits of a value."""
+"""Bits of a value by type."""
 
 REGISTER_TYPES = frozenset(name for name in BITS if name not in ("tf32", "e4m3x2", "e5m2x2"))
-"""Types that a register may be declared with."""
+"""Types of register declarations."""
 
 
 def words(kind: str) -> int:
-    """32-bit registers that hold a value: none for a predicate, and one for a type that is not known."""
+    """Return the number of 32-bit registers of a value: none for a predicate, one for an unknown type."""
     return 0 if kind == "pred" else -(-BITS.get(kind, 32) // 32)
 
 
 def size_of(kind: str) -> int:
-    """Bytes of a value in memory; a texture, sampler or surface counts as a word."""
+    """Return the bytes of a value in memory; a texture, sampler or surface counts as a word."""
     return max(BITS.get(kind, 32) // 8, 1)
 
 
 @cache
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
-    """Whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
+    """Return whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
 
     Bits agree with everything of their size, integers with integers, floating-point numbers with floating-point
-    numbers; predicates only with predicates.
+    numbers,
+    and predicates only with predicates.
 
     Args:
         register: declared type of the register.
@@ -53,7 +54,7 @@ def agrees(register: str, wanted: str, wider: bool = False) -> bool:
 
 
 def _family(name: str) -> str:
-    """`b` (bits), `i` (integers) or `f` (floating-point numbers); of predicates `b`."""
+    """Return `b` (bits), `i` (integers) or `f` (floating-point numbers); `b` for predicates."""
     if name in ("pred", "tf32", "bf16", "bf16x2", "e4m3x2", "e5m2x2") or (name[0] == "b" and name[1:].isdigit()):
         return "b"
     return "f" if name[0] == "f" else "i"

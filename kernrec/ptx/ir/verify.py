@@ -1,10 +1,10 @@
-"""Checks PTX between parser and emulator: declarations, operand counts, operand types, in time linear in the text.
+"""Check parsed PTX before emulation, in linear time: declarations, operand counts and operand types.
 
-Refuses what the assembler would refuse, with the line: a register that was never declared, an operand too many
-or too few, an integer register in f32 arithmetic, a literal with more bits than its type, a symbol that does not exist.
-So is a register that is read and nowhere written, but for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other
-parts that are: compilers leave the half open that nobody unpacks. Instructions without an entry in `signatures` are
-checked for declared registers only, all of which may be written by them.
+Like the assembler, it rejects undeclared registers, a wrong number of operands, an integer register in f32 arithmetic,
+a literal with more bits than its type, and an unknown symbol, each with the line. It also rejects a register that is
+read but never written, except for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other written parts. Compilers
+leave halves undefined that nothing unpacks. Instructions without an entry in `signatures` are only checked for declared
+registers, and may write all of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,34 +43,34 @@ _COORDINATES = frozenset(
 
 
 def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> None:
-    """Checks every function of a module.
+    """Check every function of a module.
 
     Args:
-        module: as parsed.
-        undefined: registers that the compiler says it leaves without a value; None: any may be. LLVM leaves those open
-            whose value does not matter, and does not always say so; the assembler takes them.
+        module: the parsed module.
+        undefined: registers that the compiler leaves without a value; None for any. LLVM leaves irrelevant registers
+            undefined, does not always say so, and the assembler accepts them.
 
     Raises:
-        ParseError: naming the line of an instruction that is wrong.
+        ParseError: an instruction is wrong; the error names its line.
     """
     for function in module.functions.values():
         _FunctionCheck(module, function).run(undefined)
 
 
 class _FunctionCheck:
-    """The checks of one function. Problems are `ValueError`s until they get their line."""
+    """Checks of one function. Problems are `ValueError`s until their line is added."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self._function = function
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
-        self._types: dict[str, str] = {}  # of registers, as far as they were looked up
+        self._types: dict[str, str] = {}  # of registers, cached
         self._written: set[str] = set()
-        self._reads: dict[str, Instruction] = {}  # by register: the first instruction that reads it
-        self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers that become parts of one
+        self._reads: dict[str, Instruction] = {}  # first reader by register
+        self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers that form one value
 
     def run(self, undefined: frozenset[str] | None) -> None:
-        """Checks the instructions in order, then that what is read is written somewhere."""
+        """Check the instructions in order, then that every register that is read is also written."""
         for ins in self._function.instructions:
             try:
                 self._check(ins)
@@ -105,7 +105,7 @@ class _FunctionCheck:
         types = self._types
         for slot, operand in zip(slots, ins.operands, strict=False):
             if isinstance(operand, Register) and slot.vector == 1 and slot.role in ("read", "write"):
-                # Most operands: a register whose type is known, and right.
+                # The most frequent case: a register of known and correct type.
                 name = operand.name
                 if name in types and agrees(types[name], slot.type, slot.wider):
                     if slot.role == "write":
@@ -203,7 +203,7 @@ class _FunctionCheck:
             raise ValueError(f"{symbol.name!r} is not declared")
 
     def _type(self, name: str) -> str:
-        """The type of a register."""
+        """Return the type of a register."""
         kind = self._types.get(name)
         if kind is None:
             kind = self._function.register_type(name) or _special(name)
@@ -214,12 +214,12 @@ class _FunctionCheck:
 
 
 def _registers(operands: Iterable[Operand]) -> Iterator[str]:
-    """The registers among operands, but for `_`."""
+    """Yield the registers among operands, except `_`."""
     return (name for operand in operands for name in registers_of(operand) if name != "_")
 
 
 def _special(name: str) -> str | None:
-    """The type of a special register; None for a name that is none."""
+    """Return the type of a special register; None for any other name."""
     base, dot, axis = name[1:].partition(".")
     if dot:
         return "u32" if base in _COORDINATES and axis in ("x", "y", "z", "w") else None
@@ -231,7 +231,7 @@ def _special(name: str) -> str | None:
 
 
 def _check_literal(literal: Immediate, kind: str) -> None:
-    """Refuses a literal that is not a value of a type. Halves are written as their bits (PTX ISA, section 4.5)."""
+    """Reject a literal that is not a value of a type. Halves are written as their bits (PTX ISA, section 4.5)."""
     bits = BITS[kind]
     is_float = kind in ("f32", "f64", "f32x2", "tf32")
     if literal.kind == "int":

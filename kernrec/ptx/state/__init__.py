@@ -1,1 +1,1 @@
-"""State of a running kernel: lanes, registers, memories, and what accesses to them cost."""
+"""State of a running kernel: lanes, registers, memories, and costs of accesses."""

@@ -1,4 +1,4 @@
-"""Clusters of thread blocks: which blocks belong together, and in which order a batch has them."""
+"""Clusters of thread blocks: grouping of blocks, and their order in a batch."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Clusters:
-    """How the blocks of a grid form clusters."""
+    """Clusters of a grid's blocks."""
 
     grid: tuple[int, int, int]
     """Thread blocks of the launch, x first."""
     extents: tuple[int, int, int]
-    """Thread blocks of a cluster, x first."""
+    """Thread blocks per cluster, x first."""
 
     @property
     def size(self) -> int:
-        """Thread blocks of a cluster."""
+        """Number of thread blocks per cluster."""
         return self.extents[0] * self.extents[1] * self.extents[2]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
@@ -37,7 +37,7 @@ class Clusters:
         return blocks
 
     def ordered(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return blocks cluster by cluster, by rank in each.
+        """Return blocks cluster by cluster, in order of rank.
 
         Raises:
             UsageError: blocks of a cluster are missing.

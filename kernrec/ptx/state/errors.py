@@ -1,17 +1,18 @@
-"""The error of a kernel that does what it must not, and how it names the place."""
+"""Errors of emulated kernels, with their location."""
 
 from kernrec.errors import KernrecError
 from kernrec.ptx.ir.program import Function, Instruction
 
 
 class EmulationError(KernrecError):
-    """A kernel did something it must not, or something that the emulator does not support; the message says where."""
+    """The kernel made an error, or uses something that the emulator does not support; the message names the
+    location."""
 
 
 class BudgetError(EmulationError):
-    """A batch of blocks executed more instructions than it may."""
+    """A batch of blocks exceeded its instruction budget."""
 
 
 def location(function: Function, ins: Instruction) -> str:
-    """An instruction as errors name it: function, PTX line and text."""
+    """Return the location of an instruction for errors: function, PTX line and text."""
     return f"{function.name}, PTX line {ins.line}, `{' '.join(ins.text.split()).rstrip(';')}`"

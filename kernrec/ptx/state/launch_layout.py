@@ -1,4 +1,4 @@
-"""A kernel launch, and how it lies in memory: addresses of symbols, arguments packed as parameters."""
+"""Lay out a kernel launch in memory: addresses of symbols, and packed arguments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -16,25 +16,25 @@ from kernrec.util.light_dataclass import dataclass
 
 # State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
 MOST_THREADS = 1024
-"""Threads of a block, on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
+"""Maximum threads of a block on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
-"""Addresses of functions begin with it."""
+"""High bits of function addresses."""
 IMAGE_WINDOW = 0x7E
-"""Handles of textures and surfaces begin with it: no address does."""
+"""High bits of texture and surface handles, which no address has."""
 WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 
 RESERVED_BYTES = 1024
-"""Shared memory of a block that the system reserves from compute capability 8.0 on (CUDA C++ Programming Guide). The
-PTX ISA, section 10.35, leaves open where it lies; here it follows what the kernel has."""
+"""Shared memory per block that the system reserves from compute capability 8.0 (CUDA C++ Programming Guide). The PTX
+ISA, section 10.35, does not specify its location; here it follows the kernel's memory."""
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch of a kernel, as a host program would make it."""
+    """Kernel launch, like one of a host program."""
 
     entry: str
     """Name of the kernel."""
@@ -43,42 +43,43 @@ class KernelLaunch:
     """Thread blocks: one to three extents, x first."""
 
     block: Sequence[int]
-    """Threads of a block: one to three extents, x first."""
+    """Threads per block: one to three extents, x first."""
 
     arguments: Sequence[Any]
-    """In the order of the parameters: the name of a buffer for a pointer (0 for a null pointer), a NumPy scalar of the
-    parameter's size, an int for an integer parameter, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
+    """Arguments in the order of the parameters: the name of a buffer for a pointer (0 for a null pointer), a NumPy
+    scalar of the parameter's size, an int for an integer parameter, a `TensorMap` for a parameter of 128 bytes, or
+    `bytes`."""
 
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
-    kernel too. A name that is a `.global` variable of the module stands for that variable."""
+    kernel too. A name that is a `.global` variable of the module refers to this variable."""
 
     shared_bytes: int = 0
-    """Dynamic shared memory per block, bytes."""
+    """Dynamic shared memory per block in bytes."""
 
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    """Contents of `__constant__` variables by name; a variable that is missing has its initial value."""
+    """Contents of `__constant__` variables by name; a missing variable has its initial value."""
 
     images: Mapping[str, Image] = field(default_factory=dict)
-    """Textures and surfaces by name: as an argument, the name stands for the handle; a `.texref` or `.surfref` variable
-    has the image of its name."""
+    """Textures and surfaces by name. As an argument, the name refers to the handle. A `.texref` or `.surfref` variable
+    has the image with its name."""
 
     cluster: Sequence[int] = ()
-    """Thread blocks of a cluster: one to three extents, x first; empty: as the kernel was compiled, else one."""
+    """Thread blocks per cluster: one to three extents, x first; empty for the compiled size, or else one."""
 
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Addresses of `.global` variables that lie in `buffers`; their contents, pointers included, stay as they are."""
+    """Addresses of `.global` variables in `buffers`; their contents, including pointers, do not change."""
 
     grid_barrier: int = 0
-    """Address of eight bytes in `buffers` where the blocks of a cooperative launch wait for each other."""
+    """Address of eight bytes in `buffers` for the grid barrier of a cooperative launch."""
 
 
 @dataclass(frozen=True)
 class LaunchLayout:
-    """Addresses of symbols, sizes of memories, and their initial contents."""
+    """Addresses of symbols, sizes of memories, and initial contents."""
 
     symbols: dict[str, int]
-    """Address of every variable and parameter within its state space."""
+    """Address of every variable and parameter in its state space."""
 
     buffers: dict[str, Array]
     """Global memory by name, as bytes."""
@@ -92,29 +93,32 @@ class LaunchLayout:
     """Parameter space: the packed arguments."""
 
     shared_bytes: int
-    """Shared memory per block: static, dynamic, and what the system reserves of it where the kernel asks for that."""
+    """Shared memory per block: static, dynamic, and the system's reserved part if the kernel requests it."""
 
     reserved_offset: int
-    """Where the reserved part begins."""
+    """Start of the reserved part."""
 
     local_bytes: int
-    """Local memory per thread."""
+    """Local memory per thread in bytes."""
 
     argument_bytes: int
-    """Arguments and results of device functions, per thread."""
+    """Bytes of arguments and results of device functions, per thread."""
 
     shared_arrays: tuple[tuple[str, int, int], ...] = ()
     """Variables of shared memory: name, start and bytes."""
 
 
 def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: bool = False) -> LaunchLayout:
-    """Places the variables that `function` (the launch's kernel) uses, and packs its arguments.
+    """Place the variables that `function` (the launch's kernel) uses, and pack its arguments.
 
     Args:
-        guarded: Whether unused bytes part the arrays of shared memory, so that an access past one shows.
+        module: the module.
+        function: the kernel.
+        launch: the launch.
+        guarded: Whether unused bytes separate the arrays of shared memory, to detect accesses beyond one.
 
     Raises:
-        UsageError: arguments, buffers or constants that do not fit the kernel.
+        UsageError: arguments, buffers or constants do not fit the kernel.
     """
     contents = launch.constants
     for name, array in contents.items():
@@ -178,7 +182,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     # Functions have addresses too, for calls through pointers.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # A buffer that shares its name with a shared or constant variable is reached through arguments only.
+    # A buffer with the name of a shared or constant variable is reachable only through arguments.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:
@@ -200,7 +204,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
 
 
 def _guard(size: int) -> int:
-    """Return the unused bytes behind an array: an index that is off by a row still ends in them."""
+    """Return the number of unused bytes after an array: an index that is off by a row still ends in them."""
     return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
@@ -217,7 +221,7 @@ def _octets(name: str, array: np.ndarray[Any, Any]) -> Array:
 def _parameters(
     function: Function, arguments: Sequence[Any], addresses: Mapping[str, int], symbols: dict[str, int]
 ) -> bytes:
-    """The bytes of parameter space; adds the parameters' offsets to `symbols`."""
+    """Return the bytes of parameter space, and add the parameters' offsets to `symbols`."""
     kernel = f"kernel {function.name!r}"
     if len(arguments) != len(function.parameters):
         raise UsageError(f"{kernel} takes {len(function.parameters)} arguments, not {len(arguments)}")

@@ -1,8 +1,9 @@
-"""Registers of a thread at the launch, which warps of a block may give to one another (PTX ISA, "setmaxnreg").
+"""Registers per thread at launch, which warps of a block can exchange (PTX ISA, "setmaxnreg").
 
-A kernel states them by `.maxnreg`. Otherwise as many as leave room for the blocks that `.maxntid` and `.minnctapersm`
-promise, which is what the assembler takes (`ptxas -v` of kernels of 384 and 512 threads says 168 and 128). If neither
-is stated, they are not known.
+A kernel states them by `.maxnreg`. Otherwise they are the maximum that allows the blocks of `.maxntid` and
+`.minnctapersm`, like in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 threads). If neither
+is
+stated, they are unknown.
 """
 
 from collections.abc import Mapping
@@ -10,12 +11,12 @@ from math import prod
 
 WARP = 32
 """Threads of a warp."""
-_OF_SM = 65536  # registers of an SM
-_MOST, _UNIT = 256, 8  # that a warp can ask for, each thread
+_OF_SM = 65536  # registers per SM
+_MOST, _UNIT = 256, 8  # maximum and granularity of a request, per thread
 
 
 def registers_at_launch(directives: Mapping[str, tuple[int, ...]]) -> int | None:
-    """Return the registers of each thread when a kernel begins; None if its directives do not say."""
+    """Return the registers per thread at the start of a kernel; None if its directives do not determine them."""
     if "maxnreg" in directives:
         return -(-directives["maxnreg"][0] // _UNIT) * _UNIT
     threads = directives.get("reqntid") or directives.get("maxntid")

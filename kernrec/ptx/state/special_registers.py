@@ -1,4 +1,4 @@
-"""Names and widths of the special registers (`%tid.x`, `%laneid`, ...), and those that every launch has alike."""
+"""Names and widths of the special registers (`%tid.x`, `%laneid`, ...), and values common to all launches."""
 
 _COORDINATES = ("%tid", "%ntid", "%ctaid", "%nctaid")
 _CLUSTER_COORDINATES = ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")
@@ -10,10 +10,10 @@ _OF_LAUNCH = (
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    # The carry of extended-precision arithmetic, and the next one while it is being computed.
+    # Carry of extended-precision arithmetic, and the next one during its computation.
     **{"%carry": 0, "%carry_next": 0},
 }
-"""Values of the registers that are the same in every launch."""
+"""Values of the registers that are equal in every launch."""
 
 
 _OF_LANE = ("%laneid", "%warpid", *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "ge", "gt")))
@@ -21,7 +21,7 @@ _NAMES = frozenset({*_OF_LAUNCH, *FIXED, *_OF_LANE, *_OF_CLUSTER, "%nwarpid"})
 
 
 def is_special(name: str) -> bool:
-    """Return whether the emulator has a special register of a name."""
+    """Return whether the emulator has a special register of this name."""
     base, dot, axis = name.partition(".")
     return base in (*_COORDINATES, *_CLUSTER_COORDINATES) and axis in ("x", "y", "z") if dot else name in _NAMES
 

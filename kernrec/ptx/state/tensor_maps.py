@@ -1,10 +1,10 @@
-"""Tensor maps: how a tensor lies in global memory, and which box of it a copy moves in which order.
+"""Tensor maps: layout of a tensor in global memory, and the box of it that a copy moves.
 
-The driver's layout of the 128 bytes of a map is not published (CUDA Driver API, `cuTensorMapEncodeTiled`). The layout
-here is ours, so a map has to be built by `TensorMap` for the emulator, or by `tensormap.replace` in the kernel: the
-address (8 bytes), a mark (4), rank, element type, interleave, swizzle, fill (1 each), 3 empty, five extents (4 each),
-four strides in bytes (8 each), five extents of the box (2 each), five element strides (2 each). Numbers of types and
-modes are those of `tensormap.replace` (PTX ISA, section 9.7.9.27.1.1).
+The driver's layout of a map's 128 bytes is not published (CUDA Driver API, `cuTensorMapEncodeTiled`). So a map for the
+emulator must be built by `TensorMap`, or by `tensormap.replace` in the kernel. The layout is: address (8 bytes), mark
+(4), rank, element type, interleave, swizzle, fill (1 each), 3 empty, five extents (4 each), four strides in bytes (8
+each), five extents of the box (2 each), five element strides (2 each). Numbers of types and modes are those of
+`tensormap.replace` (PTX ISA, section 9.7.9.27.1.1).
 """
 
 import struct
@@ -18,47 +18,47 @@ _MARK = b"tile"
 MOST_RANK = 5
 
 ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
-"""Names of the element types, by their number."""
+"""Names of the element types, by number."""
 _ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 SWIZZLES = (0, 32, 64, 128)
-"""Bytes of the span in which 16-byte pieces change places, by the number of the mode."""
+"""Bytes of the span in which 16-byte pieces are permuted, by number of the mode."""
 _MOST_BOX = 256
 
 
 class TensorMapError(Exception):
-    """A map that no copy can use; the text says why."""
+    """No copy can use the map; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor in global memory, and the box of it that one copy moves; dimension 0 is the one that lies in a row."""
+    """Tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous."""
 
     address: int | str
-    """Where the tensor begins, a multiple of 16 bytes; as an argument of a launch, the name of a buffer."""
+    """Start of the tensor, a multiple of 16 bytes; the name of a buffer in a launch argument."""
 
     type: str
-    """Type of the elements: one of `ELEMENT_TYPES`."""
+    """Element type, one of `ELEMENT_TYPES`."""
 
     extents: tuple[int, ...]
-    """Elements along each dimension; one to five."""
+    """Elements along each of one to five dimensions."""
 
     strides: tuple[int, ...]
-    """Bytes from one element to the next along dimensions 1 and on: multiples of 16."""
+    """Bytes between elements along dimensions 1 and higher, multiples of 16."""
 
     box: tuple[int, ...]
     """Elements of the box along each dimension, at most 256."""
 
     swizzle: int = 0
-    """Span in bytes in which 16-byte pieces of shared memory change places: 0 (none), 32, 64 or 128."""
+    """Span in bytes in which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
 
     element_strides: tuple[int, ...] = ()
-    """Along each dimension, every how many elements one is moved; empty: all are."""
+    """Element stride along each dimension; empty for 1 everywhere."""
 
     fill_nan: bool = False
-    """Whether what is outside of the tensor reads as NaN, not as zero."""
+    """Whether elements outside of the tensor read as NaN instead of zero."""
 
     interleave: int = 0
-    """Bytes of channels that lie together: 0 (none); layouts with 16 and 32 are refused when they are used."""
+    """Bytes of interleaved channels: 0 (none); layouts with 16 and 32 are rejected on use."""
 
     @property
     def rank(self) -> int:
@@ -70,14 +70,14 @@ class TensorMap:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The element strides, all of them."""
+        """Element strides of all dimensions."""
         return self.element_strides or (1,) * self.rank
 
     def encode(self, address: int) -> bytes:
-        """The map's 128 bytes for a tensor at an address.
+        """Return the map's 128 bytes for a tensor at an address.
 
         Raises:
-            UsageError: the map is one that no copy can use.
+            UsageError: no copy can use the map.
         """
         if self.type not in ELEMENT_TYPES or self.swizzle not in SWIZZLES or self.interleave not in (0, 16, 32):
             raise UsageError(
@@ -95,10 +95,10 @@ class TensorMap:
         return raw
 
     def _check(self, address: int) -> None:
-        """Refuse a map that no copy can use (CUDA Driver API, `cuTensorMapEncodeTiled`).
+        """Reject a map that no copy can use (CUDA Driver API, `cuTensorMapEncodeTiled`).
 
         Raises:
-            TensorMapError: saying why.
+            TensorMapError: no copy can use the map; the text gives the reason.
         """
         rank = self.rank
         strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))

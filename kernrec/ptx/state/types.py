@@ -1,4 +1,4 @@
-"""The types of registers that the emulator has."""
+"""Types of registers that the emulator supports."""
 
 from typing import Any
 
