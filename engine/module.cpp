@@ -116,7 +116,7 @@ class Kernel {
         auto copy = [](nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
             to.assign(from.c_str(), from.c_str() + from.size());
             size = to.size();
-            to.resize(size + 16);  // lanes without a buffer are never read, but vector code may load them
+            to.resize(size + 16);  // padding: vector code may load inactive lanes, which are never used
         };
         copy(constants, launch_.constants, launch_.constant_bytes);
         copy(parameters, launch_.parameters, launch_.parameter_bytes);

@@ -225,7 +225,6 @@ def _add(database: Database, parts: _Parts, notes: Iterable[str]) -> ImportSumma
 
 
 def _times(results: Iterable[ForeignResult]) -> list[float]:
-    """Return the latencies of the results that ran."""
     return [result.latency_s for result in results if result.latency_s is not None]
 
 

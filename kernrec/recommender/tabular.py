@@ -17,8 +17,7 @@ _COMMON = ("op", "problem", "dtype", "layout", "gpu", "objective")
 
 
 def plain_rows(answer: Any) -> list[dict[str, Any]]:
-    """Return nested plain values, a row for each recommendation, then for each baseline; only baselines have
-    `stack`."""
+    """Return nested plain values, a row per recommendation, then per baseline; only baselines have `stack`."""
     whole = answer.as_dict()
     common = {name: whole[name] for name in _COMMON}
     return [common | row for row in (*whole["choices"], *whole["lines"])]

@@ -131,7 +131,6 @@ class _Folding:
     # Uses of a value
 
     def _readers(self, ins: Instruction) -> list[int]:
-        """Return the readers of an instruction's results."""
         return [reader for name in ins.results for reader in self.def_use.readers.get(name, ())]
 
     def _only_writer(self, ins: Instruction) -> bool:
@@ -298,8 +297,7 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the cost of a literal factor: IMAD.WIDE takes a literal or a constant base, so a block moves it
-        once."""
+        """Return the cost of a literal factor, moved once per block: IMAD.WIDE takes a literal or a constant base."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -342,8 +340,7 @@ class _Folding:
                 return
 
     def _added_literals(self, position: int, ins: Instruction) -> tuple[Register, Instruction] | None:
-        """Return the register to which one of two literals is added, and the sum, if the literal has no other
-        reader."""
+        """Return the register to which one of two literals is added, and the sum, if nothing else reads it."""
         if not all(isinstance(operand, Immediate) for operand in ins.operands[1:3]) or not self._only_writer(ins):
             return None
         name = _result(ins)

@@ -68,5 +68,4 @@ def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
 
 
 def _symbols(ins: Instruction) -> set[str]:
-    """Return the symbols in the addresses of an instruction."""
     return {o.base.name for o in ins.operands if isinstance(o, Address) and isinstance(o.base, Symbol)}

@@ -40,10 +40,10 @@ class Touched:
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the bytes that `other`, the next block, moves beside those of this block, if more blocks follow alike.
+        """Return the additional bytes of `other`, the next block, if more blocks follow in the same way.
 
-        A block that touches the rest of a sector where this one stops moves its own bytes, wherever its sectors begin.
-        If it touches bytes elsewhere, whole sectors move.
+        A block that continues a sector where this one stops moves only its own bytes, wherever its sectors start. If it
+        accesses other places, whole sectors move.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -51,7 +51,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Runs of new words that go on where this block stopped, or end where it begins.
+        # Runs of new words that continue where this block stopped, or end where it starts.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
@@ -62,16 +62,16 @@ NOTHING = Touched(np.zeros(0, np.int64), True)
 
 @dataclass(frozen=True)
 class BlockTrace:
-    """The sectors that a block requested, in order: each warp's request with its distinct sectors; arrays (N,)."""
+    """Sectors that a block requested, in order: each warp's request with its distinct sectors; arrays (N,)."""
 
     step: Array
-    """Which run of a piece of machine code the request was part of, counted from the start of the block's batch."""
+    """Run of a piece of machine code that contains the request, counted from the start of the block's batch."""
     warp: Array
     """Warp of the block."""
     sector: Array
     """Address of the sector / 32; buffers are far apart."""
     is_read: Array
-    """Whether it was a load."""
+    """Whether the request was a load."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,6 @@ class _FunctionCheck:
             raise ValueError(f"{symbol.name!r} is not declared")
 
     def _type(self, name: str) -> str:
-        """Return the type of a register."""
         kind = self._types.get(name)
         if kind is None:
             kind = self._function.register_type(name) or _special(name)

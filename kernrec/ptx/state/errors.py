@@ -5,8 +5,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 class EmulationError(KernrecError):
-    """The kernel made an error, or uses something that the emulator does not support; the message names the
-    location."""
+    """The kernel made an error, or needs an unsupported feature; the message names the location."""
 
 
 class BudgetError(EmulationError):

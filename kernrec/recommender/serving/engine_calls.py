@@ -169,7 +169,6 @@ def _operations(step: Step, routing: Routing) -> str:
 
 
 def _file_of(step: Step, own: str) -> Path:
-    """Return the file of an engine's kernel."""
     folder, _ = installed_package(step.served.engine) or (Path(), "")
     return folder.parent / (own.partition(":")[0].replace(".", "/") + ".py")
 
