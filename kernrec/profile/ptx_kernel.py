@@ -6,6 +6,7 @@ as many as cover the same threads. It is assumed that the result stays the same,
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +30,7 @@ from kernrec.profile.launch_arguments import (
     read_description,
 )
 from kernrec.profile.tensor_values import load_npy
-from kernrec.ptx import parse
+from kernrec.ptx import Module, parse
 from kernrec.ptx.state.launch_layout import MOST_THREADS
 from kernrec.util.note import Note
 
@@ -71,6 +72,7 @@ def kernel_of_ptx(
     spec = {
         "name": identifier(entry),
         "source": path.name,
+        **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
         # The given shape comes first: it is the one that is known to be right.
         "tunables": {
@@ -100,6 +102,12 @@ def kernel_of_ptx(
     if misfit := argument_mismatch(module, entry, bound):
         raise UsageError(f"{path}: {misfit}")
     return kernel, notes
+
+
+def _oldest_sm(module: Module) -> dict[str, int]:
+    """Return the key of a spec for PTX that runs on GPUs before Turing; empty for later PTX."""
+    target = re.match(r"sm_(\d+)", module.target)
+    return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
