@@ -47,7 +47,9 @@ class AnalyzeOptions(options.Options):
     entry: Annotated[str | None, option("The kernel, or a template's instance: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None
     block: Annotated[str | None, option("Blocks to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
-    arg: Annotated[list[str] | None, option("A parameter: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)] = None
+    arg: Annotated[
+        list[str] | None, option("A parameter or variable: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)
+    ] = None
     tune: Annotated[list[str] | None, option("A macro and its values: TILE=1,2,4.", panel=_LAUNCH)] = None
     shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
     include: Annotated[
@@ -122,14 +124,13 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
     if wanted.tune:
         raise UsageError("--tune is for source: what PTX was compiled with is fixed")
-    if wanted.arg:
-        raise UsageError(f"--arg {wanted.arg[0]!r:.60}: the arguments of PTX follow its name, in the kernel's order")
+    arguments = [*(wanted.arguments or []), *(wanted.arg or [])]  # of variables it does not matter where they stand
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
     if not shared.lstrip("-").isdecimal():
         raise UsageError(f"--shared {shared!r:.40}: expected a number of bytes")
-    return *kernel_of_ptx(source, entry, grid, block, wanted.arguments or [], int(shared)), source.parent
+    return *kernel_of_ptx(source, entry, grid, block, arguments, int(shared)), source.parent
 
 
 def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -141,7 +142,8 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         kernel = draft.kernel()
     except UsageError as error:
         raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
-    return kernel, [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else [], wanted.file.parent
+    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
+    return kernel, [*notes, *([draft.unset] if draft.unset else [])], wanted.file.parent
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
@@ -160,6 +162,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
     write_file(path, draft.text.encode())
     print(path)
     notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
+    notes += [draft.unset] if draft.unset else []
     print_notes([*notes, *([f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else [])])
 
 

@@ -70,6 +70,8 @@ class Draft:
     """Values that nobody stated."""
     launch: HostLaunch | None = None
     """The launch in the host code."""
+    unset: str = ""
+    """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
 
     def kernel(self) -> Kernel:
         """The kernel; `UsageError` where places are open."""

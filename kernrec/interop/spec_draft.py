@@ -15,7 +15,7 @@ from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
 from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable
-from kernrec.interop.host_launches import HostLaunch, host_launches
+from kernrec.interop.host_launches import HostLaunch, filled_variables, host_launches
 from kernrec.interop.program_kernels import select_kernel
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
@@ -80,7 +80,7 @@ class _Drafter:
         self.facts = self._compiled(sm)
         self._take_launch()
         self.arguments: SpecArguments = read_arguments(
-            self.text, self.signature, self.facts, self.words.arguments, self.words.expressions
+            self.text, self.signature, self.facts, self.words.arguments, self.words.expressions, self._filled()
         )
         self.names: dict[str, str] = dict(self.arguments.names)
         for name, tunable in self.tunables.items():
@@ -97,6 +97,16 @@ class _Drafter:
             key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
             default=None,
         )
+
+    def _filled(self) -> dict[str, str]:
+        """Return the variables that the host code fills, with the values of whole numbers."""
+        filled = filled_variables(self.whole)
+        types = {each.name: each for each in self.facts.variables if each.typed}
+        return {
+            name: value
+            for name, value in filled.items()
+            if name in types and (value or types[name].elements > 1 or types[name].dtype[0] not in "iu")
+        }
 
     def _take_launch(self) -> None:
         """Let the host code's launch say what the user does not."""
@@ -168,7 +178,9 @@ class _Drafter:
             lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
         lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
         entry = self.instance or self.signature.name
-        return Draft(self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch)
+        return Draft(
+            self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch, self.arguments.unset
+        )
 
     def _read_tunables(self) -> None:
         words = set(re.findall(r"[A-Za-z_]\w*", self.text))
@@ -226,7 +238,7 @@ class _Drafter:
                 raise UsageError(f"{self.source.name}: {self.instance} is no instance of the template {name}")
             raise result
         module = parse(result.ptx)
-        return facts_of(module, entry_name(module.functions, self.signature.name))
+        return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
 
     def _compile(self, sm: int) -> Result:
         defines = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}

@@ -12,6 +12,7 @@ from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.source_files import read_source, read_text
+from kernrec.profile.device_variables import device_variables, taken_out, unset_note
 from kernrec.profile.launch_arguments import BUFFER_TYPES, SCALAR_TYPES, Arguments
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.indexes import indexes_of
@@ -37,6 +38,8 @@ class FileLaunch:
     launch: KernelLaunch
     resources: Mapping[str, Resources]
     """By kernel; empty for PTX."""
+    unset: str = ""
+    """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
 
 
 def file_launch(
@@ -87,6 +90,14 @@ def file_launch(
     name = select_entry(module, entry, path)
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
     parameters = module.functions[name].parameters
+    settable = device_variables(module, name, text)
+    contents = taken_out(passed, len(parameters), settable)
+    passed = [argument for place, argument in enumerate(passed) if place not in contents]
+    buffers: dict[str, np.ndarray] = dict(arguments.buffers)
+    constants: dict[str, np.ndarray] = {}
+    for variable in contents.values():
+        space = constants if module.variables[variable.symbol].space == "const" else buffers
+        space[variable.symbol] = buffers.pop(variable.name)
     if len(passed) != len(parameters):
         expected = _descriptions(name, parameters, text)
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
@@ -98,12 +109,14 @@ def file_launch(
         tuple(grid),
         tuple(block),
         passed,
-        arguments.buffers,
+        buffers,
         shared_bytes,
+        constants,
         images=arguments.images,
         cluster=tuple(cluster),
     )
-    return FileLaunch(ptx, module, launch, resources)
+    unset = unset_note(settable, (variable.name for variable in contents.values()))
+    return FileLaunch(ptx, module, launch, resources, unset)
 
 
 def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:

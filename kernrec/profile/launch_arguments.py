@@ -1,6 +1,7 @@
 """The arguments of a launch from short descriptions.
 
-They are described in the order of the kernel's parameters:
+They are described in the order of the kernel's parameters; further ones are contents of `__constant__` and `__device__`
+variables, by name:
 
     a=f32[4096]        a buffer of random normal values (integers: 0 to 99), here named a
     a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows what a kernel leaves unwritten; with
@@ -10,6 +11,7 @@ They are described in the order of the kernel's parameters:
     a=texture(channels=4):@values.npy               first, with the modes of a `texture` table in a kernel.toml
     a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer of this shape, slowest extent first, with
                        `steps=1x2` (element strides) and `nan` (outside of the tensor); of a file too
+    a=f32:2.5          a buffer of one element with this value
     i32:4096           a number passed by value: i8 to i64, u8 to u64, f32 or f64
 """
 
@@ -37,6 +39,7 @@ SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f6
 _LONGEST = 1 << 16
 """Characters of a description; Linux passes twice as many to a program."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
+_ELEMENT = re.compile(r"([A-Za-z_]\w*)=([a-z]+[0-9]+:[^\[\]]+)")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
 _MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
 _SHAPED = re.compile(r"(?:(zeros|nan|unwritten):)?([a-z]+[0-9]+)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
@@ -56,6 +59,8 @@ class BufferDescription:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
+    value: float | int | None = None
+    """The value of each element; None: as `fill` says."""
 
     @property
     def elements(self) -> int:
@@ -112,6 +117,10 @@ def read_description(text: str) -> Description:
         return _read_map(text, *match.groups())
     if match := _BUFFER.fullmatch(text):
         return _read_buffer(text, *match.groups())
+    if match := _ELEMENT.fullmatch(text):
+        element = read_description(match[2])
+        if isinstance(element, ScalarDescription):
+            return BufferDescription(match[1], None, None, element.dtype, (1,), element.value)
     if match := _SCALAR.fullmatch(text):
         dtype, value = match.groups()
         try:
@@ -206,7 +215,7 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
         arguments.buffers[content.name] = array
         if content.fill == "unwritten":
             arguments.unwritten.add(content.name)
-        if content.path is None and content.fill is None and dtype[0] != "f":
+        if content.path is None and content.fill is None and content.value is None and dtype[0] != "f":
             arguments.drawn.add(content.name)
         if isinstance(described, MapDescription):
             arguments.order.append(_tensor_map(text, described, shape, dtype))
@@ -247,7 +256,9 @@ def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> 
     kind, count = BUFFER_TYPES[_element_type(buffer.dtype, BUFFER_TYPES)], buffer.elements
     if not 1 <= count <= _MOST_ELEMENTS:
         raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
-    if buffer.fill == "unwritten":
+    if buffer.value is not None:
+        array = np.full(count, buffer.value).astype(kind)
+    elif buffer.fill == "unwritten":
         array = np.frombuffer(b"\xff" * (count * np.dtype(kind).itemsize), kind).copy()
     elif buffer.fill == "zeros":
         array = np.zeros(count, dtype=kind)

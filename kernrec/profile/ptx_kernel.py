@@ -20,6 +20,7 @@ from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.code_facts import CodeFacts, facts_of
+from kernrec.profile.device_variables import taken_out, unset_note
 from kernrec.profile.emulate_file import LARGEST_SOURCE, select_entry
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
@@ -39,7 +40,13 @@ _HEIGHTS = (1, 2, 4, 8, 16, 32)
 
 
 def kernel_of_ptx(
-    path: Path, entry: str | None, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], shared: int = 0
+    path: Path,
+    entry: str | None,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[str],
+    shared: int = 0,
+    captured: bool = False,
 ) -> tuple[Kernel, list[str]]:
     """One kernel of a PTX file with its launch, and notes on it.
 
@@ -48,6 +55,7 @@ def kernel_of_ptx(
         grid, block: one to three extents each.
         arguments: as `kernrec check` takes them.
         shared: dynamic shared memory per block, bytes.
+        captured: whether the file has the contents that variables had in a program; those without any were zero.
 
     Raises:
         UsageError: a file that cannot be read, an unknown kernel, or arguments that cannot be read or do not fit.
@@ -65,6 +73,10 @@ def kernel_of_ptx(
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
+    contents = taken_out(passed, len(facts.parameters), facts.variables)
+    for place, variable in contents.items():
+        tensors[passed[place]] |= {"role": "constant", "symbol": variable.symbol}
+    passed = [text for place, text in enumerate(passed) if place not in contents]
     _fill_indexes(tensors, dict(zip(facts.names, passed, strict=False)), facts)
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if facts.most_threads is not None and not reason:
@@ -94,7 +106,8 @@ def kernel_of_ptx(
         f"the block stays {bx} x {by} x {bz}: {reason}" if reason else "check the results with other blocks",
         "" if reason else "Other sizes are right if each thread finds its own work by blockDim, as it seems here.",
     )
-    notes: list[str] = [note]
+    unset = unset_note(facts.variables, (variable.name for variable in contents.values()))
+    notes: list[str] = [note, *([unset] if unset and not captured else [])]
     if assembler() is None:
         notes.append(Note("registers are estimated: ptxas is not installed", "The PTX shows up to 30 % too many."))
     kernel = kernel_from(spec, path.name, text)
@@ -167,7 +180,7 @@ def _tensor(buffer: BufferDescription) -> dict[str, Any]:
     if buffer.path is None:
         if buffer.dtype not in ELEMENT_BYTES:
             raise unknown("element type", buffer.dtype, ELEMENT_BYTES)
-        values = "zeros" if buffer.fill else "normal"
+        values = "zeros" if buffer.fill else "normal" if buffer.value is None else f"constant {buffer.value}"
         return {"shape": buffer.shape, "dtype": buffer.dtype, "role": "inout", "values": values}
     array = load_npy(buffer.path)
     dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
