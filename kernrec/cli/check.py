@@ -18,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError
 if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
     from kernrec.checking.findings import Finding
+    from kernrec.kernel.compile_flags import CompileFlags
 
 _BUDGET = 5_000_000
 
@@ -39,7 +40,7 @@ class CheckOptions(options.Options):
     shared: Annotated[int, option("Dynamic shared memory of a block in bytes.")] = 0
     blocks_of_cluster: Annotated[str | None, option("Thread blocks of a cluster: 2 or 2,2.", "--cluster")] = None
     gpu: Annotated[str, option("GPU to compile for (`kernrec list gpus`).", "--gpu", callback=options.card)] = "rtx3090"
-    define: Annotated[list[str] | None, option("Macro NAME=VALUE; may be repeated.", "-D")] = None
+    define: Annotated[list[str] | None, option(options.DEFINE, "-D")] = None
     include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
     time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
     budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = _BUDGET
@@ -87,11 +88,13 @@ def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
     if "<<<" not in read_text(path, str(path)):
         return False
     stated = {text.partition("=")[0] for text in wanted.arguments or ()}
-    return not stated or stated <= variable_types(whole_source(path, _include(wanted))).keys()
+    return not stated or stated <= variable_types(whole_source(path, _flags(wanted, path).include)).keys()
 
 
-def _include(wanted: CheckOptions) -> list[str]:
-    return [str(folder.absolute()) for folder in wanted.include or ()]
+def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
+    from kernrec.kernel.compile_flags import compile_flags
+
+    return compile_flags(path, wanted.define or (), wanted.include or ())
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
@@ -108,7 +111,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
 
     gpu = find_gpu(wanted.gpu)
     read = read_arguments(wanted.arguments or [])
-    include = _include(wanted)
+    flags = _flags(wanted, path)
     targets = dict(_target(text, list(read.buffers)) for text in wanted.save or [])
     made = file_launch(
         path,
@@ -117,13 +120,12 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
         extents("--block", wanted.block),
         entry=entry,
         sm=gpu.sm,
-        defines=dict(_macro(text) for text in wanted.define or []),
-        include=include,
+        flags=flags,
         shared_bytes=wanted.shared,
         cluster=() if wanted.blocks_of_cluster is None else extents("--cluster", wanted.blocks_of_cluster),
     )
     function, launch = inlined(made.module, made.launch.entry), made.launch
-    origins = line_origins(path, include) if path.suffix == ".cu" else []
+    origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
     limits = Limits(_seconds(wanted), wanted.budget, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
@@ -146,14 +148,20 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     from kernrec.interop.spec_text import LaunchWords
 
     gpu = find_gpu(wanted.gpu)
-    include = _include(wanted)
+    flags = _flags(wanted, path)
     results, errors = {}, {}
     progress = Steps(f"{path.name}: compiling")
     with progress:
-        for name in [entry] if entry else entries_of(path, include):
+        for name in [entry] if entry else entries_of(path, flags.include):
             progress.step(f"{name}: checking")
             try:
-                words = LaunchWords(name, arguments=wanted.arguments or (), include=include)
+                words = LaunchWords(
+                    name,
+                    arguments=wanted.arguments or (),
+                    include=flags.include,
+                    defines=flags.defines,
+                    options=flags.options,
+                )
                 made = program_launch(path, words, gpu, _seconds(wanted), wanted.budget)
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 results[name] = _with_note(checked, made.unset)
@@ -231,10 +239,3 @@ def _target(text: str, buffers: list[str]) -> tuple[str, Path]:
     if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
         raise UsageError(f"--save {text!r}: expected a .npy file in an existing folder")
     return name, Path(file)
-
-
-def _macro(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    if not name.isidentifier():
-        raise UsageError(f"-D {text!r}: expected NAME=VALUE")
-    return name, value or "1"

@@ -55,6 +55,7 @@ class AnalyzeOptions(options.Options):
     include: Annotated[
         list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I", panel=_LAUNCH)
     ] = None
+    define: Annotated[list[str] | None, option(options.DEFINE, "-D", panel=_LAUNCH)] = None
     init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("quick, normal or exhaustive: how many configs.")] = None
     budget: Annotated[int, option("Most instructions of a block.")] = 20_000_000
@@ -73,10 +74,12 @@ class AnalyzeOptions(options.Options):
     def words(self) -> "LaunchWords":
         """The words on the launch of a CUDA kernel, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
+        from kernrec.kernel.compile_flags import compile_flags
 
         arguments = [*(self.arguments or ()), *(self.arg or ())]
-        include = [str(folder.absolute()) for folder in self.include or ()]
-        return LaunchWords(self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared, include)
+        flags = compile_flags(self.file, self.define or (), self.include or ())
+        launch = self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared
+        return LaunchWords(*launch, flags.include, flags.defines, flags.options, flags.note)
 
     @property
     def kernel_name(self) -> str | None:
@@ -104,7 +107,11 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
-    names = [name for name in ("entry", "grid", "block", "arg", "tune", "shared", "include") if getattr(wanted, name)]
+    names = [
+        name
+        for name in ("entry", "grid", "block", "arg", "tune", "shared", "include", "define")
+        if getattr(wanted, name)
+    ]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
         raise UsageError(f"{used[0]} and {spec.name} were both given; the file says how the kernel is launched")

@@ -164,7 +164,8 @@ def compile_alone(job: CompileJob) -> Compiled:
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
         older = "; install the extra cuda12, or analyze PTX: nvcc 12 -ptx -arch=sm_70" if job.sm < 75 else ""
         raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}{older}")
-    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *OPTIONS, *job.options, *job.macros]
+    defaults = OPTIONS if job.language else OPTIONS[1:]
+    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
         with suppress(CompileError):  # an older NVRTC does not know the option; with all there is it says what is wrong

@@ -10,6 +10,7 @@ import numpy as np
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
+from kernrec.kernel.compile_flags import CompileFlags
 from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.source_files import read_source, read_text
 from kernrec.profile.device_variables import device_variables, taken_out, unset_note
@@ -50,8 +51,7 @@ def file_launch(
     *,
     entry: str | None = None,
     sm: int = 86,
-    defines: Mapping[str, str] | None = None,
-    include: Sequence[str] = (),
+    flags: CompileFlags | None = None,
     shared_bytes: int = 0,
     cluster: Sequence[int] = (),
 ) -> FileLaunch:
@@ -64,8 +64,7 @@ def file_launch(
         block: Threads of a block: one to three extents.
         entry: Name of the kernel; None: the only one of the file.
         sm: Compute capability that CUDA is compiled for.
-        defines: Macros that CUDA is compiled with.
-        include: Folders with headers.
+        flags: Macros, options and folders with headers that CUDA is compiled with.
         shared_bytes: Dynamic shared memory per block.
         cluster: Thread blocks of a cluster: one to three extents; empty: as the kernel was compiled, else one.
 
@@ -81,8 +80,9 @@ def file_launch(
         ptx = read_text(path, str(path), LARGEST_SOURCE)
     else:
         instance = entry if entry is not None and "<" in entry else None
-        text = read_source(path, include, instance)
-        compiled = _compiled(CompileJob(text, sm, defines or {}, path.name, (LINE_INFO,)))
+        flags = flags or CompileFlags()
+        text = read_source(path, flags.include, instance)
+        compiled = _compiled(CompileJob(text, sm, flags.defines, path.name, (LINE_INFO, *flags.options)))
         ptx, resources = compiled.ptx, compiled.resources
     module = parse(ptx)
     # A texture that the code declares as a variable is not a parameter.
