@@ -20,6 +20,7 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=NUMBER"), r"\1=4096"),
     (re.compile(r"(\w+)=TYPE\[ELEMENTS\]"), r"'\1=f32[4096]'"),
     (re.compile(r"(\w+)=(\w+)\[ELEMENTS\]"), r"'\1=\2[4096]'"),
+    (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
 """Words of a command for each kind of what is missing, with values to be replaced."""

@@ -165,6 +165,8 @@ class _Launch:
         try:
             if pointed is None:
                 return f"{name}={self._resolved(node, {})}" if is_number(self._resolved(node, {})) else None
+            if _stripped(node) in ("NULL", "nullptr"):
+                return f"{name}=null"
             return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
         except (UnknownError, KeyError):
             return None

@@ -22,6 +22,7 @@ from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts
 from kernrec.profile.device_variables import unset_note
+from kernrec.profile.launch_arguments import BytesDescription, read_description
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx.analysis.indexes import Index
 
@@ -219,6 +220,9 @@ def read_arguments(
         taken.add(name)
         arguments.places[code_name] = name
         text = values.get(parameter.name)
+        if text is not None and (special := _special(text)):
+            arguments.passed.append(special)
+            continue
         if parameter.pointer:
             role = "input"
             if parameter.written:
@@ -228,9 +232,16 @@ def read_arguments(
             if text is not None:
                 arguments.stated[name] = text
             continue
+        if parameter.dtype == "f16":
+            arguments.passed.append(_special(f"struct(f16:{_fraction(parameter.name, text)})"))
+            arguments.assumed += [f"{parameter.name} = 1"] if text is None else []
+            continue
         dtype = parameter.dtype if parameter.dtype in SCALAR_RANGES else _SCALARS.get(kind)
         if dtype is None or size > 8 or (parameter.dtype is None and "exture" in parameter.ctype):
-            arguments.missing.append(f"a --spec for {parameter.name}, which is passed as {parameter.ctype}")
+            if "exture" in parameter.ctype or "urface" in parameter.ctype:
+                arguments.missing.append(f"a --spec for {parameter.name}, which is passed as {parameter.ctype}")
+            else:
+                arguments.missing.append(f"{parameter.name}=struct(FIELDS), for {size} bytes of {parameter.ctype}")
             arguments.passed.append("?")
         elif dtype[0] == "f":
             arguments.passed.append(f"{dtype} {_fraction(parameter.name, text)}")
@@ -266,6 +277,18 @@ def read_arguments(
         arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
         arguments.names |= {name: name, stated_name: name}
     return arguments
+
+
+def _special(text: str) -> str:
+    """Return a null pointer, a pointer into a buffer or a structure as a spec writes it; empty for other values."""
+    if re.fullmatch(r"null(?:ptr)?", text):
+        return "u64 0"
+    if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):
+        return f"{identifier(match[1])} + {match[2]}"
+    if text.startswith(("struct(", "bytes:")):
+        described = read_description(text)
+        return f"bytes {described.raw.hex()}" if isinstance(described, BytesDescription) else ""
+    return ""
 
 
 def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype: str, text: str | None) -> None:

@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kernrec.compile.assemble import assembler
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel import Kernel, bind_launches
@@ -25,8 +27,10 @@ from kernrec.profile.emulate_file import LARGEST_SOURCE, select_entry
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
     BufferDescription,
+    BytesDescription,
     ImageDescription,
     MapDescription,
+    PlaceDescription,
     ScalarDescription,
     read_description,
 )
@@ -153,6 +157,12 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                 passed.append(f"texture {name}")
             case MapDescription(content):
                 raise UsageError(f"argument {content.name}: tensor maps can be emulated, not analyzed")
+            case PlaceDescription(_, buffer, elements):
+                passed.append(f"{identifier(buffer)} + {elements}")
+            case BytesDescription(raw):
+                passed.append(f"bytes {raw.hex()}")
+            case ScalarDescription("f16", value):
+                passed.append(f"bytes {np.float16(value).tobytes().hex()}")
             case ScalarDescription(dtype, value):
                 passed.append(f"{dtype} {value!r}")
     return tensors, passed

@@ -32,6 +32,17 @@ RESERVED_BYTES = 1024
 PTX ISA, section 10.35, leaves open where it lies; here it follows what the kernel has."""
 
 
+class BufferPlace(str):
+    """The name of a buffer as the argument of a launch, with the bytes from its start to where the pointer points."""
+
+    offset: int
+
+    def __new__(cls, name: str, offset: int) -> "BufferPlace":
+        place = super().__new__(cls, name)
+        place.offset = offset
+        return place
+
+
 @dataclass(frozen=True)
 class KernelLaunch:
     """One launch of a kernel, as a host program would make it."""
@@ -46,7 +57,8 @@ class KernelLaunch:
     """Threads of a block: one to three extents, x first."""
 
     arguments: Sequence[Any]
-    """In the order of the parameters: the name of a buffer for a pointer (0 for a null pointer), a NumPy scalar of the
+    """In the order of the parameters: the name of a buffer for a pointer (0 for a null pointer, a `BufferPlace`
+    for one into a buffer), a NumPy scalar of the
     parameter's size, an int for an integer parameter, a `TensorMap` for a parameter of 128 bytes, or `bytes`."""
 
     buffers: Mapping[str, np.ndarray[Any, Any]]
@@ -226,7 +238,8 @@ def _parameters(
         if isinstance(argument, str):
             if argument not in addresses:
                 raise unknown("buffer", argument, addresses)
-            raw = addresses[argument].to_bytes(8, "little")
+            place = addresses[argument] + (argument.offset if isinstance(argument, BufferPlace) else 0)
+            raw = place.to_bytes(8, "little")
         elif isinstance(argument, TensorMap):
             if isinstance(argument.address, str) and argument.address not in addresses:
                 raise unknown("buffer", argument.address, addresses)
