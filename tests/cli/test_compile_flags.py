@@ -66,6 +66,9 @@ def test_compilation_database_above_the_file_gives_flags(source: Path, tmp_path:
         tmp_path / "db",
     )
     assert "flags of compile_commands.json" in done.stderr
+    path.write_text(path.read_text() + "int main() { float *x; cudaMalloc(&x, 128); scale<<<1, 32>>>(x, x); }\n")
+    done = run_here("explain", path, "--gpu", "t4", "--db", tmp_path / "db")
+    assert "what to do" in done.stdout, done.stderr
 
 
 def test_stated_flags_precede_those_of_the_database(tmp_path: Path) -> None:
