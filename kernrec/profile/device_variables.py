@@ -7,9 +7,10 @@ import numpy as np
 from kernrec.kernel.cuda_signature import element_type, source_name, type_aliases, variable_types
 from kernrec.kernel.spec import Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.ptx.analysis.pointers import pointers_of
 from kernrec.ptx.ir.declarations import OPAQUE_TYPES
 from kernrec.ptx.ir.inline import inlined
-from kernrec.ptx.ir.program import Module
+from kernrec.ptx.ir.program import Function, Module
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
@@ -31,7 +32,7 @@ class DeviceVariable:
     typed: bool
     """Whether the source says the type."""
     unset: bool
-    """Whether the kernel uses it and the code gives it no value."""
+    """Whether the kernel may read it and the code gives it no value."""
 
     @property
     def elements(self) -> int:
@@ -52,7 +53,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
         entry: The kernel.
         source: Its CUDA C++, which says the types; empty for PTX alone.
     """
-    used, types, aliases = inlined(module, entry).symbols, variable_types(source), type_aliases(source)
+    used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
     for variable in module.variables.values():
         name = source_name(variable.name)
@@ -67,6 +68,18 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
     return tuple(variables)
 
 
+def _read(function: Function) -> set[str]:
+    """Return the symbols whose memory a kernel may read: all that it names if an address is not followed."""
+    read: set[str] = set()
+    for ins in function.instructions:
+        if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
+            pointers = pointers_of(function, ins) if ins.opcode != "call" else None
+            if pointers is None:
+                return set(function.symbols)
+            read |= pointers
+    return read
+
+
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
     """Return a line on the variables that the kernel reads as zero because nobody set them; empty if there are none."""
     names = set(stated)
@@ -75,7 +88,7 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
         return ""
     more = ", ..." if len(unset) > 6 else ""
     shown = ", ".join(variable.name for variable in unset[:6])
-    return f"zero, because nothing sets them: {shown}{more}; the argument {unset[0].example} sets {unset[0].name}"
+    return f"read as zero, because no argument sets them: {shown}{more}; {unset[0].example} sets {unset[0].name}"
 
 
 def taken_out(

@@ -15,9 +15,11 @@ from tests.helpers.command import run_here
 KERNEL = """
 __constant__ float coef[4]; __constant__ int width;
 namespace counters { __device__ unsigned hits; }
+__device__ float written[32];
 __global__ void scale(const float *x, float *y)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
+    written[threadIdx.x % 32] = 1.0f;
     if (i < width) y[i] = x[i] * coef[i % 4] + counters::hits;
 }
 """
@@ -31,7 +33,7 @@ int main(int argc, char **argv)
 }
 """
 LAUNCH = ("x=f32[256]", "y=zeros:f32[256]", "--grid", "2", "--block", "128")
-NOTE = "zero, because nothing sets them: coef, width, hits; the argument coef=f32[4] sets coef"
+NOTE = "read as zero, because no argument sets them: coef, width, hits; coef=f32[4] sets coef"
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def check(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_variables_that_nobody_set_are_named(source: Path) -> None:
     assert NOTE in check(source, *LAUNCH).stderr
-    assert "nothing sets" not in check(source, *LAUNCH, "coef=f32[4]", "width=i32:8", "hits=zeros:u32[1]").stderr
+    assert "no argument sets" not in check(source, *LAUNCH, "coef=f32[4]", "width=i32:8", "hits=zeros:u32[1]").stderr
 
 
 def test_kernel_reads_what_arguments_say(source: Path, tmp_path: Path) -> None:
@@ -67,10 +69,10 @@ def test_contents_larger_than_their_variable_are_refused(source: Path) -> None:
 def test_host_code_fills_variables(source: Path) -> None:
     source.write_text(KERNEL + HOST)
     assert filled_variables(KERNEL + HOST) == {"coef": "", "width": "2048"}
-    assert "zero, because nothing sets them: hits; the argument hits=u32:1 sets hits" in check(source).stderr
+    assert "read as zero, because no argument sets them: hits; hits=u32:1 sets hits" in check(source).stderr
     done = check(source, "hits=3", "--json")
     assert json.loads(done.stdout)["scale"]["findings"] == []
-    assert "nothing sets" not in done.stderr
+    assert "no argument sets" not in done.stderr
 
 
 def test_analyze_takes_variables_of_source_and_ptx(source: Path, tmp_path: Path) -> None:
@@ -79,14 +81,14 @@ def test_analyze_takes_variables_of_source_and_ptx(source: Path, tmp_path: Path)
     assert NOTE in run_here(*command, *launch).stderr
     done = run_here(*command, *launch, "coef=f32[4]", "--arg", "width=4096", "--arg", "hits=0")
     assert json.loads(done.stdout)["choices"]
-    assert "nothing sets" not in done.stderr
+    assert "no argument sets" not in done.stderr
     ptx = source.with_suffix(".ptx")
     ptx.write_text(compile_source(KERNEL, 75).ptx)
     assert NOTE in run_here(*command, ptx, *launch[1:]).stderr
     arguments = ("--arg", "coef=f32[4]", "--arg", "width=i32:4096", "--arg", "hits=u32:0")
     done = run_here(*command, ptx, *launch[1:], *arguments)
     assert json.loads(done.stdout)["choices"], done.stderr
-    assert "nothing sets" not in done.stderr
+    assert "no argument sets" not in done.stderr
 
 
 def test_types_of_variables_are_read_from_the_text() -> None:
