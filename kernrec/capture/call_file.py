@@ -7,6 +7,7 @@ from typing import Any
 from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.kernel import Kernel
+from kernrec.kernel.cuda_signature import source_name
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.source_files import read_toml
 from kernrec.profile.ptx_kernel import kernel_of_ptx
@@ -34,7 +35,7 @@ class CudaCall:
 
     def kernel(self) -> tuple[Kernel, list[str]]:
         """Return the kernel of the call, and notes on it."""
-        return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared)
+        return kernel_of_ptx(self.ptx, self.entry, self.grid, self.block, self.arguments, self.shared, captured=True)
 
     def seconds(self, gpu: GPU, database: Path, budget: int) -> float:
         """Return the predicted seconds of one launch with the program's block size."""
@@ -89,13 +90,5 @@ def read_cuda_call(path: Path) -> CudaCall:
 
 
 def short_name(entry: str) -> str:
-    """Return the name of a kernel without parameters and namespaces, as far as its mangled name shows it."""
-    rest, name = entry.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
-    if not entry.startswith("_Z"):
-        return identifier(entry)
-    while match := re.match(r"L?(\d+)", rest):
-        end = match.end() + int(match[1])
-        name, rest = rest[match.end() : end], rest[end:]
-        if rest.startswith("I"):
-            break
-    return identifier(name or entry)
+    """Return the name of a kernel without its parameters and namespaces, as far as its mangled name shows it."""
+    return identifier(source_name(entry))

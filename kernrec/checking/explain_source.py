@@ -54,7 +54,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     name = f"{path.name}:{made.kernel.name}"  # other files may have a kernel of this name
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
-    notes = list(made.assumed)
+    notes = [*made.assumed, *([made.unset] if made.unset else [])]
     try:
         advice = line_advice(
             explained.subject, line_costs(made.module, made.launch, made.describer.place), _reader(path), made.has_f64

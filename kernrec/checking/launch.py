@@ -18,7 +18,7 @@ from kernrec.profile.launch_arguments import (
     read_arguments,
     read_description,
 )
-from kernrec.ptx import TensorMap
+from kernrec.ptx import BufferPlace, TensorMap
 from kernrec.util.light_dataclass import dataclass
 
 _PTX = re.compile(r"^\s*\.version\b", re.MULTILINE)
@@ -108,5 +108,7 @@ def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str
     read = read_arguments(descriptions)
     if read.images or any(isinstance(argument, TensorMap) for argument in read.order):
         raise UsageError("textures and tensor maps are not checked here; `kernrec check` runs them")
+    if any(isinstance(argument, BufferPlace | bytes) for argument in read.order):
+        raise UsageError("structures and pointers into a buffer are not checked here; `kernrec check` runs them")
     named = {a if isinstance(a, str) else f"argument{n}": a for n, a in enumerate(read.order)}
     return {name: read.buffers[name] if isinstance(value, str) else value for name, value in named.items()}

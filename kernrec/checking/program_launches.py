@@ -19,6 +19,7 @@ from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel import Kernel, bind_launches
 from kernrec.kernel.source_files import line_origins
 from kernrec.op import Problem
+from kernrec.profile.device_variables import variable_contents
 from kernrec.profile.emulate_file import LINE_INFO
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.kernel_code import compile_job_for
@@ -40,6 +41,8 @@ class ProgramLaunch:
     describer: Describer
     limits: Limits
     assumed: tuple[str, ...]
+    unset: str
+    """A line on variables that nobody set; empty if there are none."""
     kernel: Kernel
     config: dict[str, int]
     has_f64: bool
@@ -71,12 +74,14 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
     module = parse(compiled.ptx)
     (bound, *_) = bind_launches(kernel, config, problem, gpu.sm)
     entry = entry_name(module.functions, bound.entry)
-    launch = kernel_launch(bound, _buffers(kernel, problem, path.parent), entry=entry)
+    buffers = _buffers(kernel, problem, path.parent)
+    constants, device = variable_contents(kernel, module, buffers)
+    launch = kernel_launch(bound, {**buffers, **device}, constants, entry)
     origins = line_origins(path, words.include)
     describer = Describer(draft.entry, inlined(module, entry), compiled.ptx, origins, path.name)
     limits = Limits(seconds, budget, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
-    return ProgramLaunch(module, launch, describer, limits, draft.assumed, kernel, config, "f64" in types)
+    return ProgramLaunch(module, launch, describer, limits, draft.assumed, draft.unset, kernel, config, "f64" in types)
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:

@@ -33,6 +33,8 @@ class _Row:
     error: str = ""
     command: str = ""
     """The command that analyzes a kernel whose launch cannot be read."""
+    unset: str = ""
+    """A line on variables that nobody set; empty if there are none."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
@@ -109,7 +111,7 @@ def _analyzed(wanted: AnalyzeOptions, entry: str | None, gpu: str, run: Analyze)
     for choice in analysis.recommendation.choices if block else ():
         if choice.launches[0].block == (*(block or ()), 1, 1)[:3] and choice.point == analysis.recommendation.point:
             launched = choice
-    return _Row(name, gpu, analysis, launched)
+    return _Row(name, gpu, analysis, launched, unset=draft.unset if draft else "")
 
 
 def _draft(wanted: AnalyzeOptions) -> "Draft":
@@ -148,6 +150,7 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
         if row.analysis is None:
             notes.append(f"{row.entry} on {row.gpu}: {row.error}")
             notes.append(f"    {row.command}")
+    notes += dict.fromkeys(f"{row.entry}: {row.unset}" for row in rows if row.unset)
     if shown:
         example = shown[0]
         from kernrec.interop.draft import analyze_command

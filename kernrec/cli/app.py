@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -91,7 +92,9 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         # A command that is named first is the only one that can be meant; help and suggestions need all of them.
         app = application(arguments[:1] if arguments and arguments[0] in COMMANDS else tuple(COMMANDS))
-        status = app(list(arguments), prog_name="kernrec", standalone_mode=False)
+        # nvcc's own spelling: `-std=c++20` would be read as the options -s, -t and -d.
+        words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in arguments]
+        status = app(words, prog_name="kernrec", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except KernrecError as error:

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from kernrec.errors import KernrecError, UsageError
 if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
     from kernrec.checking.findings import Finding
+    from kernrec.kernel.compile_flags import CompileFlags
 
 _BUDGET = 5_000_000
 
@@ -38,7 +40,7 @@ class CheckOptions(options.Options):
     shared: Annotated[int, option("Dynamic shared memory of a block in bytes.")] = 0
     blocks_of_cluster: Annotated[str | None, option("Thread blocks of a cluster: 2 or 2,2.", "--cluster")] = None
     gpu: Annotated[str, option("GPU to compile for (`kernrec list gpus`).", "--gpu", callback=options.card)] = "rtx3090"
-    define: Annotated[list[str] | None, option("Macro NAME=VALUE; may be repeated.", "-D")] = None
+    define: Annotated[list[str] | None, option(options.DEFINE, "-D")] = None
     include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
     time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
     budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = _BUDGET
@@ -60,9 +62,8 @@ def check(wanted: CheckOptions) -> None:
         raise UsageError(f"a budget of {wanted.budget} instructions: at least 1 is accepted")
     path, named = with_entry(wanted.source)
     entry = wanted.entry or named
-    from kernrec.kernel.source_files import read_text
-
-    if path.suffix == ".cu" and not wanted.arguments and "<<<" in read_text(path, str(path)):
+    program = path.suffix == ".cu" and _sets_only_variables(wanted, path)
+    if program:
         results, errors = _check_program(wanted, path, entry)
     else:
         results, errors = _check_one(wanted, path, entry), {}
@@ -72,11 +73,28 @@ def check(wanted: CheckOptions) -> None:
         from kernrec.emit.files import write_file
 
         write_file(wanted.junit, junit(path.name, findings, errors).encode())
-    _print(wanted, results, errors)
+    _print(wanted, results, errors, bool(wanted.arguments) and not program)
     if any(findings.values()):
         raise typer.Exit(1)
     if errors:
         raise KernrecError(f"{len(errors)} of {len(errors) + len(results)} kernels could not be checked")
+
+
+def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
+    """Return whether a program launches its kernels, and all arguments are contents of its variables."""
+    from kernrec.kernel.cuda_signature import variable_types
+    from kernrec.kernel.source_files import read_text, whole_source
+
+    if "<<<" not in read_text(path, str(path)):
+        return False
+    stated = {text.partition("=")[0] for text in wanted.arguments or ()}
+    return not stated or stated <= variable_types(whole_source(path, _flags(wanted, path).include)).keys()
+
+
+def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
+    from kernrec.kernel.compile_flags import compile_flags
+
+    return compile_flags(path, wanted.define or (), wanted.include or ())
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
@@ -93,7 +111,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
 
     gpu = find_gpu(wanted.gpu)
     read = read_arguments(wanted.arguments or [])
-    include = [str(folder.absolute()) for folder in wanted.include or ()]
+    flags = _flags(wanted, path)
     targets = dict(_target(text, list(read.buffers)) for text in wanted.save or [])
     made = file_launch(
         path,
@@ -102,20 +120,23 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
         extents("--block", wanted.block),
         entry=entry,
         sm=gpu.sm,
-        defines=dict(_macro(text) for text in wanted.define or []),
-        include=include,
+        flags=flags,
         shared_bytes=wanted.shared,
         cluster=() if wanted.blocks_of_cluster is None else extents("--cluster", wanted.blocks_of_cluster),
     )
     function, launch = inlined(made.module, made.launch.entry), made.launch
-    origins = line_origins(path, include) if path.suffix == ".cu" else []
+    origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
     limits = Limits(_seconds(wanted), wanted.budget, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():
             np.save(file, read.buffers[name])
-    return {entry or launch.entry: checked}
+    return {entry or launch.entry: _with_note(checked, made.unset)}
+
+
+def _with_note(checked: "Checked", note: str) -> "Checked":
+    return replace(checked, notes=(*checked.notes, note)) if note else checked
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
@@ -127,33 +148,41 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     from kernrec.interop.spec_text import LaunchWords
 
     gpu = find_gpu(wanted.gpu)
-    include = [str(folder.absolute()) for folder in wanted.include or ()]
+    flags = _flags(wanted, path)
     results, errors = {}, {}
     progress = Steps(f"{path.name}: compiling")
     with progress:
-        for name in [entry] if entry else entries_of(path, include):
+        for name in [entry] if entry else entries_of(path, flags.include):
             progress.step(f"{name}: checking")
             try:
-                words = LaunchWords(name, include=include)
+                words = LaunchWords(
+                    name,
+                    arguments=wanted.arguments or (),
+                    include=flags.include,
+                    defines=flags.defines,
+                    options=flags.options,
+                )
                 made = program_launch(path, words, gpu, _seconds(wanted), wanted.budget)
-                results[name] = check_launch(made.module, made.launch, made.describer, made.limits)
+                checked = check_launch(made.module, made.launch, made.describer, made.limits)
+                results[name] = _with_note(checked, made.unset)
             except KernrecError as error:
                 errors[name] = str(error)
     return results, errors
 
 
-def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str]) -> None:
+def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
+    """Print what was found; also the counts of one launch with stated arguments."""
     if wanted.as_json:
         answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
         answers |= {name: {"error": error} for name, error in errors.items()}
-        if wanted.arguments:  # one launch: its counts, and what is wrong
+        if has_counts:
             (answer,) = answers.values()
             answers = {**answer.pop("counts"), **answer}
         print_json(answers)
     else:
         for name, checked in results.items():
             _print_findings(checked.findings)
-            if not checked.findings and wanted.arguments:
+            if not checked.findings and has_counts:
                 width = max(map(len, checked.counts), default=0)
                 for metric, count in sorted(checked.counts.items()):
                     print(f"{metric:{width}}  {count}")
@@ -210,10 +239,3 @@ def _target(text: str, buffers: list[str]) -> tuple[str, Path]:
     if Path(file).suffix != ".npy" or not Path(file).absolute().parent.is_dir():
         raise UsageError(f"--save {text!r}: expected a .npy file in an existing folder")
     return name, Path(file)
-
-
-def _macro(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    if not name.isidentifier():
-        raise UsageError(f"-D {text!r}: expected NAME=VALUE")
-    return name, value or "1"

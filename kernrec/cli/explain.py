@@ -87,13 +87,15 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     from kernrec.cli.check import with_entry
     from kernrec.gpu import find_gpu
     from kernrec.interop.spec_text import LaunchWords
+    from kernrec.kernel.compile_flags import compile_flags
     from kernrec.recommender.request import objective_named
 
     if used := [name for name in ("op", "kernel", "shape", "dtype", "layout", "against") if getattr(wanted, name)]:
         raise UsageError(f"--{used[0]} and {source} were both given; the file says what is launched")
     path, entry = with_entry(source)
     database = wanted.db[0] if wanted.db else paths.user_database()
-    words, objective = LaunchWords(entry), objective_named(wanted.objective)
+    flags, objective = compile_flags(path, (), ()), objective_named(wanted.objective)
+    words = LaunchWords(entry, include=flags.include, defines=flags.defines, options=flags.options, note=flags.note)
     answer = explain_source(path, words, find_gpu(wanted.gpu), database, objective)
     if wanted.as_json:
         lines = [advice.as_dict() for advice in answer.advice]

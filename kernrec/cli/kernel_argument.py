@@ -47,12 +47,15 @@ class AnalyzeOptions(options.Options):
     entry: Annotated[str | None, option("The kernel, or a template's instance: 'f<float, 4>'.", panel=_LAUNCH)] = None
     grid: Annotated[str | None, option('Blocks of the grid: "ceil(n/block_x)".', panel=_LAUNCH)] = None
     block: Annotated[str | None, option("Blocks to try: 64,128 or 16x16,32x8.", panel=_LAUNCH)] = None
-    arg: Annotated[list[str] | None, option("A parameter: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)] = None
+    arg: Annotated[
+        list[str] | None, option("A parameter or variable: n=4096, x=f32\\[n]; repeatable.", panel=_LAUNCH)
+    ] = None
     tune: Annotated[list[str] | None, option("A macro and its values: TILE=1,2,4.", panel=_LAUNCH)] = None
     shared: Annotated[str | None, option("Dynamic shared memory in bytes.", panel=_LAUNCH)] = None
     include: Annotated[
         list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I", panel=_LAUNCH)
     ] = None
+    define: Annotated[list[str] | None, option(options.DEFINE, "-D", panel=_LAUNCH)] = None
     init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
     effort: Annotated[str | None, option("quick, normal or exhaustive: how many configs.")] = None
     budget: Annotated[int, option("Most instructions of a block.")] = 20_000_000
@@ -71,10 +74,12 @@ class AnalyzeOptions(options.Options):
     def words(self) -> "LaunchWords":
         """The words on the launch of a CUDA kernel, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
+        from kernrec.kernel.compile_flags import compile_flags
 
         arguments = [*(self.arguments or ()), *(self.arg or ())]
-        include = [str(folder.absolute()) for folder in self.include or ()]
-        return LaunchWords(self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared, include)
+        flags = compile_flags(self.file, self.define or (), self.include or ())
+        launch = self.kernel_name, self.grid, self.block, arguments, self.tune or (), self.shared
+        return LaunchWords(*launch, flags.include, flags.defines, flags.options, flags.note)
 
     @property
     def kernel_name(self) -> str | None:
@@ -102,7 +107,11 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
     if (spec or wanted.shape) and ptx:
         raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
-    names = [name for name in ("entry", "grid", "block", "arg", "tune", "shared", "include") if getattr(wanted, name)]
+    names = [
+        name
+        for name in ("entry", "grid", "block", "arg", "tune", "shared", "include", "define")
+        if getattr(wanted, name)
+    ]
     used = [f"--{name}" for name in names] + [f"argument {text!r:.60}" for text in wanted.arguments or ()]
     if spec and used:
         raise UsageError(f"{used[0]} and {spec.name} were both given; the file says how the kernel is launched")
@@ -122,14 +131,13 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
     if wanted.tune:
         raise UsageError("--tune is for source: what PTX was compiled with is fixed")
-    if wanted.arg:
-        raise UsageError(f"--arg {wanted.arg[0]!r:.60}: the arguments of PTX follow its name, in the kernel's order")
+    arguments = [*(wanted.arguments or []), *(wanted.arg or [])]  # of variables it does not matter where they stand
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
     if not shared.lstrip("-").isdecimal():
         raise UsageError(f"--shared {shared!r:.40}: expected a number of bytes")
-    return *kernel_of_ptx(source, entry, grid, block, wanted.arguments or [], int(shared)), source.parent
+    return *kernel_of_ptx(source, entry, grid, block, arguments, int(shared)), source.parent
 
 
 def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
@@ -141,7 +149,8 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
         kernel = draft.kernel()
     except UsageError as error:
         raise UsageError(f"{error}; such as {draft.command(wanted.gpu)}") if draft.missing else error from None
-    return kernel, [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else [], wanted.file.parent
+    notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
+    return kernel, [*notes, *([draft.unset] if draft.unset else [])], wanted.file.parent
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
@@ -160,6 +169,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
     write_file(path, draft.text.encode())
     print(path)
     notes = [f"assumed: {'; '.join(draft.assumed)}"] if draft.assumed else []
+    notes += [draft.unset] if draft.unset else []
     print_notes([*notes, *([f'fill in each "?": {"; ".join(draft.missing)}'] if draft.missing else [])])
 
 

@@ -77,6 +77,8 @@ Backends = Annotated[
 Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=CHOICE)]
 Databases = Annotated[list[Path] | None, option("Database to read first; may be repeated.", "--db", panel=PRINTED)]
 Why = Annotated[bool, option("Explain each note.", "--why", panel=PRINTED)]
+DEFINE = "Macro NAME=VALUE, -std=c++20 or -use_fast_math; may be repeated."
+"""Help of the option `-D`."""
 Cluster = Annotated[str | None, option("Ray cluster: auto, or host:port of its head.", metavar="ADDRESS")]
 
 ANY, SWEEP = "any", "sweep"

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
 
@@ -25,6 +26,9 @@ ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S = 120.0
 VERSION_LINE = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
 _TOO_NEW = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
+_TOO_OLD = re.compile(r"Value '\w+' is not defined for option 'gpu-name'")
+_TURING = 75
+"""The oldest compute capability of CUDA 13's assembler."""
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 
@@ -87,6 +91,9 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 f" newer one ({_refusal(log, name)})",
                 log,
             )
+    if status and _TOO_OLD.search(log) and sm < _TURING:
+        turing = assemble(ptx, _TURING, name)  # its registers are like those of Volta, its machine code is not
+        return replace(turing, cubin=b"")
     if status:
         raise CompileError(_refusal(log, name), log)
     return Compiled(ptx, cubin, parse_resources(log), "ptxas", log)

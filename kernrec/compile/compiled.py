@@ -95,6 +95,11 @@ class CompileJob:
         """The defines as compiler options, in an order that does not depend on the mapping's."""
         return [f"-D{key}={value}" for key, value in sorted(self.defines.items())]
 
+    @property
+    def language(self) -> list[str]:
+        """C++17 as a compiler option, unless the options state another standard."""
+        return [] if any("-std=" in option for option in self.options) else ["-std=c++17"]
+
 
 class NoCompilerError(KernrecError):
     """The compiler that a source needs is not installed, so nothing can be compiled here."""

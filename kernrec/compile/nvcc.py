@@ -92,7 +92,7 @@ def compile_program(job: CompileJob) -> Compiled:
         check_includes(job.source, job.name, headers)
     except UsageError as error:
         raise FileRefusedError(str(error)) from None
-    options = [f"-arch={target_name(job.source, job.sm).replace('sm', 'compute')}", "-std=c++17", *job.options]
+    options = [f"-arch={target_name(job.source, job.sm).replace('sm', 'compute')}", *job.language, *job.options]
     with tempfile.TemporaryDirectory(prefix="kernrec-") as folder:
         source, ptx = Path(folder, Path(job.name).name), Path(folder, "program.ptx")
         source.write_text(job.source, encoding="utf-8")

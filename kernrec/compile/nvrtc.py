@@ -162,8 +162,10 @@ def compile_alone(job: CompileJob) -> Compiled:
         return compile_program(job)
     if job.sm not in supported_sms():
         supported = ", ".join(f"sm_{sm}" for sm in supported_sms())
-        raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}")
-    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *OPTIONS, *job.options, *job.macros]
+        older = "; install the extra cuda12, or analyze PTX: nvcc 12 -ptx -arch=sm_70" if job.sm < 75 else ""
+        raise CompileError(f"{compiler()} cannot compile for sm_{job.sm}; it supports {supported}{older}")
+    defaults = OPTIONS if job.language else OPTIONS[1:]
+    options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
         with suppress(CompileError):  # an older NVRTC does not know the option; with all there is it says what is wrong

@@ -7,6 +7,7 @@ from kernrec.emit.files import Files
 from kernrec.kernel import Config, Kernel
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
 from kernrec.kernel.image_layout import ImageHandle
+from kernrec.kernel.spec import BytesArgument
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import Problem
 from kernrec.recommender.result import Choice, Recommendation
@@ -60,13 +61,17 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
     return lines
 
 
-def _argument(argument: Pointer | Scalar | ImageHandle | MapHandle) -> str:
+def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHandle) -> str:
     """An argument as the launch names it."""
     if isinstance(argument, MapHandle):
         box = " x ".join(map(str, argument.box))
         return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"
     if isinstance(argument, Scalar):
         return str(argument.value)
+    if isinstance(argument, BytesArgument):
+        return f"bytes {argument.raw.hex()}"
+    if isinstance(argument, Pointer) and argument.offset:
+        return f"(char*) {argument.name} + {argument.offset}"
     return "nullptr" if isinstance(argument, Pointer) and argument.null else argument.name
 
 

@@ -12,6 +12,7 @@ from kernrec.emit.cuda import launch_comment, variant_source
 from kernrec.emit.files import Files
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar, workspaces
+from kernrec.kernel.spec import BytesArgument
 from kernrec.kernel.tensor_map import ELEMENT_TYPES, SWIZZLES, MapHandle
 from kernrec.measure.device.correctness import tolerance
 from kernrec.op import Problem, all_ops
@@ -190,7 +191,13 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
         elif isinstance(argument, MapHandle):
             lines += [f"    {line}" for line in _map(argument, f"p{number}", places[argument.name])]
         elif isinstance(argument, Pointer):
-            lines.append(f"    void* p{number} = {'nullptr' if argument.null else places[argument.name]};")
+            place = "nullptr" if argument.null else places[argument.name]
+            lines.append(
+                f"    void* p{number} = {f'(char*) {place} + {argument.offset}' if argument.offset else place};"
+            )
+        elif isinstance(argument, BytesArgument):
+            numbers = ", ".join(map(str, argument.raw))
+            lines.append(f"    alignas(16) unsigned char p{number}[] = {{{numbers}}};")
         else:
             raise KernrecError(f"{launch.entry} takes a texture ({argument.name}), for which no program is written")
     lines.append(f"    void* arguments[] = {{{', '.join(f'&p{i}' for i in range(len(launch.arguments)))}}};")

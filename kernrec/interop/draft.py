@@ -20,6 +20,7 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=NUMBER"), r"\1=4096"),
     (re.compile(r"(\w+)=TYPE\[ELEMENTS\]"), r"'\1=f32[4096]'"),
     (re.compile(r"(\w+)=(\w+)\[ELEMENTS\]"), r"'\1=\2[4096]'"),
+    (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
 """Command-line examples for each kind of missing part, with values to replace."""
@@ -69,7 +70,9 @@ class Draft:
     assumed: tuple[str, ...]
     """Assumed values."""
     launch: HostLaunch | None = None
-    """Launch in the host code."""
+    """The launch in the host code."""
+    unset: str = ""
+    """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
 
     def kernel(self) -> Kernel:
         """Return the kernel; raise `UsageError` if parts are missing."""

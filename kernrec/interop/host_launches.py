@@ -71,14 +71,36 @@ def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | 
     return tuple(launches)
 
 
+def filled_variables(text: str) -> dict[str, str]:
+    """Return the variables that `cudaMemcpyToSymbol` fills, with the value of a whole number where the text says it."""
+    if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
+        return {}
+    program, filled = HostProgram(parsed(text)), {}
+    for call in nodes(program.root, "call_expression"):
+        name = text_of(call.child_by_field_name("function")).partition("<")[0]
+        inputs = _inputs(call)
+        if name in ("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync") and len(inputs) > 1:
+            value = ""
+            with suppress(UnknownError):
+                value = number(_Launch(program, call, None, ())._resolved(_stripped_node(inputs[1]), {}))
+            filled[last_word(_stripped(inputs[0]))] = value
+        elif name == "cudaGetSymbolAddress" and len(inputs) > 1:
+            filled[last_word(_stripped(inputs[1]))] = ""
+    return filled
+
+
 class _Launch:
     """Reader of one launch."""
 
     def __init__(
-        self, program: HostProgram, call: "Node", configuration: "Node", parameters: Sequence[tuple[str, str | None]]
+        self,
+        program: HostProgram,
+        call: "Node",
+        configuration: "Node | None",
+        parameters: Sequence[tuple[str, str | None]],
     ) -> None:
         self.program, self.call = program, call
-        self.configuration = [node for node in configuration.named_children if node.type != "comment"]
+        self.configuration = [node for node in (configuration or call).named_children if node.type != "comment"]
         self.arguments = _inputs(call)
         self.parameters = parameters
         self.nodes_left = _MOST_NODES
@@ -143,6 +165,8 @@ class _Launch:
         try:
             if pointed is None:
                 return f"{name}={self._resolved(node, {})}" if is_number(self._resolved(node, {})) else None
+            if _stripped(node) in ("NULL", "nullptr"):
+                return f"{name}=null"
             return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
         except (UnknownError, KeyError):
             return None

@@ -12,18 +12,22 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from kernrec.errors import UsageError, unknown
 from kernrec.interop.spec_text import MARK, quoted
-from kernrec.kernel.cuda_signature import Parameter, Signature, is_only_assigned
+from kernrec.kernel.cuda_signature import Parameter, Signature, is_only_assigned, variable_types
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.code_facts import CodeFacts
+from kernrec.profile.device_variables import unset_note
+from kernrec.profile.launch_arguments import BytesDescription, read_description
 from kernrec.profile.tensor_values import load_npy
 from kernrec.ptx.analysis.indexes import Index
 
 _BUFFER = re.compile(r"(?:(zeros):)?([A-Za-z]\w*)?\[(.+)\]")
+_VALUE = re.compile(r"(?:([a-z]+[0-9]+):)?([-+.\deEfF]+)")
 _SCALARS = {
     "u8": "u8", "s8": "i8", "b8": "u8", "u16": "u16", "s16": "i16", "b16": "u16", "u32": "i32", "s32": "i32",
     "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "f32": "f32", "f64": "f64",
@@ -33,22 +37,28 @@ _LARGEST = 2**31 - 1
 
 
 @dataclass
-class _Tensor:
-    """Buffer in the form of the spec."""
+class SpecTensor:
+    """A buffer as the spec has it."""
 
     parameter: Parameter
+    """The parameter, or the variable that the tensor fills."""
     role: str
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Expressions of the extents; empty to select them."""
+    """Expressions; empty: to be chosen."""
+    symbol: str | None = None
+    """The variable's name in the code; None for a parameter."""
 
     def line(self, name: str) -> str:
         shape = ", ".join(map(quoted, self.shape)) if self.shape else MARK
         parts = [f"shape = [{shape}]", f"dtype = {quoted(self.dtype) if self.dtype else MARK}", f'role = "{self.role}"']
         if self.values is not None:
             parts.append(f"values = {quoted(self.values)}")
-        return f"{name} = {{ {', '.join(parts)} }}  # {self.parameter.ctype} *{self.parameter.name}"
+        if self.symbol is not None:
+            parts.append(f"symbol = {quoted(self.symbol)}")
+        star = "*" if self.parameter.pointer else ""
+        return f"{name} = {{ {', '.join(parts)} }}  # {self.parameter.ctype} {star}{self.parameter.name}"
 
 
 @dataclass
@@ -58,8 +68,8 @@ class SpecArguments:
     names: dict[str, str] = field(default_factory=dict)
     """Names of dimensions in the spec, by name in the source or spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
-    """Dimensions with their analyzed value; None for a part to fill in."""
-    tensors: dict[str, _Tensor] = field(default_factory=dict)
+    """Dimensions with the value that is analyzed; None: to be filled in."""
+    tensors: dict[str, SpecTensor] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     """Arguments of the launch, in the form of the spec."""
     stated: dict[str, str] = field(default_factory=dict)
@@ -67,7 +77,11 @@ class SpecArguments:
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
-    """Tensor or dimension of each parameter, by its name in the code."""
+    """The tensor or dimension of each parameter, by its name in the code."""
+    variables: list[str] = field(default_factory=list)
+    """Variables that tensors fill, by name in the source."""
+    unset: str = ""
+    """A line on variables that nobody set."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Select the shape of every buffer.
@@ -77,6 +91,8 @@ class SpecArguments:
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
+            if tensor.symbol is not None and name not in self.stated:
+                continue
             if (text := self.stated.get(name)) is not None:
                 self._describe(tensor, f"argument {tensor.parameter.name}={text}", text, expression)
                 continue
@@ -147,13 +163,16 @@ class SpecArguments:
             return None
         return " * ".join([*names, *([str(lanes)] if lanes > 1 else [])])
 
-    def _describe(self, tensor: _Tensor, flag: str, text: str, expression: Callable[[str, str], str]) -> None:
+    def _describe(self, tensor: SpecTensor, flag: str, text: str, expression: Callable[[str, str], str]) -> None:
         if text.startswith("@"):
             path = Path(text[1:])
             array = load_npy(path)
             tensor.dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}"
             tensor.shape = tuple(map(str, array.shape)) or ("1",)
             tensor.values = str(path.resolve())
+        elif tensor.symbol is not None and (value := _VALUE.fullmatch(text)):
+            tensor.dtype, tensor.shape = canonical_dtype(value[1]) if value[1] else tensor.parameter.dtype, ("1",)
+            tensor.values = f"constant {_fraction(tensor.parameter.name, value[2])}"
         else:
             match = _BUFFER.fullmatch(text)
             if match is None:
@@ -170,16 +189,22 @@ class SpecArguments:
 
 
 def read_arguments(
-    source: str, signature: Signature, facts: CodeFacts, stated: Sequence[str], expressions: str
+    source: str,
+    signature: Signature,
+    facts: CodeFacts,
+    stated: Sequence[str],
+    expressions: str,
+    filled: Mapping[str, str] = MappingProxyType({}),
 ) -> SpecArguments:
     """Return the arguments of a kernel.
 
     Args:
-        source: text of the kernel.
-        signature: declaration of the kernel in the text.
-        facts: properties of the code.
-        stated: arguments from the user, `n=4096` or `x=f32[n]`.
-        expressions: expressions of the launch and of shapes; a number used only there is a dimension of the grid.
+        source: its text.
+        signature: as the text declares it.
+        facts: of its code.
+        stated: by the user, `n=4096` or `x=f32[n]`.
+        filled: variables that the host code fills, with the value of a number; empty for an array or fraction.
+        expressions: of the launch and of shapes; a number that they name is a dimension of the grid alone.
 
     Raises:
         UsageError: a name is not a parameter, a value cannot be read, or the code does not fit the text.
@@ -189,7 +214,9 @@ def read_arguments(
             f"{signature.name} declares {len(signature.parameters)} parameters, and its code has"
             f" {len(facts.parameters)}: give a --spec"
         )
-    values = _by_name(signature, stated, set(re.findall(r"[A-Za-z_]\w*", expressions)))
+    variables = {variable.name: variable for variable in facts.variables}
+    declared = variable_types(source)
+    values = _by_name(signature, stated, {*re.findall(r"[A-Za-z_]\w*", expressions), *variables, *declared})
     arguments = SpecArguments()
     taken: set[str] = set()
     for parameter, (kind, size), code_name in zip(signature.parameters, facts.parameters, facts.names, strict=True):
@@ -199,18 +226,28 @@ def read_arguments(
         taken.add(name)
         arguments.places[code_name] = name
         text = values.get(parameter.name)
+        if text is not None and (special := _special(text)):
+            arguments.passed.append(special)
+            continue
         if parameter.pointer:
             role = "input"
             if parameter.written:
                 role = "output" if is_only_assigned(source, signature.name, parameter.name) else "inout"
-            arguments.tensors[name] = _Tensor(parameter, role)
+            arguments.tensors[name] = SpecTensor(parameter, role)
             arguments.passed.append(name)
             if text is not None:
                 arguments.stated[name] = text
             continue
+        if parameter.dtype == "f16":
+            arguments.passed.append(_special(f"struct(f16:{_fraction(parameter.name, text)})"))
+            arguments.assumed += [f"{parameter.name} = 1"] if text is None else []
+            continue
         dtype = parameter.dtype if parameter.dtype in SCALAR_RANGES else _SCALARS.get(kind)
         if dtype is None or size > 8 or (parameter.dtype is None and "exture" in parameter.ctype):
-            arguments.missing.append(f"a --spec for {parameter.name}, which is passed as {parameter.ctype}")
+            if "exture" in parameter.ctype or "urface" in parameter.ctype:
+                arguments.missing.append(f"a --spec for {parameter.name}, which is passed as {parameter.ctype}")
+            else:
+                arguments.missing.append(f"{parameter.name}=struct(FIELDS), for {size} bytes of {parameter.ctype}")
             arguments.passed.append("?")
         elif dtype[0] == "f":
             arguments.passed.append(f"{dtype} {_fraction(parameter.name, text)}")
@@ -219,12 +256,45 @@ def read_arguments(
         else:
             _add_whole(arguments, parameter, name, dtype, text)
     parameters = {parameter.name for parameter in signature.parameters}
-    for stated_name in (each for each in values if each not in parameters):
+    for variable in facts.variables:
+        text, host_value = values.get(variable.name), filled.get(variable.name)
+        if variable.name in parameters or (text is None and (host_value is None or not variable.unset)):
+            continue
+        name = identifier(variable.name)
+        while name in taken:
+            name = identifier(f"{name}_variable")
+        taken.add(name)
+        ctype = declared.get(variable.name, variable.dtype)
+        tensor = SpecTensor(Parameter(variable.name, False, False, variable.dtype, 1, ctype), "constant")
+        tensor.symbol, tensor.dtype, tensor.shape = variable.symbol, variable.dtype, (str(variable.elements),)
+        tensor.values = f"constant {host_value}" if host_value else None
+        arguments.tensors[name] = tensor
+        arguments.variables.append(variable.name)
+        if text is not None:
+            arguments.stated[name] = text
+        elif host_value:
+            arguments.assumed.append(f"{variable.name} = {host_value}")
+        else:
+            arguments.assumed.append(f"{variable.name} random")
+    arguments.unset = unset_note(facts.variables, arguments.variables)
+    for stated_name in (each for each in values if each not in {*parameters, *variables, *declared}):
         if (name := identifier(stated_name)) in taken:
             raise UsageError(f"argument {stated_name}: the name {name} is taken by a parameter")
         arguments.dims[name] = _whole(stated_name, values[stated_name], "i32")
         arguments.names |= {name: name, stated_name: name}
     return arguments
+
+
+def _special(text: str) -> str:
+    """Return a null pointer, a pointer into a buffer or a structure as a spec writes it; empty for other values."""
+    if re.fullmatch(r"null(?:ptr)?", text):
+        return "u64 0"
+    if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):
+        return f"{identifier(match[1])} + {match[2]}"
+    if text.startswith(("struct(", "bytes:")):
+        described = read_description(text)
+        return f"bytes {described.raw.hex()}" if isinstance(described, BytesDescription) else ""
+    return ""
 
 
 def _add_whole(arguments: SpecArguments, parameter: Parameter, name: str, dtype: str, text: str | None) -> None:

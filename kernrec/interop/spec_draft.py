@@ -15,7 +15,7 @@ from kernrec.compile.nvcc import find_nvcc
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, nearest
 from kernrec.interop.draft import Draft, DraftLaunch, DraftTunable
-from kernrec.interop.host_launches import HostLaunch, host_launches
+from kernrec.interop.host_launches import HostLaunch, filled_variables, host_launches
 from kernrec.interop.program_kernels import select_kernel
 from kernrec.interop.python_expressions import Translator
 from kernrec.interop.spec_arguments import SpecArguments, read_arguments
@@ -71,20 +71,24 @@ class _Drafter:
         self.signature, self.instance = select_kernel(whole, source, words.entry)
         code = device_code(whole, self.instance)
         self.whole, self.text, self.host_code = whole, code.text, False
-        self.launch = self._host_launch(whole)
+        self.launch = self._host_launch(self._with_defines(whole))
         self.macros = {macro.name: macro for macro in macros(self.text)}
         self.tunables: dict[str, DraftTunable] = {}
         self.missing: list[str] = []
-        self.assumed: list[str] = [code.note] if code.note else []
+        self.assumed: list[str] = [note for note in (code.note, words.note) if note]
         self._read_tunables()
         self.facts = self._compiled(sm)
         self._take_launch()
         self.arguments: SpecArguments = read_arguments(
-            self.text, self.signature, self.facts, self.words.arguments, self.words.expressions
+            self.text, self.signature, self.facts, self.words.arguments, self.words.expressions, self._filled()
         )
         self.names: dict[str, str] = dict(self.arguments.names)
         for name, tunable in self.tunables.items():
             self.names |= {name: name, tunable.define or name: name}
+
+    def _with_defines(self, text: str) -> str:
+        """Return a text that ends with the user's macros: the last definition counts where the host code is read."""
+        return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
         """Return the most complete launch in the file's host code."""
@@ -97,6 +101,16 @@ class _Drafter:
             key=lambda each: (each.kernel == self.instance, (each.grid is not None) + len(each.arguments)),
             default=None,
         )
+
+    def _filled(self) -> dict[str, str]:
+        """Return the variables that the host code fills, with the values of whole numbers."""
+        filled = filled_variables(self._with_defines(self.whole))
+        types = {each.name: each for each in self.facts.variables if each.typed}
+        return {
+            name: value
+            for name, value in filled.items()
+            if name in types and (value or types[name].elements > 1 or types[name].dtype[0] not in "iu")
+        }
 
     def _take_launch(self) -> None:
         """Use the host code's launch for everything that the user does not specify."""
@@ -139,6 +153,12 @@ class _Drafter:
         lines.add(f"name = {quoted(identifier(self.signature.name))}", f"source = {quoted(self.source.name)}")
         if self.words.include:
             lines.add(f"include = {listed(self.words.include)}")
+        if self.words.options:
+            lines.add(f"options = {listed(self.words.options)}")
+        if self.words.defines:
+            lines.add(
+                f"defines = {{ {', '.join(f'{name} = {quoted(text)}' for name, text in self.words.defines.items())} }}"
+            )
         if self.host_code:
             lines.add("host_code = true  # nvcc compiles it")
         if self.instance is not None:
@@ -168,7 +188,9 @@ class _Drafter:
             lines.add(f"shared = {quoted(launch.shared)}  # bytes of dynamic shared memory")
         lines.add(f"arguments = [{', '.join(quoted(text) for text in self.arguments.passed)}]")
         entry = self.instance or self.signature.name
-        return Draft(self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch)
+        return Draft(
+            self.source, entry, lines.text, tuple(self.missing), tuple(self.assumed), self.launch, self.arguments.unset
+        )
 
     def _read_tunables(self) -> None:
         words = set(re.findall(r"[A-Za-z_]\w*", self.text))
@@ -226,11 +248,12 @@ class _Drafter:
                 raise UsageError(f"{self.source.name}: {self.instance} is no instance of the template {name}")
             raise result
         module = parse(result.ptx)
-        return facts_of(module, entry_name(module.functions, self.signature.name))
+        return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
 
     def _compile(self, sm: int) -> Result:
-        defines = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
-        job = CompileJob(self.text, sm, defines, self.source.name, host_code=self.host_code)
+        tuned = {t.define or name.upper(): (t.values or [_PROVISIONAL])[0] for name, t in self.tunables.items()}
+        defines: dict[str, str | int] = {**self.words.defines, **tuned}
+        job = CompileJob(self.text, sm, defines, self.source.name, tuple(self.words.options), host_code=self.host_code)
         ((_, result),) = compile_many([job], processes=1, timeout_s=_COMPILE_LIMIT_S)
         return result
 

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kernrec.errors import UsageError
 
@@ -28,7 +28,13 @@ class LaunchWords:
     shared: str | None = None
     """Dynamic shared memory in bytes, an expression."""
     include: Sequence[str] = ()
-    """Folders with headers, relative to the source's folder."""
+    """Folders with headers, relative to the source's."""
+    defines: Mapping[str, str] = field(default_factory=dict)
+    """Macros that the source is compiled with."""
+    options: Sequence[str] = ()
+    """Options of NVRTC and nvcc: `-std=c++20`, `-use_fast_math`."""
+    note: str = ""
+    """Where macros, options and folders come from if the user did not state them."""
 
     @property
     def expressions(self) -> str:

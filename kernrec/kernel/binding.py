@@ -5,7 +5,7 @@ from typing import Any
 
 from kernrec.errors import UsageError
 from kernrec.kernel.image_layout import ImageArgument, ImageHandle
-from kernrec.kernel.spec import SCALAR_RANGES, Config, Kernel, PointerArgument, ScalarArgument
+from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Config, Kernel, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument, MapHandle, map_of
 from kernrec.op import Problem
 from kernrec.op.dtype import ELEMENT_BYTES
@@ -20,6 +20,8 @@ class Pointer:
     name: str
     null: bool = False
     """Whether the problem or config does not use it; a null pointer is passed."""
+    offset: int = 0
+    """Bytes from the start of the tensor to where the pointer points."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class BoundLaunch:
     """In threads."""
     shared_bytes: int
     """Dynamic shared memory of a block."""
-    arguments: tuple[Pointer | Scalar | ImageHandle | MapHandle, ...]
+    arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
     """Executions of each loop body, summed over the grid."""
 
@@ -155,11 +157,17 @@ def _bound(
     shared = launch.shared.whole_number(names, 0, f"{place}: shared")
     form, named = kernel.form(problem), tensor_names(problem, kernel.op)
     present = {*form.tensors, *(space.name for space in scratch)}
-    arguments: list[Pointer | Scalar | ImageHandle | MapHandle] = []
+    arguments: list[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle] = []
     for argument in launch.arguments:
         match argument:
-            case PointerArgument(name):
-                arguments.append(Pointer(named.get(name, name), name not in present))
+            case PointerArgument(name, offset):
+                actual, elements = named.get(name, name), 0
+                if offset is not None and name in problem.tensors:
+                    elements = offset.whole_number(names, 0, f"{place}: {name}")
+                size = ELEMENT_BYTES[problem.tensors[actual].dtype] if elements else 0
+                arguments.append(Pointer(actual, name not in present, elements * size))
+            case BytesArgument():
+                arguments.append(argument)
             case ScalarArgument(ctype):
                 arguments.append(Scalar(ctype, _scalar(place, argument, names)))
             case MapArgument(name, extents):

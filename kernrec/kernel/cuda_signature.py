@@ -16,6 +16,8 @@ _ALIAS = (
     re.compile(r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)[ \t]+(?P<type>[A-Za-z_][\w ]*?)[ \t]*$", re.MULTILINE),
 )
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+\(?(\d{1,9})[uUlL]*\)?[ \t]*$", re.MULTILINE)
+_VARIABLE = re.compile(r"\b__(?:constant|device|managed)__\b([^;={}()\[\],]*?)\b(\w+)\s*(?=[\[;={,])")
+_STORAGE = re.compile(r"\b(?:static|extern|inline|alignas|__(?:constant|device|managed|align)__)\b")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(")
 _MOST_ALIASES = 8
 
@@ -100,6 +102,25 @@ def signatures(source: str) -> tuple[Signature, ...]:
         names = tuple(part.partition("=")[0].split()[-1] for part in _parts(template[1])) if template else ()
         kernels.setdefault(declared[1], Signature(declared[1], parameters, names))
     return tuple(kernels.values())
+
+
+def variable_types(source: str) -> dict[str, str]:
+    """Return the C++ types of the `__constant__` and `__device__` variables of a source, by name."""
+    text = re.sub(r"\b(?:__align__|alignas)\s*\(\s*\w+\s*\)", " ", _without_comments(source))
+    return {match[2]: _plain(_STORAGE.sub(" ", match[1])) for match in _VARIABLE.finditer(text)}
+
+
+def source_name(symbol: str) -> str:
+    """Return the name of a kernel or variable without its parameters and namespaces, as far as a symbol shows it."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
+    while match := re.match(r"L?(\d+)", rest):
+        end = match.end() + int(match[1])
+        name, rest = rest[match.end() : end], rest[end:]
+        if rest.startswith("I"):
+            break
+    return name or symbol
 
 
 def macros(source: str) -> tuple[Macro, ...]:

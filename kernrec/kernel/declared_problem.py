@@ -14,6 +14,8 @@
 A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs).
 A tensor that the kernel takes as a texture or surface has a table `texture = { filter = "linear", address = "wrap",
 normalized = true }`, and is passed as `texture image` or `surface image`.
+A launch passes `temp + 1024` as a pointer to element 1024 of a tensor, `u64 0` as a null pointer, and
+`bytes 0000803f02000000` as a structure.
 `values` gives its content before the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`,
 `uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
 `raw file.bin`; `index x c` is uniform over the tensor `x`, one index for each `c` elements (`index x`: for each one),

@@ -7,7 +7,7 @@ from typing import Any
 from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
-from kernrec.kernel.spec import SCALAR_RANGES, Launch, PointerArgument, ScalarArgument
+from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument
 from kernrec.kernel.toml_table import C_IDENTIFIER, Table, mentions
 
@@ -110,7 +110,7 @@ class LaunchReader:
 
     def _argument(
         self, table: Table, key: str, text: Any
-    ) -> PointerArgument | ScalarArgument | ImageArgument | MapArgument:
+    ) -> PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument:
         if not isinstance(text, str):
             raise table.fail(key, "a tensor or 'ctype expression'", text)
         ctype, _, value = text.strip().partition(" ")
@@ -119,6 +119,15 @@ class LaunchReader:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
             table.named.add(ctype)  # a late dimension of that name says whether the tensor is there
             return PointerArgument(ctype)
+        if value.startswith("+"):
+            if ctype not in self._pointers:
+                raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
+            table.named.add(ctype)
+            return PointerArgument(ctype, table.parsed(key, value[1:].strip(), self._names))
+        if ctype == "bytes":
+            if not re.fullmatch(r"(?:[0-9a-f]{2}){1,4096}", value):
+                raise table.fail(key, "'bytes' and hexadecimal digits, two for each byte", text)
+            return BytesArgument(bytes.fromhex(value))
         if ctype in ("texture", "surface"):
             if value.strip() not in self._images:
                 images = ", ".join(self._images) or "no tensor has one"

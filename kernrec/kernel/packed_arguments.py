@@ -9,6 +9,7 @@ from typing import Any
 
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import BoundLaunch, Pointer, Scalar
+from kernrec.kernel.spec import BytesArgument
 from kernrec.kernel.tensor_map import EncodedMap, MapHandle
 
 C_TYPES: dict[str, Any] = {
@@ -16,6 +17,12 @@ C_TYPES: dict[str, Any] = {
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip
+
+
+class _Place(ctypes.c_void_p):
+    """A pointer that stays `offset` bytes behind the address that it is set to."""
+
+    offset = 0
 
 
 class PackedArguments:
@@ -48,8 +55,12 @@ class PackedArguments:
                 values.append(C_TYPES[argument.ctype](argument.value))
                 names.append(None)
             elif isinstance(argument, Pointer):
-                values.append(ctypes.c_void_p(0))
+                values.append(_Place(0))
+                values[-1].offset = argument.offset
                 names.append(None if argument.null else argument.name)
+            elif isinstance(argument, BytesArgument):
+                values.append((ctypes.c_char * len(argument.raw)).from_buffer_copy(argument.raw))
+                names.append(None)
             elif isinstance(argument, MapHandle):
                 values.append(EncodedMap(argument))
                 names.append(argument.name)
@@ -60,7 +71,7 @@ class PackedArguments:
     def set_address(self, name: str, address: int) -> None:
         """Passes this address for a tensor or workspace from now on."""
         for value in self.slots.get(name, ()):
-            value.value = address
+            value.value = address + getattr(value, "offset", 0)
 
 
 def _address(value: Any) -> int:

@@ -119,6 +119,8 @@ class PointerArgument:
     """The address of a tensor of the op or of a workspace."""
 
     name: str
+    offset: Expression | None = None
+    """Elements from the start of the tensor to where the pointer points; None for its start."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,13 @@ class ScalarArgument:
     ctype: str
     """A key of `SCALAR_RANGES`."""
     value: Expression
+
+
+@dataclass(frozen=True)
+class BytesArgument:
+    """A structure, or a number of a type without a name in `SCALAR_RANGES`, passed by value."""
+
+    raw: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +157,7 @@ class Launch:
     """The product of `block`."""
     shared: Expression
     """Dynamic shared memory, in bytes."""
-    arguments: tuple[PointerArgument | ScalarArgument | ImageArgument | MapArgument, ...]
+    arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
     """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
     visits: Expression

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrec.errors import UsageError, unknown
+from kernrec.kernel.compile_flags import OPTION
 from kernrec.kernel.config_list import listed_configs
 from kernrec.kernel.declared_problem import declared_problem
 from kernrec.kernel.expression import Expression, expected_name, is_identifier, parse
@@ -82,6 +83,7 @@ class _Reader:
         min_sm = top.take("min_sm", int, "a compute capability such as 75", 75)
         dtype_min_sm = self.dtype_min_sm(dtypes, min_sm)
         description = top.string("description", "")
+        self.check_options()
         source_name, source = self.source()
         dims, derived, tensors = _op_names(op, declared)
         inputs = (*dims, *derived, *_FACTS)
@@ -170,6 +172,12 @@ class _Reader:
             if type(sm) is not int or sm <= min_sm:
                 raise self.top.fail(f"dtype_min_sm.{dtype}", f"a compute capability above min_sm = {min_sm}", sm)
         return dict(table)
+
+    def check_options(self) -> None:
+        """Raise `UsageError` for options of the compiler that a spec cannot have."""
+        options = self.top.take("options", list, "a list of options of nvcc", [])
+        if not all(isinstance(each, str) and OPTION.fullmatch(each) for each in options):
+            raise self.top.fail("options", "-std=c++20 or -use_fast_math", options)
 
     def source(self) -> tuple[str, str]:
         name = self.top.string("source")

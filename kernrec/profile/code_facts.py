@@ -2,6 +2,7 @@
 
 import math
 
+from kernrec.profile.device_variables import DeviceVariable, device_variables
 from kernrec.ptx.analysis.indexes import Index, indexes_of
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.operand import Register
@@ -34,11 +35,13 @@ class CodeFacts:
     indexes: dict[str, Index]
     """Buffers that contain indices into other buffers, by parameter name in the code."""
     names: tuple[str, ...]
-    """Names of the parameters in the code."""
+    """The names of the parameters in the code."""
+    variables: tuple[DeviceVariable, ...] = ()
+    """`__constant__` and `__device__` variables of the module."""
 
 
-def facts_of(module: Module, entry: str) -> CodeFacts:
-    """Return the properties of the kernel `entry` of a module."""
+def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
+    """Return the facts of the kernel `entry` of a module; `source`: its CUDA C++, if there is any."""
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
     shared = [v for v in _variables(module, function) if v.space == "shared"]
@@ -55,6 +58,7 @@ def facts_of(module: Module, entry: str) -> CodeFacts:
         any(variable.external for variable in shared),
         indexes_of(inlined(module, entry)),
         tuple(parameter.name for parameter in function.parameters),
+        device_variables(module, entry, source),
     )
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Resources
 from kernrec.compile.pool import compile_many
 from kernrec.errors import UsageError, unknown
+from kernrec.kernel.compile_flags import CompileFlags
 from kernrec.kernel.cuda_signature import Parameter, signatures
 from kernrec.kernel.source_files import read_source, read_text
+from kernrec.profile.device_variables import device_variables, taken_out, unset_note
 from kernrec.profile.launch_arguments import BUFFER_TYPES, SCALAR_TYPES, Arguments
 from kernrec.ptx import KernelLaunch, Module, parse
 from kernrec.ptx.analysis.indexes import indexes_of
@@ -36,7 +38,9 @@ class FileLaunch:
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """Resources by kernel; empty for PTX."""
+    """By kernel; empty for PTX."""
+    unset: str = ""
+    """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
 
 
 def file_launch(
@@ -47,8 +51,7 @@ def file_launch(
     *,
     entry: str | None = None,
     sm: int = 86,
-    defines: Mapping[str, str] | None = None,
-    include: Sequence[str] = (),
+    flags: CompileFlags | None = None,
     shared_bytes: int = 0,
     cluster: Sequence[int] = (),
 ) -> FileLaunch:
@@ -58,11 +61,10 @@ def file_launch(
         path: A `.cu` or `.ptx` file.
         arguments: Arguments from `read_arguments`.
         grid: Thread blocks: one to three extents.
-        block: Threads per block: one to three extents.
-        entry: Name of the kernel; None for the only one of the file.
-        sm: Compute capability to compile CUDA for.
-        defines: Macros for compiling CUDA.
-        include: Folders with headers.
+        block: Threads of a block: one to three extents.
+        entry: Name of the kernel; None: the only one of the file.
+        sm: Compute capability that CUDA is compiled for.
+        flags: Macros, options and folders with headers that CUDA is compiled with.
         shared_bytes: Dynamic shared memory per block.
         cluster: Thread blocks per cluster: one to three extents; empty for the compiled size, or else one.
 
@@ -78,8 +80,9 @@ def file_launch(
         ptx = read_text(path, str(path), LARGEST_SOURCE)
     else:
         instance = entry if entry is not None and "<" in entry else None
-        text = read_source(path, include, instance)
-        compiled = _compiled(CompileJob(text, sm, defines or {}, path.name, (LINE_INFO,)))
+        flags = flags or CompileFlags()
+        text = read_source(path, flags.include, instance)
+        compiled = _compiled(CompileJob(text, sm, flags.defines, path.name, (LINE_INFO, *flags.options)))
         ptx, resources = compiled.ptx, compiled.resources
     module = parse(ptx)
     # A texture that the code declares as a variable is not a parameter.
@@ -87,6 +90,14 @@ def file_launch(
     name = select_entry(module, entry, path)
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
     parameters = module.functions[name].parameters
+    settable = device_variables(module, name, text)
+    contents = taken_out(passed, len(parameters), settable)
+    passed = [argument for place, argument in enumerate(passed) if place not in contents]
+    buffers: dict[str, np.ndarray] = dict(arguments.buffers)
+    constants: dict[str, np.ndarray] = {}
+    for variable in contents.values():
+        space = constants if module.variables[variable.symbol].space == "const" else buffers
+        space[variable.symbol] = buffers.pop(variable.name)
     if len(passed) != len(parameters):
         expected = _descriptions(name, parameters, text)
         takes = f"takes {counted(len(parameters), 'argument')}, not {len(passed)}"
@@ -98,12 +109,14 @@ def file_launch(
         tuple(grid),
         tuple(block),
         passed,
-        arguments.buffers,
+        buffers,
         shared_bytes,
+        constants,
         images=arguments.images,
         cluster=tuple(cluster),
     )
-    return FileLaunch(ptx, module, launch, resources)
+    unset = unset_note(settable, (variable.name for variable in contents.values()))
+    return FileLaunch(ptx, module, launch, resources, unset)
 
 
 def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:

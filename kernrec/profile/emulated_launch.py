@@ -7,11 +7,11 @@ import numpy as np
 
 from kernrec.kernel.binding import BoundLaunch, Pointer, bind_launches, workspaces
 from kernrec.kernel.image_layout import ImageHandle, ImageLayout
-from kernrec.kernel.spec import Config, Kernel
+from kernrec.kernel.spec import BytesArgument, Config, Kernel
 from kernrec.kernel.tensor_map import MapHandle
 from kernrec.op import Problem
 from kernrec.profile.tensor_values import ELEMENTS
-from kernrec.ptx import Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
+from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
 """Types of the emulator's tensor maps for data types of another name."""
@@ -97,7 +97,10 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
     arguments: list[Any] = []
     for argument in bound.arguments:
         if isinstance(argument, Pointer):
-            arguments.append(0 if argument.null else argument.name)
+            name = BufferPlace(argument.name, argument.offset) if argument.offset else argument.name
+            arguments.append(0 if argument.null else name)
+        elif isinstance(argument, BytesArgument):
+            arguments.append(argument.raw)
         elif isinstance(argument, ImageHandle):
             arguments.append(f"texture {argument.name}")
         elif isinstance(argument, MapHandle):
@@ -112,7 +115,9 @@ def _arguments(bound: BoundLaunch) -> list[Any]:
 
 def argument_mismatch(module: Module, name: str, bound: BoundLaunch) -> str | None:
     """Return how a launch's arguments differ from the parameters of the PTX kernel `name`; None if they fit."""
-    passed = [np.asarray(a).nbytes if isinstance(a, np.generic) else 8 for a in _arguments(bound)]
+    passed = [
+        a.nbytes if isinstance(a, np.generic) else len(a) if isinstance(a, bytes) else 8 for a in _arguments(bound)
+    ]
     expected = [parameter.size for parameter in module.functions[name].parameters]
     if passed == expected:
         return None

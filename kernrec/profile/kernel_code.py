@@ -55,7 +55,8 @@ def compile_job_for(
         target = TritonTarget(kernel.launches[0].entry, types, kernel.triton.key, folder, kernel.triton.module)
     defines = kernel.defines(config, problem.dtype, problem.layout)
     used = {name: value for name, value in defines.items() if name not in unused}
-    return CompileJob(kernel.source, sm, used, kernel.source_name, (), target, bool(kernel.spec.get("host_code")))
+    options, whole = tuple(kernel.spec.get("options", ())), bool(kernel.spec.get("host_code"))
+    return CompileJob(kernel.source, sm, used, kernel.source_name, options, target, whole)
 
 
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:

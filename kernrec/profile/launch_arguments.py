@@ -1,6 +1,7 @@
 """Parse the arguments of a launch from short descriptions.
 
-Arguments are described in the order of the kernel's parameters:
+They are described in the order of the kernel's parameters; further ones are contents of `__constant__` and `__device__`
+variables, by name:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows elements that a kernel does not write; with
@@ -9,8 +10,12 @@ Arguments are described in the order of the kernel's parameters:
     a=texture(linear,wrap,normalized):u8[480x640]   a texture or surface over a buffer of this shape, slowest extent
     a=texture(channels=4):@values.npy               first, with the modes of a `texture` table in a kernel.toml
     a=map(box=16x64,swizzle=128):f16[40x104]        a tensor map of a buffer of this shape, slowest extent first, with
-                       `steps=1x2` (element strides) and `nan` (outside of the tensor); also of a file
-    i32:4096           a number passed by value: i8 to i64, u8 to u64, f32 or f64
+                       `steps=1x2` (element strides) and `nan` (outside of the tensor); of a file too
+    a=f32:2.5          a buffer of one element with this value
+    p=x+1024           a pointer to element 1024 of the buffer x
+    p=null             a null pointer
+    i32:4096           a number passed by value: i8 to i64, u8 to u64, f16, f32 or f64
+    s=struct(f32:1,i32:2)   a structure passed by value, laid out as C does; or its bytes, s=bytes:0000803f02000000
 """
 
 import math
@@ -24,22 +29,26 @@ import numpy as np
 
 from kernrec.errors import UsageError, unknown
 from kernrec.kernel.image_layout import ImageLayout
+from kernrec.op.dtype import canonical_dtype
 from kernrec.profile.emulated_launch import image_of
 from kernrec.profile.tensor_values import ELEMENTS, load_npy
-from kernrec.ptx import Image, TensorMap
+from kernrec.ptx import BufferPlace, Image, TensorMap
 from kernrec.ptx.state.tensor_maps import ELEMENT_TYPES
 from kernrec.ptx.state.textures import ADDRESSES, FILTERS
 from kernrec.util.light_dataclass import dataclass
 
 BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" and name[:2] != "f8"}
-"""NumPy types of the possible buffer elements, by name."""
-SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
+"""NumPy's types of the elements that a buffer can have, by name."""
+SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64")
 _LONGEST = 1 << 16
-"""Maximum characters of a description; Linux passes twice as many to a program."""
-_BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]+\[[0-9]{1,18}\]|@.+)")
+"""Characters of a description; Linux passes twice as many to a program."""
+_BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]*\[[0-9]{1,18}\]|@.+)")
+_INSIDE = re.compile(r"([A-Za-z_]\w*)=([A-Za-z_]\w*)\s*\+\s*([0-9]{1,18})")
+_BYTES = re.compile(r"(?:[A-Za-z_]\w*=)?(?:bytes:((?:[0-9A-Fa-f]{2}){1,4096})|struct\((.+)\))")
+_ELEMENT = re.compile(r"([A-Za-z_]\w*)=([a-z]+[0-9]+:[^\[\]]+)")
 _IMAGE = re.compile(r"([A-Za-z_]\w*)=(?:texture|surface)(?:\(([\w=, ]*)\))?:(.+)")
 _MAP = re.compile(r"([A-Za-z_]\w*)=map\(([\w=, ]*)\):(.+)")
-_SHAPED = re.compile(r"(?:(zeros|nan|unwritten):)?([a-z]+[0-9]+)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
+_SHAPED = re.compile(r"(?:(zeros|nan|unwritten):)?([a-z]+[0-9]*)\[([0-9]{1,18}(?:x[0-9]{1,18})*)\]")
 _SCALAR = re.compile(r"([a-z]+[0-9]+):(.+)")
 _MOST_ELEMENTS = 1 << 28
 
@@ -56,6 +65,8 @@ class BufferDescription:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
+    value: float | int | None = None
+    """The value of each element; None: as `fill` says."""
 
     @property
     def elements(self) -> int:
@@ -95,7 +106,26 @@ class MapDescription:
     """Whether elements outside of the tensor read as NaN."""
 
 
-Description = BufferDescription | ImageDescription | MapDescription | ScalarDescription
+@dataclass(frozen=True)
+class PlaceDescription:
+    """A pointer into a buffer: `p=x+1024`."""
+
+    name: str
+    buffer: str
+    elements: int
+    """Elements in front of the one pointed to."""
+
+
+@dataclass(frozen=True)
+class BytesDescription:
+    """A structure passed by value: `s=struct(f32:1,i32:2)` or `s=bytes:0000803f02000000`."""
+
+    raw: bytes
+
+
+Description = (
+    PlaceDescription | BytesDescription | BufferDescription | ImageDescription | MapDescription | ScalarDescription
+)
 
 
 def read_description(text: str) -> Description:
@@ -112,6 +142,16 @@ def read_description(text: str) -> Description:
         return _read_map(text, *match.groups())
     if match := _BUFFER.fullmatch(text):
         return _read_buffer(text, *match.groups())
+    if match := re.fullmatch(r"[A-Za-z_]\w*=null(?:ptr)?", text):
+        return ScalarDescription("u64", 0)
+    if match := _INSIDE.fullmatch(text):
+        return PlaceDescription(match[1], match[2], int(match[3]))
+    if match := _BYTES.fullmatch(text):
+        return BytesDescription(bytes.fromhex(match[1]) if match[1] else structure(match[2]))
+    if match := _ELEMENT.fullmatch(text):
+        element = read_description(match[2])
+        if isinstance(element, ScalarDescription):
+            return BufferDescription(match[1], None, None, element.dtype, (1,), element.value)
     if match := _SCALAR.fullmatch(text):
         dtype, value = match.groups()
         try:
@@ -119,6 +159,32 @@ def read_description(text: str) -> Description:
         except ValueError:
             raise _invalid_number(text, value, dtype) from None
     raise UsageError(f"argument {text!r}: expected a=f32[4096], a=zeros:f32[4096], a=@values.npy or i32:4096")
+
+
+def structure(fields: str) -> bytes:
+    """Return the bytes of a structure of C with fields such as `f32:1,i32:2`.
+
+    Raises:
+        UsageError: A field is no number.
+    """
+    raw, largest = bytearray(), 1
+    for text in fields.split(","):
+        described = read_description(text.strip()) if _SCALAR.fullmatch(text.strip()) else None
+        if not isinstance(described, ScalarDescription):
+            raise UsageError(f"field {text!r:.60}: expected a number such as f32:1")
+        value = _number(text, described)
+        largest = max(largest, value.nbytes)
+        raw += bytes(-len(raw) % value.nbytes) + value.tobytes()
+    return bytes(raw + bytes(-len(raw) % largest))
+
+
+def _number(text: str, described: ScalarDescription) -> np.generic:
+    kind = BUFFER_TYPES[_element_type(described.dtype, SCALAR_TYPES)]
+    try:
+        value: np.generic = np.array([described.value], dtype=kind)[0]
+    except OverflowError:
+        raise _invalid_number(text, described.value, described.dtype) from None
+    return value
 
 
 def _read_image(text: str, name: str, modes: str | None, content: str) -> ImageDescription:
@@ -161,7 +227,7 @@ def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDe
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
         shape = tuple(int(extent) for extent in match[3].split("x"))
-        return BufferDescription(name, None, match[1], match[2], shape)
+        return BufferDescription(name, None, match[1], canonical_dtype(match[2]), shape)
     raise UsageError(f"argument {text!r}: expected a={view}:f32[480x640] or a={view}:@values.npy")
 
 
@@ -199,18 +265,20 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
     for text in descriptions:
         described = read_description(text)
         if isinstance(described, ScalarDescription):
-            kind = BUFFER_TYPES[_element_type(described.dtype, SCALAR_TYPES)]
-            try:
-                arguments.order.append(np.array(described.value, dtype=kind)[()])
-            except OverflowError:
-                raise _invalid_number(text, described.value, described.dtype) from None
+            arguments.order.append(_number(text, described))
+            continue
+        if isinstance(described, BytesDescription):
+            arguments.order.append(described.raw)
+            continue
+        if isinstance(described, PlaceDescription):
+            arguments.order.append(BufferPlace(described.buffer, described.elements))
             continue
         content = described if isinstance(described, BufferDescription) else described.content
         array, shape, dtype = _filled(content, draw, text)
         arguments.buffers[content.name] = array
         if content.fill == "unwritten":
             arguments.unwritten.add(content.name)
-        if content.path is None and content.fill is None and dtype[0] != "f":
+        if content.path is None and content.fill is None and content.value is None and dtype[0] != "f":
             arguments.drawn.add(content.name)
         if isinstance(described, MapDescription):
             arguments.order.append(_tensor_map(text, described, shape, dtype))
@@ -219,6 +287,14 @@ def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:
             extents = described.layout.image_of(content.name, shape)
             arguments.images[content.name] = image_of(content.name, dtype, *extents, described.layout)
         arguments.order.append(content.name)
+    for number, argument in enumerate(arguments.order):
+        if isinstance(argument, BufferPlace):
+            if argument not in arguments.buffers:
+                raise unknown("buffer", str(argument), arguments.buffers)
+            array = arguments.buffers[argument]
+            if not 0 <= argument.offset <= array.size:
+                raise UsageError(f"{argument}+{argument.offset}: {argument} has {array.size} elements")
+            arguments.order[number] = BufferPlace(argument, argument.offset * array.itemsize)
     return arguments
 
 
@@ -251,7 +327,9 @@ def _filled(buffer: BufferDescription, draw: np.random.Generator, text: str) -> 
     kind, count = BUFFER_TYPES[_element_type(buffer.dtype, BUFFER_TYPES)], buffer.elements
     if not 1 <= count <= _MOST_ELEMENTS:
         raise UsageError(f"argument {text!r}: 1 to {_MOST_ELEMENTS} elements are accepted")
-    if buffer.fill == "unwritten":
+    if buffer.value is not None:
+        array = np.full(count, buffer.value).astype(kind)
+    elif buffer.fill == "unwritten":
         array = np.frombuffer(b"\xff" * (count * np.dtype(kind).itemsize), kind).copy()
     elif buffer.fill == "zeros":
         array = np.zeros(count, dtype=kind)

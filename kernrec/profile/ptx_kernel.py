@@ -6,10 +6,13 @@ assumed not to change, and a note says so.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kernrec.compile.assemble import assembler
 from kernrec.errors import UsageError, unknown
@@ -19,17 +22,20 @@ from kernrec.kernel.source_files import read_text
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.profile.code_facts import CodeFacts, facts_of
+from kernrec.profile.device_variables import taken_out, unset_note
 from kernrec.profile.emulate_file import LARGEST_SOURCE, select_entry
 from kernrec.profile.emulated_launch import argument_mismatch
 from kernrec.profile.launch_arguments import (
     BufferDescription,
+    BytesDescription,
     ImageDescription,
     MapDescription,
+    PlaceDescription,
     ScalarDescription,
     read_description,
 )
 from kernrec.profile.tensor_values import load_npy
-from kernrec.ptx import parse
+from kernrec.ptx import Module, parse
 from kernrec.ptx.state.launch_layout import MOST_THREADS
 from kernrec.util.note import Note
 
@@ -38,17 +44,22 @@ _HEIGHTS = (1, 2, 4, 8, 16, 32)
 
 
 def kernel_of_ptx(
-    path: Path, entry: str | None, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], shared: int = 0
+    path: Path,
+    entry: str | None,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[str],
+    shared: int = 0,
+    captured: bool = False,
 ) -> tuple[Kernel, list[str]]:
     """Return one kernel of a PTX file with its launch, and notes on it.
 
     Args:
-        path: the PTX file.
-        entry: name of the kernel; None for the only one of the file.
-        grid: one to three extents.
-        block: one to three extents.
-        arguments: arguments in the form of `kernrec check`.
-        shared: dynamic shared memory per block in bytes.
+        entry: name of the kernel; None: the only one of the file.
+        grid, block: one to three extents each.
+        arguments: as `kernrec check` takes them.
+        shared: dynamic shared memory per block, bytes.
+        captured: whether the file has the contents that variables had in a program; those without any were zero.
 
     Raises:
         UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
@@ -66,6 +77,10 @@ def kernel_of_ptx(
     widths = (bx,) if reason else sorted({bx, *_WIDTHS})
     heights = (by,) if reason or (gy == 1 and by == 1) else sorted({by, *_HEIGHTS})
     tensors, passed = _arguments(arguments)
+    contents = taken_out(passed, len(facts.parameters), facts.variables)
+    for place, variable in contents.items():
+        tensors[passed[place]] |= {"role": "constant", "symbol": variable.symbol}
+    passed = [text for place, text in enumerate(passed) if place not in contents]
     _fill_indexes(tensors, dict(zip(facts.names, passed, strict=False)), facts)
     constraints = [f"32 <= block_x * block_y * {bz} <= {MOST_THREADS} or (block_x == {bx} and block_y == {by})"]
     if facts.most_threads is not None and not reason:
@@ -73,6 +88,7 @@ def kernel_of_ptx(
     spec = {
         "name": identifier(entry),
         "source": path.name,
+        **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
         # The given shape comes first, because it is known to be correct.
         "tunables": {
@@ -94,7 +110,8 @@ def kernel_of_ptx(
         f"the block stays {bx} x {by} x {bz}: {reason}" if reason else "check the results with other blocks",
         "" if reason else "Other sizes are right if each thread finds its own work by blockDim, as it seems here.",
     )
-    notes: list[str] = [note]
+    unset = unset_note(facts.variables, (variable.name for variable in contents.values()))
+    notes: list[str] = [note, *([unset] if unset and not captured else [])]
     if assembler() is None:
         notes.append(Note("registers are estimated: ptxas is not installed", "The PTX shows up to 30 % too many."))
     kernel = kernel_from(spec, path.name, text)
@@ -102,6 +119,12 @@ def kernel_of_ptx(
     if misfit := argument_mismatch(module, entry, bound):
         raise UsageError(f"{path}: {misfit}")
     return kernel, notes
+
+
+def _oldest_sm(module: Module) -> dict[str, int]:
+    """Return the key of a spec for PTX that runs on GPUs before Turing; empty for later PTX."""
+    target = re.match(r"sm_(\d+)", module.target)
+    return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 
 
 def _why_fixed(facts: CodeFacts, shared: int) -> str:
@@ -134,6 +157,12 @@ def _arguments(descriptions: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                 passed.append(f"texture {name}")
             case MapDescription(content):
                 raise UsageError(f"argument {content.name}: tensor maps can be emulated, not analyzed")
+            case PlaceDescription(_, buffer, elements):
+                passed.append(f"{identifier(buffer)} + {elements}")
+            case BytesDescription(raw):
+                passed.append(f"bytes {raw.hex()}")
+            case ScalarDescription("f16", value):
+                passed.append(f"bytes {np.float16(value).tobytes().hex()}")
             case ScalarDescription(dtype, value):
                 passed.append(f"{dtype} {value!r}")
     return tensors, passed
@@ -167,7 +196,7 @@ def _tensor(buffer: BufferDescription) -> dict[str, Any]:
     if buffer.path is None:
         if buffer.dtype not in ELEMENT_BYTES:
             raise unknown("element type", buffer.dtype, ELEMENT_BYTES)
-        values = "zeros" if buffer.fill else "normal"
+        values = "zeros" if buffer.fill else "normal" if buffer.value is None else f"constant {buffer.value}"
         return {"shape": buffer.shape, "dtype": buffer.dtype, "role": "inout", "values": values}
     array = load_npy(buffer.path)
     dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}"

@@ -43,6 +43,7 @@ from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
 from kernrec.kernel.spec import Config, Kernel
 from kernrec.profile.cache_behavior import atomic_metrics, reuse_metrics, run_metrics
+from kernrec.profile.device_variables import variable_contents
 from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.profile.fit_profile import Profile
 from kernrec.profile.launch_profile import LaunchProfile, entry_name
@@ -170,7 +171,8 @@ def profile_by_sampling(
     buffers = dict(content)
     for scratch in workspaces(kernel, config, problem, sm):
         buffers[scratch.name] = np.zeros(scratch.bytes, np.uint8)
-    constants = {symbol: content[name] for name, symbol in kernel.constants.items() if symbol in module.variables}
+    constants, device = variable_contents(kernel, module, content)
+    buffers |= device
     profiles = []
     for bound in bind_launches(kernel, config, problem, sm):
         name = names[bound.entry]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,6 +89,14 @@ def test_ptx_alone_gets_blocks_and_power_limits(folder: Path, run: Run) -> None:
         (launch,) = choice["launches"]
         assert launch["grid"][0] * launch["block"][0] >= 1_000_000
     assert "check the results with other blocks" in done.stderr
+
+
+@pytest.mark.parametrize("target", ["sm_70", "sm_52"])
+def test_ptx_of_older_architectures_is_analyzed_for_a_v100(folder: Path, run: Run, target: str) -> None:
+    (folder / "copy.ptx").write_text(re.sub(r"sm_\d+", target, COPY_PTX))
+    done = run("analyze", folder / "copy.ptx", *ARGUMENTS[:-1], "v100", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["choices"]
 
 
 def test_code_that_does_not_ask_for_its_block_keeps_it(folder: Path, run: Run) -> None:

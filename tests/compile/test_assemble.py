@@ -63,6 +63,14 @@ exec {tool} "$@"
 """
 
 
+def test_code_for_volta_has_registers_of_the_assembler_for_turing() -> None:
+    if assembler() is None:
+        pytest.skip("there is no ptxas here")
+    volta = assemble.assemble(SUM.replace("sm_80", "sm_70"), 70, "sum.ptx")
+    assert volta.compiler == "ptxas"
+    assert volta.resources == assemble.assemble(SUM.replace("sm_80", "sm_70"), 75, "sum.ptx").resources
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for an older assembler is a shell script")
 def test_an_older_assembler_is_given_ptx_of_its_own_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a newer compiler's wheel is beside an older toolkit on the PATH."""

@@ -42,6 +42,7 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
             "32, 2", (32, 4), ("n=1000",),
         ),
         ("int main(int c, char **v) { int n = atoi(v[1]); float *x; f<<<n / 64, 64>>>(x, n); }", "n/64", (64,), ()),
+        ("int main() { f<<<1, 64>>>((float *) nullptr, 0); }", "1", (64,), ("x=null", "n=0")),
         ("int main() { float *x; f<<<blocks_of(x), 64>>>(x, 5); }", None, (64,), ("n=5",)),
         (
             "void launch(float *out, int count, int size, float scale = 1) { f<<<count / size, size>>>(out, count); }\n"

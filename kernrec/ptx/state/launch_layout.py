@@ -32,6 +32,17 @@ RESERVED_BYTES = 1024
 ISA, section 10.35, does not specify its location; here it follows the kernel's memory."""
 
 
+class BufferPlace(str):
+    """The name of a buffer as the argument of a launch, with the bytes from its start to where the pointer points."""
+
+    offset: int
+
+    def __new__(cls, name: str, offset: int) -> "BufferPlace":
+        place = super().__new__(cls, name)
+        place.offset = offset
+        return place
+
+
 @dataclass(frozen=True)
 class KernelLaunch:
     """Kernel launch, like one of a host program."""
@@ -46,9 +57,9 @@ class KernelLaunch:
     """Threads per block: one to three extents, x first."""
 
     arguments: Sequence[Any]
-    """Arguments in the order of the parameters: the name of a buffer for a pointer (0 for a null pointer), a NumPy
-    scalar of the parameter's size, an int for an integer parameter, a `TensorMap` for a parameter of 128 bytes, or
-    `bytes`."""
+    """Arguments in the order of the parameters: the name of a buffer for a pointer (0 for a null pointer, a `BufferPlace`
+    for one into a buffer), a NumPy scalar of the parameter's size, an int for an integer parameter, a `TensorMap` for a
+    parameter of 128 bytes, or `bytes`."""
 
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
@@ -230,7 +241,8 @@ def _parameters(
         if isinstance(argument, str):
             if argument not in addresses:
                 raise unknown("buffer", argument, addresses)
-            raw = addresses[argument].to_bytes(8, "little")
+            place = addresses[argument] + (argument.offset if isinstance(argument, BufferPlace) else 0)
+            raw = place.to_bytes(8, "little")
         elif isinstance(argument, TensorMap):
             if isinstance(argument.address, str) and argument.address not in addresses:
                 raise unknown("buffer", argument.address, addresses)

@@ -1,0 +1,115 @@
+"""The `__constant__` and `__device__` variables of a module, which a program's host code fills before a launch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from kernrec.kernel.cuda_signature import element_type, source_name, type_aliases, variable_types
+from kernrec.kernel.spec import Kernel
+from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.ptx.analysis.pointers import pointers_of
+from kernrec.ptx.ir.declarations import OPAQUE_TYPES
+from kernrec.ptx.ir.inline import inlined
+from kernrec.ptx.ir.program import Function, Module
+from kernrec.util.light_dataclass import dataclass
+
+_BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
+"""Likely type of the elements of an array in PTX, where it has only bytes. All other alignments: f32."""
+
+
+@dataclass(frozen=True)
+class DeviceVariable:
+    """A variable of a module."""
+
+    name: str
+    """Name in the source."""
+    symbol: str
+    """Name in the code."""
+    size: int
+    """Bytes."""
+    dtype: str
+    """Type of an element: of the source, else a guess."""
+    typed: bool
+    """Whether the source says the type."""
+    unset: bool
+    """Whether the kernel may read it and the code gives it no value."""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of `dtype`."""
+        return max(self.size // ELEMENT_BYTES[self.dtype], 1)
+
+    @property
+    def example(self) -> str:
+        """An argument that sets the variable."""
+        return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
+
+
+def device_variables(module: Module, entry: str, source: str = "") -> tuple[DeviceVariable, ...]:
+    """Return the variables of constant and global memory of a module.
+
+    Args:
+        module: The code.
+        entry: The kernel.
+        source: Its CUDA C++, which says the types; empty for PTX alone.
+    """
+    used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
+    variables = []
+    for variable in module.variables.values():
+        name = source_name(variable.name)
+        if variable.space not in ("const", "global") or variable.type in OPAQUE_TYPES or not name[:1].isalpha():
+            continue
+        dtype, _ = element_type(types.get(name, ""), aliases)
+        guess = "f32" if variable.type == "f32" else _BY_ALIGNMENT.get(variable.align, "f32")
+        if variable.type[0] in "us" and variable.type[1:].isdigit():
+            guess = variable.type.replace("s", "i")
+        unset = variable.name in used and not variable.data and not variable.pointers and not variable.external
+        variables.append(DeviceVariable(name, variable.name, variable.size, dtype or guess, dtype is not None, unset))
+    return tuple(variables)
+
+
+def _read(function: Function) -> set[str]:
+    """Return the symbols whose memory a kernel may read: all that it names if an address is not followed."""
+    read: set[str] = set()
+    for ins in function.instructions:
+        if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
+            pointers = pointers_of(function, ins) if ins.opcode != "call" else None
+            if pointers is None:
+                return set(function.symbols)
+            read |= pointers
+    return read
+
+
+def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
+    """Return a line on the variables that the kernel reads as zero because nobody set them; empty if there are none."""
+    names = set(stated)
+    unset = [variable for variable in variables if variable.unset and variable.name not in names]
+    if not unset:
+        return ""
+    more = ", ..." if len(unset) > 6 else ""
+    shown = ", ".join(variable.name for variable in unset[:6])
+    return f"read as zero, because no argument sets them: {shown}{more}; {unset[0].example} sets {unset[0].name}"
+
+
+def taken_out(
+    order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
+) -> dict[int, DeviceVariable]:
+    """Return which arguments of a launch are contents of variables, by place.
+
+    An argument is a variable's content if it has the name of one, and the kernel has fewer parameters than arguments.
+    """
+    by_name = {variable.name: variable for variable in variables}
+    named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
+    further = max(len(order) - parameters, 0)
+    return {place: by_name[str(order[place])] for place in named[max(len(named) - further, 0) :]}
+
+
+def variable_contents(
+    kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the contents of `__constant__` and of `__device__` variables that a spec declares, by name in the code."""
+    spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
+    for name, symbol in kernel.constants.items():
+        if (variable := module.variables.get(symbol)) is not None:
+            spaces[variable.space != "const"][symbol] = content[name]
+    return spaces

@@ -1,0 +1,103 @@
+"""Macros, standards and `compile_commands.json` of CUDA files in `kernrec check` and `kernrec analyze`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrec.compile.compiled import CompileJob
+from kernrec.errors import UsageError
+from kernrec.kernel.compile_flags import CompileFlags, compile_flags
+from tests.helpers.command import run_here
+
+# Without -D and -std=c++20 neither of the first two lines compiles.
+KERNEL = """
+template <typename T> concept Small = sizeof(T) <= SIZE;
+template <Small T> __device__ T twice(T x) { return 2 * x; }
+extern "C" __global__ void scale(const float *x, float *y) { y[threadIdx.x] = twice(x[threadIdx.x]) / 3.0f; }
+"""
+FLAGS = ("-D", "SIZE=4", "-std=c++20", "-use_fast_math")
+
+
+@pytest.fixture
+def source(nvrtc: str, tmp_path: Path) -> Path:
+    path = tmp_path / "scale.cu"
+    path.write_text(KERNEL)
+    return path
+
+
+def write_database(folder: Path, source: Path, command: str) -> None:
+    entry = {"directory": str(folder), "file": str(source), "command": command}
+    (folder / "compile_commands.json").write_text(json.dumps([entry]))
+
+
+def test_check_and_analyze_compile_with_the_flags_of_nvcc(source: Path, tmp_path: Path) -> None:
+    launch = (source, "x=f32[32]", "y=zeros:f32[32]", "--grid", "1", "--block", "32")
+    assert run_here("check", *launch).returncode == 1
+    exact, fast = (
+        json.loads(run_here("check", *launch, *flags, "--json").stdout)["issue"] for flags in (FLAGS[:3], FLAGS)
+    )
+    assert fast < exact  # a division by multiplication
+    done = run_here("analyze", *launch, *FLAGS, "--gpu", "t4", "--db", tmp_path / "db", "--json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_compilation_database_above_the_file_gives_flags(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "size.h").write_text("#define LARGE 8\n")
+    (tmp_path / "src").mkdir()
+    path = source.rename(tmp_path / "src" / "scale.cu")
+    path.write_text('#include "size.h"\n' + KERNEL)
+    write_database(tmp_path, path, "nvcc -Iheaders -DSIZE=LARGE -std=c++20 -O3 -c src/scale.cu")
+    done = run_here("check", path, "x=f32[32]", "y=f32[32]", "--block", "32")
+    assert done.returncode == 0, done.stderr
+    done = run_here(
+        "analyze",
+        path,
+        "x=f32[32]",
+        "y=f32[32]",
+        "--grid",
+        "1",
+        "--block",
+        "32",
+        "--gpu",
+        "t4",
+        "--db",
+        tmp_path / "db",
+    )
+    assert "flags of compile_commands.json" in done.stderr
+    path.write_text(path.read_text() + "int main() { float *x; cudaMalloc(&x, 128); scale<<<1, 32>>>(x, x); }\n")
+    done = run_here("explain", path, "--gpu", "t4", "--db", tmp_path / "db")
+    assert "what to do" in done.stdout, done.stderr
+
+
+def test_stated_flags_precede_those_of_the_database(tmp_path: Path) -> None:
+    write_database(tmp_path, tmp_path / "k.cu", "nvcc -I inc -D SIZE=2 -DN -std=c++14 --use_fast_math -c k.cu")
+    flags = compile_flags(tmp_path / "k.cu", ["SIZE=4", "--std=c++20"], [tmp_path])
+    assert flags.defines == {"SIZE": "4", "N": "1"}
+    assert flags.options == ("-std=c++20", "-use_fast_math")
+    assert flags.include == (str(tmp_path), str(tmp_path / "inc"))
+    assert compile_flags(tmp_path / "other.cu", [], []) == CompileFlags()
+    (tmp_path / "compile_commands.json").write_text("{")
+    assert compile_flags(tmp_path / "k.cu", [], []) == CompileFlags()
+
+
+def test_wrong_macro_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"-D '1=2': expected NAME=VALUE"):
+        compile_flags(tmp_path / "k.cu", ["1=2"], [])
+
+
+def test_stated_standard_replaces_the_default() -> None:
+    assert CompileJob("", 80).language == ["-std=c++17"]
+    assert CompileJob("", 80, options=("-std=c++20",)).language == []
+
+
+def test_macros_decide_the_launch_of_the_host_code(source: Path, tmp_path: Path) -> None:
+    source.write_text(
+        "#ifndef N\n#define N 64\n#endif\n__global__ void one(float *x) { x[blockIdx.x * 64 + threadIdx.x] = N; }\n"
+        "int main() { float *x; cudaMalloc(&x, N * sizeof(float)); one<<<N / 64, 64>>>(x); }"
+    )
+    command = ("analyze", source, "--gpu", "t4", "--db", tmp_path / "db", "--json")
+    (launch,) = json.loads(run_here(*command, "-DN=640").stdout)["choices"][0]["launches"]
+    assert launch["grid"][0] == 10
+    assert run_here("check", source, "-DN=640").returncode == 0

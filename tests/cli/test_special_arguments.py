@@ -1,0 +1,113 @@
+"""Null pointers, pointers into a buffer, structures and halves as arguments of `check` and `analyze`."""
+
+import ctypes
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernrec.checking.launch import described_arguments
+from kernrec.checking.limits import Limits
+from kernrec.compile.nvrtc import compile_source
+from kernrec.emit.project import _launch
+from kernrec.errors import UsageError
+from kernrec.kernel.binding import BoundLaunch, Pointer
+from kernrec.kernel.packed_arguments import PackedArguments
+from kernrec.kernel.spec import BytesArgument
+from kernrec.profile.launch_arguments import read_arguments, structure
+from tests.helpers.command import run_here
+
+KERNEL = """
+#include <cuda_fp16.h>
+struct Scale { char sign; float factor; int shift; };
+extern "C" __global__ void scale(const half *x, const half *tail, const float *bias, Scale s, half alpha, float *y)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = (__half2float(x[i]) + __half2float(tail[i])) * s.sign * s.factor * __half2float(alpha) + s.shift;
+    if (bias) y[i] += bias[i];
+}
+"""
+FIELDS = "s=struct(i8:-1,f32:2,i32:3)"
+LAUNCH = ("--grid", "1", "--block", "32")
+
+
+@pytest.fixture
+def source(nvrtc: str, tmp_path: Path) -> Path:
+    path = tmp_path / "scale.cu"
+    path.write_text(KERNEL)
+    return path
+
+
+def test_kernel_gets_what_the_arguments_say(source: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(64, dtype=np.float16))
+    x, result = f"x=@{tmp_path / 'x.npy'}", tmp_path / "y.npy"
+    done = run_here(
+        "check", source, x, "tail=x+32", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH, "--save", f"y={result}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert np.load(result).tolist() == [-(2.0 * i + 32) + 3 for i in range(32)]
+    done = run_here("check", source, x, "tail=x+33", "bias=null", FIELDS, "f16:0.5", "y=f32[32]", *LAUNCH)
+    assert done.returncode == 1  # the last thread reads behind the buffer
+
+
+def test_analyze_takes_them_for_source_and_ptx(source: Path, tmp_path: Path) -> None:
+    command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
+    arguments = ("x=f16[64]", "tail=x+32", "bias=null", FIELDS, "y=f32[32]", *LAUNCH)
+    done = run_here(*command, source, "alpha=0.5", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["choices"]
+    ptx = source.with_suffix(".ptx")
+    ptx.write_text(compile_source(KERNEL, 75).ptx)
+    done = run_here(*command, ptx, *arguments[:4], "f16:0.5", *arguments[4:])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["choices"]
+
+
+def test_structure_is_asked_for_with_its_size(source: Path) -> None:
+    done = run_here("analyze", source, "x=f16[64]", "tail=x+32", "bias=null", "y=f32[32]", *LAUNCH, "--gpu", "t4")
+    assert "s=struct(FIELDS), for 12 bytes of Scale" in done.stderr
+    assert "'s=struct(f32:1,i32:1)'" in done.stderr
+    done = run_here(
+        "analyze", source, "x=f16[64]", "tail=z+32", "bias=null", FIELDS, "y=f32[32]", *LAUNCH, "--gpu", "t4"
+    )
+    assert "unknown tensor 'z'" in done.stderr
+
+
+def test_structures_are_laid_out_as_c_does() -> None:
+    assert structure("i8:1, f64:1, i16:2").hex() == "01" + "00" * 7 + "000000000000f03f" + "0200" + "00" * 6
+    assert read_arguments(["s=bytes:0102ff"]).order == [b"\x01\x02\xff"]
+
+
+def test_device_gets_offsets_and_bytes() -> None:
+    arguments = (Pointer("x"), Pointer("x", offset=64), BytesArgument(b"\x01\x02"))
+    launch = BoundLaunch(0, "scale", (1, 1, 1), (32, 1, 1), 0, arguments, {})
+    packed = PackedArguments.bound(launch)
+    packed.set_address("x", 4096)
+    assert [place.value for place in packed.slots["x"]] == [4096, 4160]
+    pointers = ctypes.cast(packed.address, ctypes.POINTER(ctypes.c_void_p))
+    assert ctypes.string_at(pointers[2] or 0, 2) == b"\x01\x02"
+    assert [each.strip() for each in _launch(launch, "scale", {"x": "x"})][2:4] == [
+        "void* p1 = (char*) x + 64;",
+        "alignas(16) unsigned char p2[] = {1, 2};",
+    ]
+
+
+@pytest.mark.parametrize("argument", [FIELDS, "p=x+1"])
+def test_tools_for_agents_refuse_them(argument: str) -> None:
+    with pytest.raises(UsageError, match="structures and pointers into a buffer are not checked here"):
+        described_arguments(["x=f32[4]", argument], Limits())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["p=x+4"], "unknown buffer 'x'"),
+        (["x=f32[4]", "p=x+5"], r"x\+5: x has 4 elements"),
+        (["s=struct(f32:1,f32[4])"], "expected a number such as f32:1"),
+        (["s=struct(i8:300)"], "'300' is not a valid i8"),
+    ],
+)
+def test_wrong_arguments_get_one_line(arguments: list[str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read_arguments(arguments)
