@@ -57,9 +57,9 @@ class KernelLaunch:
     """Threads per block: one to three extents, x first."""
 
     arguments: Sequence[Any]
-    """Arguments in the order of the parameters: the name of a buffer for a pointer (0 for a null pointer, a `BufferPlace`
-    for one into a buffer), a NumPy scalar of the parameter's size, an int for an integer parameter, a `TensorMap` for a
-    parameter of 128 bytes, or `bytes`."""
+    """Arguments in the order of the parameters: the name of a buffer for a pointer (0 for a null pointer, a
+    `BufferPlace` for one into a buffer), a NumPy scalar of the parameter's size, an int for an integer parameter, a
+    `TensorMap` for a parameter of 128 bytes, or `bytes`."""
 
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
