@@ -90,8 +90,11 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     from kernrec.kernel.compile_flags import compile_flags
     from kernrec.recommender.request import objective_named
 
-    if used := [name for name in ("op", "kernel", "shape", "dtype", "layout", "against") if getattr(wanted, name)]:
-        raise UsageError(f"--{used[0]} and {source} were both given; the file says what is launched")
+    named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")
+    used = [name for name in named if getattr(wanted, name)] + ["inputs"] * (wanted.inputs != "random")
+    if used:
+        option_name = used[0].replace("_", "-")
+        raise UsageError(f"--{option_name} and {source} were both given; the file says what is launched")
     path, entry = with_entry(source)
     database = wanted.db[0] if wanted.db else paths.user_database()
     flags, objective = compile_flags(path, (), ()), objective_named(wanted.objective)

@@ -310,7 +310,7 @@ class _Encoder:
         elif isinstance(operand, Symbol):
             self._symbol(operand, branches)
         elif isinstance(operand, Address):
-            add((_ADDRESS, 1, operand.offset))
+            add((_ADDRESS, 1, _signed(operand.offset)))
             self._operand(operand.base, False)
         elif isinstance(operand, Vector):
             self._parts(_VECTOR, operand.items)
@@ -336,7 +336,8 @@ class _Encoder:
         elif branches and symbol.name in index:
             self._operands.append((_LABEL, 0, index[symbol.name]))
         else:
-            self._operands.append((_SYMBOL, self._symbols.setdefault(symbol.name, len(self._symbols)), symbol.offset))
+            number = self._symbols.setdefault(symbol.name, len(self._symbols))
+            self._operands.append((_SYMBOL, number, _signed(symbol.offset)))
 
 
 def _flat(rows: Sequence[tuple[int, ...]]) -> np.ndarray[Any, Any]:

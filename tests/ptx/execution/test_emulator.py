@@ -307,3 +307,21 @@ def test_misuse_is_one_line(change: dict[str, object], message: str) -> None:
         emulate(module("", "u64 y"), KernelLaunch(**fields), blocks=blocks)  # type: ignore[arg-type]
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("offset", ["9" * 23, "-" + "9" * 23, str(2**64 - 1)])
+def test_offset_beyond_64_bits_wraps_and_is_out_of_bounds(offset: str) -> None:
+    code = f"""
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x) {{
+    .reg .b64 %rd<2>; .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [x];
+    ld.global.u32 %r1, [%rd1+{offset}];
+    st.global.u32 [%rd1], %r1;
+    ret;
+}}"""
+    launch = KernelLaunch("k", (1,), (32,), ["x"], {"x": np.zeros(8, np.uint32)})
+    with pytest.raises(EmulationError, match="accesses 4 bytes at global address"):
+        emulate(parse(code), launch)
