@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache as once
 from pathlib import Path
+from typing import Any
 
 from kernrec.compile.compiled import (
     Compiled,
@@ -26,6 +27,7 @@ from kernrec.compile.compiled import (
 from kernrec.compile.includes import check_includes, quoted_names
 from kernrec.errors import UsageError
 from kernrec.util.landlock import run_confined
+from kernrec.util.process import kill_group, own_group
 
 _LIMIT_S = 120.0
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives")
@@ -110,18 +112,23 @@ def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) 
     """Return exit status and output of a command that reads only the toolkit and the system, and writes one folder."""
 
     def work() -> tuple[int, str]:
-        try:
-            done = subprocess.run(
-                list(map(str, command)),
-                capture_output=True,
-                text=True,
-                timeout=_LIMIT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "TMPDIR": str(folder)},
-            )
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
-        return done.returncode, done.stderr + done.stdout
+        process: subprocess.Popen[Any] = subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder)},
+            **own_group(),
+        )
+        with process:
+            try:
+                output, errors = process.communicate(timeout=_LIMIT_S)
+            except BaseException as error:
+                kill_group(process)  # the compilers that nvcc started hold its pipes
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
+                raise
+        return process.returncode, errors + output
 
     return run_confined(work, (*toolkits, *map(Path, _SYSTEM)), (folder, Path(os.devnull)))

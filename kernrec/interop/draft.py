@@ -75,12 +75,16 @@ class Draft:
     """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
 
     def kernel(self) -> Kernel:
-        """Return the kernel; raise `UsageError` if parts are missing."""
+        """Return the kernel; raise `UsageError` if parts are missing or the text is not TOML."""
         if self.missing:
             raise UsageError(
                 f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` begins one)"
             )
-        return load_kernel(self.source, tomllib.loads(self.text))
+        try:
+            content = tomllib.loads(self.text)
+        except ValueError as error:
+            raise UsageError(f"{self.source}: the drafted spec is not TOML ({error}): give a --spec") from None
+        return load_kernel(self.source, content)
 
     def command(self, gpu: str) -> str:
         """Return a command that runs, with examples for missing parts."""

@@ -1,6 +1,7 @@
 """Convert host-code expressions to text in Python notation, and evaluate them if they are constant."""
 
 import ast
+import math
 import re
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
@@ -14,9 +15,11 @@ class UnknownError(Exception):
 
 def literal(text: str) -> str:
     """Return a C++ literal in Python notation."""
-    plain = re.sub(r"(?<=[\da-fA-F.])(?:[uUlLzZ]+|(?<!0x)[fF])$", "", text.replace("'", ""))
+    digits = text.replace("'", "")
+    suffix = r"[uUlLzZ]+$" if digits[:2] in ("0x", "0X") else r"(?:[uUlLzZ]+|[fF])$"
+    plain = re.sub(suffix, "", digits)
     try:
-        return str(int(plain, 0))
+        return str(int(plain, 8 if re.fullmatch(r"0[0-7]+", plain) else 0))
     except ValueError:
         try:
             return repr(float(plain))
@@ -46,7 +49,7 @@ def folded(text: str) -> str:
     """Return the value of a constant expression, or else the expression.
 
     Raises:
-        UnknownError: The number or the expression is too large, or it divides by zero.
+        UnknownError: The number or the expression is too large, it divides by zero, or it has no numeric value.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -54,9 +57,9 @@ def folded(text: str) -> str:
         return text
     try:
         value = eval(compile(ast.parse(text, mode="eval"), "", "eval"), {"__builtins__": {}, "min": min, "max": max})
-    except (SyntaxError, ZeroDivisionError, OverflowError, MemoryError, ValueError):
+    except (SyntaxError, ArithmeticError, MemoryError, ValueError, TypeError, NameError):
         raise UnknownError from None
-    if not abs(value) < _LARGEST:
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST:  # a parameter may be called `max`
         raise UnknownError
     return str(int(value)) if isinstance(value, bool | int) or value == int(value) else repr(value)
 
@@ -74,9 +77,12 @@ def number(text: str) -> str:
 
 
 def rounded_up(left: str, right: str) -> str:
-    """Return a quotient rounded up."""
+    """Return a quotient rounded up; raise `UnknownError` if the divisor is zero."""
     if is_number(left) and is_number(right):
-        return str(-(-int(float(left)) // int(float(right))))
+        try:
+            return str(math.ceil(float(left) / float(right)))
+        except (ArithmeticError, ValueError):
+            raise UnknownError from None
     return f"ceil({inside(left)}/{inside(right)})"
 
 

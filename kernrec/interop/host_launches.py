@@ -136,7 +136,7 @@ class _Launch:
             try:
                 texts.append(self._resolved(node, {}))
             except UnknownError:
-                texts.append(text_of(node))
+                texts.append(" ".join(text_of(node).split()))
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _block_names(self) -> dict[str, str]:
@@ -164,7 +164,8 @@ class _Launch:
     def _argument(self, name: str, pointed: str | None, node: "Node") -> str | None:
         try:
             if pointed is None:
-                return f"{name}={self._resolved(node, {})}" if is_number(self._resolved(node, {})) else None
+                value = self._resolved(node, {})
+                return f"{name}={value}" if is_number(value) else None
             if _stripped(node) in ("NULL", "nullptr"):
                 return f"{name}=null"
             return f"{name}=[{self._elements(node, ELEMENT_BYTES[pointed])}]"
@@ -180,7 +181,7 @@ class _Launch:
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
             for name in _ALLOCATIONS:
-                for call in self.program.calls(name):
+                for call in self.program.calls.get(name, ()):
                     inputs = _inputs(call) if _function_of(call) == function else []
                     if len(inputs) > 1 and _stripped(inputs[0]) == variable:
                         return divided(self._resolved(inputs[1], self.dimensions), size)
@@ -195,7 +196,7 @@ class _Launch:
         names = _parameter_names(function) if function is not None else []
         if function is None or variable not in names:
             return None
-        for call in self.program.calls(function_name(function)):
+        for call in self.program.calls.get(function_name(function), ()):
             if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # other parameters have defaults
                 return inputs[names.index(variable)]
         return None
@@ -215,18 +216,15 @@ class _Launch:
     def _definition(self, node: "Node") -> "Node | None":
         """Return the last value assigned to a variable before a node, in its function or at namespace scope."""
         name, function, latest = text_of(node), _function_of(node), None
-        for each in nodes(self.program.root, "init_declarator", "assignment_expression"):
-            left = each.child_by_field_name("declarator") or each.child_by_field_name("left")
-            if left is not None and left.type == "array_declarator":
-                left = left.child_by_field_name("declarator")
+        for each in self.program.assignments.get(name, ()):
             scope = _function_of(each)
-            if text_of(left) != name or scope not in (None, function):
+            if scope not in (None, function):
                 continue
             if each.end_byte <= node.start_byte or scope is None:
                 latest = each.child_by_field_name("value") or each.child_by_field_name("right")
         if latest is None:  # `dim3 block(16, 16);` parses as a function declaration
-            for each in nodes(self.program.root, "declaration"):
-                if text_of(each.child_by_field_name("type")) == "dim3" and _function_of(each) == function:
+            for each in self.program.dim3_declarations:
+                if _function_of(each) == function:
                     for declarator in each.named_children:
                         if text_of(declarator).startswith((f"{name}(", f"{name} (", f"{name}{{")):
                             latest = declarator
@@ -273,7 +271,7 @@ class _Launch:
             case "subscript_expression":
                 array = node.child_by_field_name("argument")
                 values = self._definition(array) if array is not None else None
-                if values is None or values.type != "initializer_list":
+                if values is None or values.type != "initializer_list" or not values.named_children:
                     raise UnknownError
                 return resolved(values.named_children[len(values.named_children) // 2])  # middle of a loop
             case "qualified_identifier" if "::" in text and not text.startswith("std::"):

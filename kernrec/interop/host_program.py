@@ -77,10 +77,30 @@ class HostProgram:
                     }
         raise UnknownError
 
-    def calls(self, function: str) -> "list[Node]":
-        """Return the calls of a function, in text order."""
-        calls = nodes(self.root, "call_expression")
-        return [call for call in calls if text_of(call.child_by_field_name("function")) == function]
+    @cached_property
+    def calls(self) -> "dict[str, list[Node]]":
+        """Calls by function, in text order."""
+        found: dict[str, list[Node]] = {}
+        for call in nodes(self.root, "call_expression"):
+            found.setdefault(text_of(call.child_by_field_name("function")), []).append(call)
+        return found
+
+    @cached_property
+    def assignments(self) -> "dict[str, list[Node]]":
+        """Initializations and assignments by variable, in text order."""
+        found: dict[str, list[Node]] = {}
+        for node in nodes(self.root, "init_declarator", "assignment_expression"):
+            left = node.child_by_field_name("declarator") or node.child_by_field_name("left")
+            if left is not None and left.type == "array_declarator":
+                left = left.child_by_field_name("declarator")
+            found.setdefault(text_of(left), []).append(node)
+        return found
+
+    @cached_property
+    def dim3_declarations(self) -> "list[Node]":
+        """Declarations of type `dim3`, in text order."""
+        declarations = nodes(self.root, "declaration")
+        return [node for node in declarations if text_of(node.child_by_field_name("type")) == "dim3"]
 
 
 def last_word(text: str) -> str:

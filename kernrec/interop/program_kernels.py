@@ -23,7 +23,7 @@ def _instances(text: str, template: Signature) -> list[str]:
     """Return the instances of a template that a program names or launches; its own name if there are none."""
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
-    return sorted({*explicit, *launched}) or [template.name]
+    return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
 def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:

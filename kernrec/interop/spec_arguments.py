@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernrec.errors import UsageError, unknown
-from kernrec.interop.spec_text import MARK, quoted
+from kernrec.interop.spec_text import MARK, one_line, quoted
 from kernrec.kernel.cuda_signature import Parameter, Signature, is_only_assigned, variable_types
 from kernrec.kernel.expression import identifier
 from kernrec.kernel.spec import SCALAR_RANGES
@@ -58,7 +58,7 @@ class SpecTensor:
         if self.symbol is not None:
             parts.append(f"symbol = {quoted(self.symbol)}")
         star = "*" if self.parameter.pointer else ""
-        return f"{name} = {{ {', '.join(parts)} }}  # {self.parameter.ctype} {star}{self.parameter.name}"
+        return f"{name} = {{ {', '.join(parts)} }}  # {one_line(self.parameter.ctype)} {star}{self.parameter.name}"
 
 
 @dataclass

@@ -25,6 +25,7 @@ from kernrec.interop.spec_text import (
     Lines,
     blocks_to_try,
     listed,
+    one_line,
     quoted,
     split_expressions,
     three_extents,
@@ -144,9 +145,10 @@ class _Drafter:
             if tunable.values is None:
                 self.missing.append(f"--tune {tunable.define or name}=VALUES")
         lines = Lines()
+        name, stem = one_line(self.source.name), one_line(self.source.stem)
         lines.add(
-            f"# What kernrec tunes, launches and fills for {self.source.name}: `kernrec analyze {self.source.name}"
-            f" --spec {self.source.stem}.toml --gpu GPU`."
+            f"# What kernrec tunes, launches and fills for {name}:"
+            f" `kernrec analyze {name} --spec {stem}.toml --gpu GPU`."
         )
         if self.missing or self.suggest:
             lines.add(f"# Fill in what is {MARK}. Expressions use the tunables and dimensions below.")

@@ -61,7 +61,13 @@ class Lines:
 
 def quoted(text: str) -> str:
     """Return a TOML string."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+
+
+def one_line(text: str) -> str:
+    """Return a text for a TOML comment, with a space for each run of spaces, line ends and control characters."""
+    return re.sub(r"[\x00-\x20\x7f]+", " ", text)
 
 
 def refuse_marks(text: str, place: str) -> None:

@@ -95,10 +95,11 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
             options.append(word)
         elif word.startswith("-D"):
             name, _, value = (word[2:] or following).partition("=")
-            if name.isidentifier() and "\n" not in value:
+            if name.isidentifier() and name.isascii() and value.replace("\t", " ").isprintable():
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            if not (path / "cuda_runtime.h").is_file():  # the compiler finds the toolkit itself
+            is_toolkit = (path / "cuda_runtime.h").is_file()  # The compiler finds the toolkit itself.
+            if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))
     return CompileFlags(defines, tuple(options), tuple(include))

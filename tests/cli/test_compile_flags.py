@@ -82,6 +82,14 @@ def test_stated_flags_precede_those_of_the_database(tmp_path: Path) -> None:
     assert compile_flags(tmp_path / "k.cu", [], []) == CompileFlags()
 
 
+@pytest.mark.parametrize("word", ["-Dé=1", "-DA=1\n2", "-DA=\x01", "-Iinc\n[launch]", "-Iinc\x00", "-I\ud800"])
+def test_database_flag_with_unusual_characters_is_skipped(word: str, tmp_path: Path) -> None:
+    entry = {"directory": str(tmp_path), "file": "k.cu", "arguments": ["nvcc", word, "-DB=2", "-c", "k.cu"]}
+    (tmp_path / "compile_commands.json").write_text(json.dumps([entry]))
+    flags = compile_flags(tmp_path / "k.cu", [], [])
+    assert (flags.defines, flags.include) == ({"B": "2"}, ())
+
+
 def test_wrong_macro_gets_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"-D '1=2': expected NAME=VALUE"):
         compile_flags(tmp_path / "k.cu", ["1=2"], [])

@@ -1,6 +1,8 @@
 """nvcc: where it is found, and programs that it compiles without reading other files."""
 
 import stat
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,15 @@ def test_missing_nvcc_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc, "find_nvcc", lambda: None)
     with pytest.raises(NoCompilerError, match=r"pip install '\.\[cuda-programs\]'"):
         nvcc.compile_program(CompileJob(PROGRAM, 80))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups to kill")
+def test_timeout_ends_the_compilers_that_nvcc_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "_LIMIT_S", 0.2)
+    with pytest.raises(CompileError, match=r"took longer than 0\.2 s"):
+        nvcc._run(["/bin/sh", "-c", f"(sleep 0.6; echo > '{tmp_path}/late') & wait"], tmp_path, ())
+    time.sleep(0.8)
+    assert not (tmp_path / "late").exists()
 
 
 def test_program_compiles_as_its_author_wrote_it() -> None:

@@ -1,14 +1,20 @@
 """Tests for launches that are read from host code."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from kernrec.compile.nvcc import find_nvcc
 from kernrec.errors import UsageError
-from kernrec.interop.host_launches import host_launches
+from kernrec.interop.draft import Draft
+from kernrec.interop.host_expressions import literal
+from kernrec.interop.host_launches import filled_variables, host_launches
+from kernrec.interop.program_kernels import kernel_names
+from kernrec.interop.spec_arguments import SpecTensor
 from kernrec.interop.spec_draft import draft_spec
-from kernrec.interop.spec_text import LaunchWords
+from kernrec.interop.spec_text import LaunchWords, quoted
+from kernrec.kernel.cuda_signature import Parameter
 from tests.helpers.needs import needs
 
 pytestmark = needs("tree_sitter_cuda")
@@ -79,6 +85,63 @@ def test_definitions_that_grow_end_at_once(first: str, step: str) -> None:
     program = f"{KERNEL}int main(int m, char **v) {{ int a0 = {first};\n{chain} f<<<a60, 64>>>(0, m); }}"
     (launch,) = host_launches(program, "f", [("x", "f32"), ("n", None)])
     assert launch.grid is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0xFF", "255"), ("0XfFu", "255"), ("0x1Full", "31"), ("010", "8"), ("0", "0"), ("00", "0"), ("0b101", "5"),
+        ("1'024UL", "1024"), ("1.5f", "1.5"), ("2.F", "2.0"), ("010.5f", "10.5"),
+    ],
+)  # fmt: skip
+def test_literal_has_its_value_in_c(text: str, value: str) -> None:
+    assert literal(text) == value
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ("ceil(1000 / 0.5)", "2000"), ("ceil(1000 / 2.5)", "400"), ("ceil(1000 / 0.0)", None),
+        ("ceil(1000 / 32)", "32"),
+        ("max + 1", None), ("1 ? max : 2", None), ("ceil_div * 2", None), ("s[0]", None),
+    ],
+)  # fmt: skip
+def test_grid_is_a_number_or_unknown(grid: str, expected: str | None) -> None:
+    host = f"int main(int max, char **ceil_div) {{ int s[4] = {{}}; f<<<{grid}, 64>>>(max, ceil_div, s[0]); }}"
+    (launch,) = host_launches(KERNEL + host, "f", [("max", None), ("ceil_div", None), ("n", None)])
+    assert (launch.grid, launch.block, launch.arguments) == (expected, (64,), ())
+
+
+def test_empty_initializer_determines_neither_instance_nor_variable() -> None:
+    program = (
+        "__constant__ int c; template <int N> __global__ void f() {}\n"
+        "int main() { int s[4] = {}; cudaMemcpyToSymbol(c, s[0], 4); f<s[0]><<<1, 1>>>(); }"
+    )
+    assert filled_variables(program) == {"c": ""}
+    assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
+
+
+def test_instance_on_two_lines_has_a_name_on_one() -> None:
+    program = (
+        "template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n"
+        "template __global__ void f<float,\n 4>(float *);\n"
+    )
+    assert kernel_names(program) == ["f<float, 4>"]
+
+
+@pytest.mark.parametrize("text", ["a\nb", 'a"\\', "\r\t\x00\x1f\x7f", "plain é"])
+def test_quoted_text_is_a_toml_string(text: str) -> None:
+    assert tomllib.loads(f"text = {quoted(text)}") == {"text": text}
+
+
+def test_type_on_several_lines_adds_no_line_to_the_spec() -> None:
+    tensor = SpecTensor(Parameter("x", True, False, "f32", 1, "const\n[evil]\r\x00 float"), "input", shape=("n",))
+    assert tensor.line("x").endswith("  # const [evil] float *x")
+
+
+def test_draft_that_is_not_toml_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the drafted spec is not TOML"):
+        Draft(tmp_path / "k.cu", "f", "name = ", (), ()).kernel()
 
 
 def test_program_is_analyzed_with_nothing_typed(tmp_path: Path) -> None:
