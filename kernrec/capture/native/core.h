@@ -122,13 +122,15 @@ struct Node {
 };
 struct Graph {
     std::vector<std::unique_ptr<Node>> nodes;
+    bool ended = false;  // the capture has ended, but streams and events may still refer to it
 };
 struct Stream {
     std::shared_ptr<Graph> captured;
     unsigned flags = 0;
+    bool capturing() const { return captured && !captured->ended; }
 };
 struct Event {
-    double seconds = -1;
+    bool recorded = false;
     std::shared_ptr<Graph> captured;
 };
 struct Launch {

@@ -92,7 +92,7 @@ Stream* stream_of(void* handle) {
 int submit(void* handle, int kind, std::function<int()> work) {
     std::lock_guard<std::recursive_mutex> guard(lock());
     Stream* stream = stream_of(handle);
-    if (!stream->captured) return work();
+    if (!stream->capturing()) return work();
     auto node = std::make_unique<Node>();
     node->work = std::move(work), node->kind = kind;
     stream->captured->nodes.push_back(std::move(node));
