@@ -131,6 +131,7 @@ int main(int argc, char** argv) {
         cudaMalloc(reinterpret_cast<void**>(&in), sizeof values), cudaMemcpy(in, values, sizeof values, 1);
         scale(out, in, n, 4), cudaMemcpy(values, out, sizeof values, 2);
         printf("%g\n", values[3]);
+        scale(out, in + n, 0, 4);  // a pointer to the end of an allocation
     } else if (mode == "many") {  // more allocations than ranges of addresses
         std::vector<char*> all(300);
         for (size_t i = 0; i < all.size(); i++) cudaMalloc(reinterpret_cast<void**>(&all[i]), 1000), cudaMemset(all[i], int(i), 1000);

@@ -92,6 +92,14 @@ def test_equal_launches_become_one_call(program: Path, tmp_path: Path) -> None:
     assert file.read_text() == "# edited"
 
 
+def test_call_has_allocations_of_the_shared_range(program: Path, tmp_path: Path) -> None:
+    _, recorder = run(program, "shared range", tmp_path)
+    first, second = (tomllib.loads(file.read_text())["arguments"] for file in recorder.write(tmp_path))
+    assert first == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
+    assert second[0] == "b1=f32[200]"
+    assert second[1].startswith("u64:")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -246,6 +246,18 @@ const Allocation* allocation_of(const void* pointer) {
     return address < at->first + at->second.size || address == at->first ? &at->second : nullptr;
 }
 
+std::string shared_allocations(const Function& function, const std::string& packed) {
+    std::string found;
+    for (size_t i = 0; i < function.sizes.size(); i++) {
+        uint64_t address;
+        if (function.sizes[i] != sizeof address || function.offsets[i] + sizeof address > packed.size()) continue;
+        memcpy(&address, packed.data() + function.offsets[i], sizeof address);
+        const Allocation* inside = allocation_of(reinterpret_cast<void*>(address));
+        if (inside && inside->slot == kSlots) found += (found.empty() ? "" : " ") + join(inside->base, inside->size);
+    }
+    return found;
+}
+
 bool is_device(const void* pointer) {
     const uint64_t slot = reinterpret_cast<uint64_t>(pointer) >> kShift;
     return slot >= 1 && slot <= kSlots;
