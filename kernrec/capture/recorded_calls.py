@@ -205,9 +205,12 @@ class _Description:
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:
                 named.add(number)
-                buffer, dtype = self._buffers[number - 1], _NUMPY[types.get(parameter.name, "u8")]
-                count = max(buffer.nbytes // dtype.itemsize, 1)
-                described = f"{types.get(parameter.name, 'u8')}[{count}]"
+                buffer, kind = self._buffers[number - 1], types.get(parameter.name, "u8")
+                if buffer.nbytes < _NUMPY[kind].itemsize:
+                    kind = "u8"
+                dtype = _NUMPY[kind]
+                count = buffer.nbytes // dtype.itemsize
+                described = f"{kind}[{count}]"
                 if self._matters and (pointers is None or parameter.name in pointers[0]):
                     if buffer.nbytes <= LARGEST_CONTENT:
                         contents[f"b{number}"] = np.array(buffer[: count * dtype.itemsize]).view(dtype)

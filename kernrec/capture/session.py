@@ -78,6 +78,10 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
+                except Exception as error:  # the program gets an error, and its connection stays
+                    text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
+                    reply = [CUDA_ERROR["unknown"], text]
+                    self._print(text)
                 fields = [field if isinstance(field, bytes) else str(field).encode() for field in reply]
                 head = struct.pack(f"<{len(fields) + 1}Q", len(fields), *map(len, fields))
                 try:
