@@ -78,14 +78,16 @@ def read_cuda_call(path: Path) -> CudaCall:
     ):
         raise UsageError(f"{path.name}: grid and block: expected one to three positive numbers each")
     arguments = [
-        re.sub(r"@(?!/)", f"@{path.parent.resolve()}/", text, count=1) if isinstance(text, str) else text
+        re.sub(r"@(?!/)", lambda _: f"@{path.parent.resolve()}/", text, count=1) if isinstance(text, str) else text
         for text in checked("arguments", list)
     ]
     if odd := [text for text in arguments if not isinstance(text, str)]:
         raise UsageError(f'{path.name}: arguments: expected texts such as "i32:4096", got {odd[0]!r:.40}')
+    if (launches := checked("launches", int, 1)) < 1:
+        raise UsageError(f"{path.name}: launches: expected a positive number, got {launches}")
     return CudaCall(
         path, path.parent / checked("ptx", str), checked("entry", str), grid, block, tuple(arguments),
-        checked("shared", int, 0), checked("launches", int, 1),
+        checked("shared", int, 0), launches,
     )  # fmt: skip
 
 

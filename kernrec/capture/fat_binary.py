@@ -46,10 +46,12 @@ def _entries(data: bytes) -> Iterator[Image]:
     place = struct.unpack_from("<H", data, 6)[0]
     while place + _ENTRY.size <= len(data):
         kind, _, header, size, packed, _, _, _, sm, _, _, flags, _, unpacked = _ENTRY.unpack_from(data, place)
+        if header < _ENTRY.size:
+            raise KernrecError("the program's code is damaged: an entry of its fat binary has no header")
         content = data[place + header : place + header + size]
         if kind == _PTX:
             if flags & (_LZ4 | _ZSTD):
-                content = (_zstd if flags & _ZSTD else _lz4)(content[:packed] if packed else content, unpacked)
+                content = _unpacked(content[:packed] if packed else content, unpacked, bool(flags & _ZSTD))
             text = content.rstrip(b"\0").decode("utf-8", "replace")
             yield Image(_target(text) or sm, text)
         elif kind == _CUBIN:
@@ -68,10 +70,18 @@ def best_ptx(images: Sequence[Image], sm: int) -> str | None:
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
-def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress a block in LZ4 block format."""
+def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
+    """Decompress an image of `size` bytes; raise `KernrecError` for an image that is too large or damaged."""
     if size > _LARGEST:
         raise KernrecError(f"an image of {size} bytes in the program is too large")
+    try:
+        return (_zstd if zstd else _lz4)(data, size)
+    except IndexError:
+        raise KernrecError(f"a compressed image of the program is damaged; {UNCOMPRESSED}") from None
+
+
+def _lz4(data: bytes, size: int) -> bytes:
+    """Decompress a block in LZ4 block format; raise `IndexError` for a truncated block."""
     out, place, end = bytearray(), 0, len(data)
     while place < end:
         token = data[place]
@@ -106,7 +116,7 @@ def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
 def _zstd(data: bytes, size: int) -> bytes:
     """Decompress with the system's zstd library."""
     library = ctypes.util.find_library("zstd")
-    if library is None or size > _LARGEST:
+    if library is None:
         raise KernrecError(f"the program's code is compressed by zstd, and libzstd is not installed; {UNCOMPRESSED}")
     zstd = ctypes.CDLL(library)
     zstd.ZSTD_decompress.restype = ctypes.c_size_t

@@ -35,6 +35,8 @@ from kernrec.ptx.ir.program import Function, Variable
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 from kernrec.util.atomic_write import write_whole
 
+SLOTS = 80
+"""Number of address ranges for allocations, as in native/core.cpp; the last one holds several allocations."""
 PER_FUNCTION = 8
 """Maximum number of calls written per kernel; further launches count for the most similar call."""
 LARGEST_CONTENT = 64 << 20
@@ -92,12 +94,18 @@ class Recorder:
         """Number of launched kernels."""
         return len(self._calls)
 
-    def add(self, module: LoadedModule, launch: KernelLaunch) -> None:
-        """Record a launch before it runs."""
+    def add(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int] | None = None) -> None:
+        """Record a launch before it runs.
+
+        Args:
+            module: Code of the kernel.
+            launch: Launch to record.
+            allocations: Bytes, by address, of allocations in the last address range that arguments point into.
+        """
         with self._lock:
             self.launches += 1
             calls = self._calls.setdefault(f"{module.digest} {launch.entry}", {})
-            described = _Description(module, launch)
+            described = _Description(module, launch, allocations or {})
             key = described.key(len(calls) < self._per_function)
             if key in calls:
                 calls[key].launches += 1
@@ -141,26 +149,34 @@ class Recorder:
 class _Description:
     """Description of one launch in the form of a call."""
 
-    def __init__(self, module: LoadedModule, launch: KernelLaunch) -> None:
-        self._module, self._launch = module, launch
+    def __init__(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int]) -> None:
+        self._module, self._launch, self._allocations = module, launch, allocations
         self._function = inlined(module.module, launch.entry)
         self._matters = bool(data_dependences(self._function))
         self._names = list(launch.buffers)
-        order: dict[int, int] = {}  # of the buffers, by the number of their address range
+        order: dict[int, int] = {}  # of the buffers, by address
+        self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
         """Parameter, value, buffer number (from 1; 0 for none), and offset in the buffer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
-            slot, offset = self._range_of(raw) if parameter.size == POINTER_BYTES else (0, 0)
-            number = order.setdefault(slot, len(order) + 1) if slot else 0
+            address, number, offset = int.from_bytes(raw, "little"), 0, 0
+            if parameter.size == POINTER_BYTES and (found := self._buffer_at(address)) is not None:
+                start, buffer = found
+                if start not in order:
+                    self._buffers.append(buffer)
+                number, offset = order.setdefault(start, len(order) + 1), address - start
             self._arguments.append((parameter, raw, number, offset))
-        self._buffers = [launch.buffers[self._names[slot - 1]] for slot in order]
 
-    def _range_of(self, raw: bytes) -> tuple[int, int]:
-        """Return the number of the buffer that contains an address (0 for none), and the offset in it."""
-        address = int.from_bytes(raw, "little")
-        slot, offset = address >> BUFFER_SHIFT, address & (1 << BUFFER_SHIFT) - 1
-        inside = 1 <= slot <= len(self._names) and offset < self._launch.buffers[self._names[slot - 1]].nbytes
-        return (slot, offset) if inside else (0, 0)
+    def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
+        """Return the first address and the memory of the buffer or allocation that contains an address, if any."""
+        slot = address >> BUFFER_SHIFT
+        if not 1 <= slot <= len(self._names):
+            return None
+        start, buffer = slot << BUFFER_SHIFT, self._launch.buffers[self._names[slot - 1]]
+        for first, size in self._allocations.items():
+            if first <= address < first + size:
+                return first, buffer[first - start : first - start + size]
+        return (start, buffer) if slot != SLOTS and address < start + buffer.nbytes else None
 
     def key(self, exact: bool) -> str:
         """Return a key that ignores floating-point values.
@@ -189,9 +205,12 @@ class _Description:
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:
                 named.add(number)
-                buffer, dtype = self._buffers[number - 1], _NUMPY[types.get(parameter.name, "u8")]
-                count = max(buffer.nbytes // dtype.itemsize, 1)
-                described = f"{types.get(parameter.name, 'u8')}[{count}]"
+                buffer, kind = self._buffers[number - 1], types.get(parameter.name, "u8")
+                if buffer.nbytes < _NUMPY[kind].itemsize:
+                    kind = "u8"
+                dtype = _NUMPY[kind]
+                count = buffer.nbytes // dtype.itemsize
+                described = f"{kind}[{count}]"
                 if self._matters and (pointers is None or parameter.name in pointers[0]):
                     if buffer.nbytes <= LARGEST_CONTENT:
                         contents[f"b{number}"] = np.array(buffer[: count * dtype.itemsize]).view(dtype)

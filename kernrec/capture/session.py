@@ -17,7 +17,7 @@ import numpy as np
 from kernrec.capture.device import attributes, device_name, properties
 from kernrec.capture.fat_binary import best_ptx, images_of
 from kernrec.capture.loaded_module import CUDA_ERROR, LaunchError, LoadedModule
-from kernrec.capture.recorded_calls import Recorder
+from kernrec.capture.recorded_calls import SLOTS, Recorder
 from kernrec.capture.textures import Textures
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
@@ -28,8 +28,6 @@ from kernrec.ptx.execution.options import EmulationOptions
 from kernrec.ptx.state.errors import BudgetError
 from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 
-SLOTS = 80
-"""Number of address ranges for allocations, as in native/core.cpp; the last one holds several allocations."""
 _MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
 _BARRIER_BYTES = 8
 _TOGETHER = 1 << 22
@@ -80,6 +78,10 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
+                except Exception as error:  # the program gets an error, and its connection stays
+                    text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
+                    reply = [CUDA_ERROR["unknown"], text]
+                    self._print(text)
                 fields = [field if isinstance(field, bytes) else str(field).encode() for field in reply]
                 head = struct.pack(f"<{len(fields) + 1}Q", len(fields), *map(len, fields))
                 try:
@@ -185,7 +187,7 @@ class Session:
 
     def _launch(
         self, number: bytes, entry: bytes, grid_: bytes, block_: bytes, shared: bytes, cluster_: bytes,
-        together: bytes, packed: bytes,
+        together: bytes, packed: bytes, shared_: bytes,
     ) -> Sequence[object]:  # fmt: skip
         if self._failed:  # CUDA also rejects launches after a failed launch
             raise LaunchError(self._failed, f"{entry.decode()} does not run: an earlier launch failed")
@@ -203,9 +205,10 @@ class Session:
             name, grid, block, arguments, buffers, int(shared), module.constants(), images,
             cluster if any(cluster) else (), module.addresses, barrier,
         )  # fmt: skip
-        self._recorder.add(module, launch)
+        numbers = list(map(int, shared_.split()))
+        self._recorder.add(module, launch, dict(zip(numbers[::2], numbers[1::2], strict=True)))
         self._emulate(module, launch, int(together) != 0)
-        return [0]
+        return []
 
     def _emulate(self, module: LoadedModule, launch: KernelLaunch, together: bool) -> None:
         blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernrec.errors import KernrecError
 from kernrec.ptx import Image, Sampler
 from kernrec.ptx.state.launch_layout import IMAGE_WINDOW, WINDOW_SHIFT
 
@@ -32,6 +33,9 @@ class Textures:
             channel: Bits and number of channels, and the kind of their values.
             place: Bytes between rows, or 0 for contiguous rows; flags of the array.
             modes: Address mode; whether to filter, to map integers to 0 to 1, and to normalize coordinates.
+
+        Raises:
+            KernrecError: The rows do not fit in the memory.
         """
         (bits, channels, kind), (pitch, flags) = channel, place
         width, height, depth = extents
@@ -47,6 +51,9 @@ class Textures:
             bool(unit_range) and element[0] != "f",
         )
         image = Image(f"image {number}", tuple(n for n in whole if n), element, channels, layers, sampler=sampler)
+        row = width * image.texel_bytes
+        if pitch not in (0, row) and (height - 1) * pitch + row > memory.nbytes:
+            raise KernrecError(f"a texture of {height} rows, {pitch} bytes apart, is larger than its allocation")
         if number == len(self._memory):
             self._images.append(image)
             self._memory.append((memory, pitch))

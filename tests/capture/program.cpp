@@ -29,6 +29,8 @@ int cudaMemcpyFromSymbol(void*, const void*, size_t, size_t, int), cudaStreamEnd
 int cudaLaunchKernel(const void*, Extent, Extent, void**, size_t, void*), cudaStreamBeginCapture(void*, int);
 int cudaStreamCreate(void**), cudaGraphInstantiate(void**, void*, unsigned long long), cudaHostRegister(void*, size_t, unsigned);
 int cudaHostGetDevicePointer(void**, void*, unsigned), cudaDeviceGetAttribute(int*, int, int), cudaIpcCloseMemHandle(void*);
+int cudaGraphExecUpdate(void*, void*, void*), cudaStreamWaitEvent(void*, void*, unsigned), cudaEventCreate(void**);
+int cudaEventRecord(void*, void*), cudaEventDestroy(void*), cudaStreamIsCapturing(void*, int*);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int*, const void*, int, size_t);
 const char* cudaGetErrorName(int);
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(void**, int), cuCtxPushCurrent_v2(void*);
@@ -106,6 +108,30 @@ int main(int argc, char** argv) {
         for (int repeat = 0; repeat < 2; repeat++) cudaGraphLaunch(made, stream);
         cudaMemcpy(values, in, sizeof values, 2);
         printf("%g\n", values[3]);
+    } else if (mode == "updated graph") {
+        void *stream, *graph, *made;
+        int result[8];
+        cudaStreamCreate(&stream), cudaStreamBeginCapture(stream, 0), scale(out, in, n, 4, stream);
+        cudaStreamEndCapture(stream, &graph), cudaGraphInstantiate(&made, graph, 0);
+        cudaGraphExecUpdate(made, graph, result), cudaGraphLaunch(made, stream);
+        cudaMemcpy(values, out, sizeof values, 2);
+        printf("%g\n", values[3]);
+    } else if (mode == "joined stream") {  // its work runs at once again after the capture
+        void *stream, *joined, *event, *graph, *made;
+        int capturing[2];
+        cudaStreamCreate(&stream), cudaStreamCreate(&joined), cudaEventCreate(&event);
+        cudaStreamBeginCapture(stream, 0), cudaEventRecord(event, stream), cudaStreamWaitEvent(joined, event, 0);
+        scale(out, in, n, 4, joined), cudaStreamIsCapturing(joined, &capturing[0]);
+        cudaStreamEndCapture(stream, &graph), cudaStreamIsCapturing(joined, &capturing[1]), cudaEventDestroy(event);
+        scale(in, in, n, 4, joined), cudaGraphInstantiate(&made, graph, 0), cudaGraphLaunch(made, stream);
+        cudaMemcpy(values, out, sizeof values, 2);
+        printf("%d %d %g\n", capturing[0], capturing[1], values[3]);
+    } else if (mode == "shared range") {
+        for (int i = 0; i < 100; i++) cudaMalloc(reinterpret_cast<void**>(&out), sizeof values);
+        cudaMalloc(reinterpret_cast<void**>(&in), sizeof values), cudaMemcpy(in, values, sizeof values, 1);
+        scale(out, in, n, 4), cudaMemcpy(values, out, sizeof values, 2);
+        printf("%g\n", values[3]);
+        scale(out, in + n, 0, 4);  // a pointer to the end of an allocation
     } else if (mode == "many") {  // more allocations than ranges of addresses
         std::vector<char*> all(300);
         for (size_t i = 0; i < all.size(); i++) cudaMalloc(reinterpret_cast<void**>(&all[i]), 1000), cudaMemset(all[i], int(i), 1000);

@@ -4,18 +4,25 @@ The system's compiler makes the program of these tests, which registers its code
 """
 
 import shutil
+import socket
+import struct
 import subprocess
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernrec.capture.call_file import read_cuda_call
+from kernrec.capture.loaded_module import LoadedModule
 from kernrec.capture.native_library import libraries
 from kernrec.capture.program_run import run_program
 from kernrec.capture.recorded_calls import Recorder
-from kernrec.errors import UsageError
+from kernrec.capture.session import Session
+from kernrec.capture.textures import Textures
+from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
+from kernrec.ptx import KernelLaunch
 
 HERE = Path(__file__).parent
 KERNELS = HERE / "kernels.ptx"
@@ -44,6 +51,8 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("scale", "1 3981 cudaSuccess", "", 0, id="constants and structures"),
         pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
         pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
+        pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
+        pytest.param("joined stream", "1 0 15", "", 0, id="a stream that joined a capture"),
         pytest.param("many", "1", "", 0, id="more allocations than ranges of addresses"),
         pytest.param("registered", "3 3", "", 0, id="registered memory of the host"),
         pytest.param("rows", "abchijopqvwx", "", 0, id="copies of rows"),
@@ -90,6 +99,53 @@ def test_equal_launches_become_one_call(program: Path, tmp_path: Path) -> None:
     assert file.read_text() == "# edited"
 
 
+def test_call_has_allocations_of_the_shared_range(program: Path, tmp_path: Path) -> None:
+    _, recorder = run(program, "shared range", tmp_path)
+    first, second = (tomllib.loads(file.read_text())["arguments"] for file in recorder.write(tmp_path))
+    assert first == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
+    assert second[0] == "b1=f32[200]"
+    assert second[1].startswith("u64:")
+
+
+def test_call_has_bytes_of_a_buffer_smaller_than_an_element() -> None:
+    module = LoadedModule(1, [], [KERNELS.read_text()], 1 << 50)
+    address = (1 << 40).to_bytes(8, "little")
+    recorder = Recorder()
+    arguments = [address, address, bytes(4), bytes(16)]
+    recorder.add(module, KernelLaunch("scale", (1, 1, 1), (32, 1, 1), arguments, {"b1": np.zeros(2, np.uint8)}))
+    ((call,),) = (calls.values() for calls in recorder._calls.values())
+    assert 'arguments = ["b1=u8[2]"' in call.lines[-1]
+
+
+def test_session_answers_after_an_unexpected_error(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        for verb in (b"no verb", b"device"):
+            ours.sendall(struct.pack("<QQ", 1, len(verb)) + verb)
+        ours.shutdown(socket.SHUT_WR)
+        Session(theirs, A100, Recorder(), 1000).serve()
+        assert b"KeyError" in (data := ours.recv(1 << 16))
+        assert A100.title.encode() in data
+    assert "failed inside kernrec" in capsys.readouterr().err
+
+
+def test_texture_larger_than_its_memory_is_refused() -> None:
+    memory = np.zeros(3 * 512 + 64, np.uint8)
+    textures = Textures()
+    textures.add(memory, (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0))
+    assert textures.added_to({})[0]["image 0"].nbytes == 4 * 64
+    with pytest.raises(KernrecError, match="larger than its allocation"):
+        textures.add(memory[1:], (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0))
+
+
+def test_call_in_a_folder_with_a_backslash(tmp_path: Path) -> None:
+    (folder := tmp_path / r"a\1b").mkdir()
+    (path := folder / "call.toml").write_text(
+        'ptx = "k.ptx"\nentry = "k"\ngrid = [1]\nblock = [32]\narguments = ["@x.npy"]\n'
+    )
+    assert read_cuda_call(path).arguments == (f"@{folder.resolve()}/x.npy",)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -114,6 +170,7 @@ def test_program_that_cannot_run_is_refused(content: bytes, message: str, tmp_pa
         ("arguments = [1]", "expected texts"),
         ("lines = 1", "lines"),
         ('launches = "3"', "launches: expected int"),
+        ("launches = 0", "launches: expected a positive number"),
     ],
 )
 def test_call_of_another_form_is_refused(line: str, message: str, tmp_path: Path) -> None:

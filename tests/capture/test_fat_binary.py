@@ -8,6 +8,7 @@ import pytest
 
 from kernrec.capture.device import properties
 from kernrec.capture.fat_binary import Image, best_ptx, images_of
+from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n" + "// nothing\n" * 40
@@ -62,6 +63,22 @@ def test_zstd_is_unpacked() -> None:
     library.ZSTD_compress.restype = ctypes.c_size_t
     size = library.ZSTD_compress(buffer, ctypes.c_size_t(4096), PTX.encode(), ctypes.c_size_t(len(PTX)), 3)
     assert images_of(fat_binary((1, 80, 0x8000, buffer.raw[:size], len(PTX)))) == [Image(80, PTX)]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(fat_binary((1, 80, 0x2000, b"\xf0", 500)), "damaged", id="truncated lz4"),
+        pytest.param(fat_binary((1, 80, 0x2000, b"", 1 << 40)), "too large", id="an oversized lz4 image"),
+        pytest.param(fat_binary((1, 80, 0x8000, b"", 1 << 40)), "too large", id="an oversized zstd image"),
+        pytest.param(
+            fat_binary()[:16] + struct.pack("<HHIQ", 2, 1, 0, 0).ljust(64, b"\0"), "no header", id="no header"
+        ),
+    ],
+)
+def test_damaged_fat_binary_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(KernrecError, match=message):
+        images_of(data)
 
 
 def test_newest_ptx_that_the_gpu_runs_is_chosen() -> None:

@@ -1,6 +1,7 @@
 // The connection to kernrec, the GPU's properties, and device memory.
 #include "core.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,9 +29,18 @@ int connection = -1;
 bool forked = false;
 size_t used = 0;
 
+// Repeat a call that a signal interrupted.
+template <class Call>
+ssize_t repeated(Call call) {
+    ssize_t done;
+    do done = call();
+    while (done < 0 && errno == EINTR);
+    return done;
+}
+
 void write_all(const void* data, size_t size) {
     for (const char* at = static_cast<const char*>(data); size;) {
-        const ssize_t done = send(connection, at, size, MSG_NOSIGNAL);
+        const ssize_t done = repeated([&] { return send(connection, at, size, MSG_NOSIGNAL); });
         if (done <= 0) stop("kernrec ended, and the program with it");
         at += done, size -= size_t(done);
     }
@@ -38,7 +48,7 @@ void write_all(const void* data, size_t size) {
 
 void read_all(void* data, size_t size) {
     for (char* at = static_cast<char*>(data); size;) {
-        const ssize_t done = recv(connection, at, size, 0);
+        const ssize_t done = repeated([&] { return recv(connection, at, size, 0); });
         if (done <= 0) stop("kernrec ended, and the program with it");
         at += done, size -= size_t(done);
     }
@@ -53,7 +63,8 @@ void send_descriptor(int descriptor) {
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-    if (sendmsg(connection, &message, MSG_NOSIGNAL) != 1) stop("kernrec ended, and the program with it");
+    if (repeated([&] { return sendmsg(connection, &message, MSG_NOSIGNAL); }) != 1)
+        stop("kernrec ended, and the program with it");
 }
 
 void connect_once() {
@@ -66,7 +77,7 @@ void connect_once() {
     address.sun_family = AF_UNIX;
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof address)) {
+    if (repeated([&] { return connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof address); })) {
         connection = -1;
         stop("kernrec capture has ended");
     }
@@ -233,6 +244,18 @@ const Allocation* allocation_of(const void* pointer) {
     if (at == allocations().begin()) return nullptr;
     --at;
     return address < at->first + at->second.size || address == at->first ? &at->second : nullptr;
+}
+
+std::string shared_allocations(const Function& function, const std::string& packed) {
+    std::string found;
+    for (size_t i = 0; i < function.sizes.size(); i++) {
+        uint64_t address;
+        if (function.sizes[i] != sizeof address || function.offsets[i] + sizeof address > packed.size()) continue;
+        memcpy(&address, packed.data() + function.offsets[i], sizeof address);
+        const Allocation* inside = allocation_of(reinterpret_cast<void*>(address));
+        if (inside && inside->slot == kSlots) found += (found.empty() ? "" : " ") + join(inside->base, inside->size);
+    }
+    return found;
 }
 
 bool is_device(const void* pointer) {

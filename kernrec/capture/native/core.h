@@ -122,13 +122,15 @@ struct Node {
 };
 struct Graph {
     std::vector<std::unique_ptr<Node>> nodes;
+    bool ended = false;  // the capture has ended, but streams and events may still refer to it
 };
 struct Stream {
     std::shared_ptr<Graph> captured;
     unsigned flags = 0;
+    bool capturing() const { return captured && !captured->ended; }
 };
 struct Event {
-    double seconds = -1;
+    bool recorded = false;
     std::shared_ptr<Graph> captured;
 };
 struct Launch {
@@ -141,11 +143,11 @@ Stream* stream_of(void* handle);
 int submit(void* stream, int kind, std::function<int()> work);
 int run(Graph& graph);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
+// Base and size of each allocation in the shared range that an argument points into.
+std::string shared_allocations(const Function& function, const std::string& packed);
 int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
 int copy(void* to, const void* from, size_t bytes);
 int fill(void* to, uint32_t value, int width, size_t count);
-// Predicted time of all launches so far, seconds.
-double clock_now();
 
 // Arrays, textures and surfaces.
 

@@ -8,7 +8,6 @@ namespace capture {
 namespace {
 
 constexpr uint32_t kFatBinary = 0xBA55ED50;
-double predicted = 0;
 
 std::string image_bytes(const void* image) {
     const char* data = static_cast<const char*>(image);
@@ -92,7 +91,7 @@ Stream* stream_of(void* handle) {
 int submit(void* handle, int kind, std::function<int()> work) {
     std::lock_guard<std::recursive_mutex> guard(lock());
     Stream* stream = stream_of(handle);
-    if (!stream->captured) return work();
+    if (!stream->capturing()) return work();
     auto node = std::make_unique<Node>();
     node->work = std::move(work), node->kind = kind;
     stream->captured->nodes.push_back(std::move(node));
@@ -132,8 +131,8 @@ int launch_packed(Function& function, const Launch& launch, const void* packed, 
         fflush(stdout);
         const Reply reply = ask({"launch", join(function.module->id), function.name, join(grid.x, grid.y, grid.z),
                                  join(block.x, block.y, block.z), join(launch.shared),
-                                 join(cluster.x, cluster.y, cluster.z), join(int(launch.cooperative)), arguments});
-        predicted += reply.number(0);
+                                 join(cluster.x, cluster.y, cluster.z), join(int(launch.cooperative)), arguments,
+                                 shared_allocations(function, arguments)});
         return reply.error;
     });
 }
@@ -151,8 +150,6 @@ int fill(void* to, uint32_t value, int width, size_t count) {
     if (width == 4) std::fill_n(static_cast<uint32_t*>(to), count, value);
     return kSuccess;
 }
-
-double clock_now() { return predicted; }
 
 Array* new_array(size_t width, size_t height, size_t depth, const int* bits, int kind, unsigned flags) {
     Array* array = new Array;

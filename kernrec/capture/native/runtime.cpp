@@ -521,7 +521,7 @@ API int cudaStreamSetAttribute(void*, int, const void*) { return kSuccess; }
 API int cudaStreamCopyAttributes(void*, void*) { return kSuccess; }
 API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
     const auto& graph = static_cast<Event*>(event)->captured;
-    if (graph) stream_of(stream)->captured = graph;  // the stream joins the capture
+    if (graph && !graph->ended) stream_of(stream)->captured = graph;  // the stream joins the capture
     return kSuccess;
 }
 API int cudaEventCreateWithFlags(void** event, unsigned) { return *event = new Event, kSuccess; }
@@ -531,16 +531,15 @@ API int cudaEventRecord(void* handle, void* stream) {
     Event* event = static_cast<Event*>(handle);
     if (!event) return done(kInvalidHandle);
     event->captured = stream_of(stream)->captured;
-    return done(submit(stream, kEmptyNode, [event] { return event->seconds = clock_now(), int(kSuccess); }));
+    return event->recorded = true, kSuccess;
 }
 API int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
 API int cudaEventSynchronize(void*) { return kSuccess; }
 API int cudaEventQuery(void*) { return kSuccess; }
 API int cudaEventElapsedTime(float* milliseconds, void* first, void* second) {
     if (!first || !second) return done(kInvalidHandle);
-    const double from = static_cast<Event*>(first)->seconds, to = static_cast<Event*>(second)->seconds;
-    if (from < 0 || to < 0) return done(kInvalidHandle);
-    return *milliseconds = float(1e3 * (to - from)), kSuccess;
+    if (!static_cast<Event*>(first)->recorded || !static_cast<Event*>(second)->recorded) return done(kInvalidHandle);
+    return *milliseconds = 0, kSuccess;
 }
 API int cudaEventElapsedTime_v2(float* milliseconds, void* first, void* second) {
     return cudaEventElapsedTime(milliseconds, first, second);
@@ -567,12 +566,13 @@ API int cudaStreamBeginCapture(void* stream, int) {
     return stream_of(stream)->captured = std::make_shared<Graph>(), kSuccess;
 }
 API int cudaStreamEndCapture(void* stream, void** graph) {
-    if (!stream_of(stream)->captured) return done(kInvalidValue);
+    if (!stream_of(stream)->capturing()) return done(kInvalidValue);
+    stream_of(stream)->captured->ended = true;
     *graph = handle_of(std::move(stream_of(stream)->captured));
     return stream_of(stream)->captured = nullptr, kSuccess;
 }
 API int cudaStreamIsCapturing(void* stream, int* status) {
-    return *status = stream_of(stream)->captured ? 1 : 0, kSuccess;
+    return *status = stream_of(stream)->capturing(), kSuccess;
 }
 API int cudaThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 API int cudaGraphCreate(void** graph, unsigned) { return *graph = handle_of(std::make_shared<Graph>()), kSuccess; }
@@ -666,7 +666,6 @@ API int cudaGraphAddDependencies_v2(void* graph, void* const* from, void* const*
 API int cudaGraphInstantiate(void** made, void* graph, unsigned long long) { return *made = graph, kSuccess; }
 API int cudaGraphInstantiateWithFlags(void** made, void* graph, unsigned long long) { return *made = graph, kSuccess; }
 API int cudaGraphExecUpdate(void* made, void* graph, void* result) {
-    graph_of(made) = Graph();
     *static_cast<std::shared_ptr<Graph>*>(made) = *static_cast<std::shared_ptr<Graph>*>(graph);
     return memset(result, 0, sizeof(int)), kSuccess;
 }
