@@ -160,8 +160,8 @@ class _Description:
         """Parameter, value, buffer number (from 1; 0 for none), and offset in the buffer."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
-            if parameter.size == POINTER_BYTES and (found := self._buffer_at(address)) is not None:
-                start, buffer = found
+            if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
+                start, buffer = place
                 if start not in order:
                     self._buffers.append(buffer)
                 number, offset = order.setdefault(start, len(order) + 1), address - start

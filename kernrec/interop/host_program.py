@@ -80,21 +80,21 @@ class HostProgram:
     @cached_property
     def calls(self) -> "dict[str, list[Node]]":
         """Calls by function, in text order."""
-        found: dict[str, list[Node]] = {}
+        calls: dict[str, list[Node]] = {}
         for call in nodes(self.root, "call_expression"):
-            found.setdefault(text_of(call.child_by_field_name("function")), []).append(call)
-        return found
+            calls.setdefault(text_of(call.child_by_field_name("function")), []).append(call)
+        return calls
 
     @cached_property
     def assignments(self) -> "dict[str, list[Node]]":
         """Initializations and assignments by variable, in text order."""
-        found: dict[str, list[Node]] = {}
+        assignments: dict[str, list[Node]] = {}
         for node in nodes(self.root, "init_declarator", "assignment_expression"):
             left = node.child_by_field_name("declarator") or node.child_by_field_name("left")
             if left is not None and left.type == "array_declarator":
                 left = left.child_by_field_name("declarator")
-            found.setdefault(text_of(left), []).append(node)
-        return found
+            assignments.setdefault(text_of(left), []).append(node)
+        return assignments
 
     @cached_property
     def dim3_declarations(self) -> "list[Node]":
