@@ -275,6 +275,18 @@ void wait_bulk(Batch& batch, const Instruction& ins) {
     each_lane(batch, ins, [&](uint32_t lane) { batch.work().bulk.wait(lane, size_t(ins.immediate), ins.mode); });
 }
 
+// Decode the barrier and the mask of blocks, which follow the other operands.
+void decode_ends(Decoder& decoder, const Source& ins, const std::vector<Operand>& operands, size_t next, BulkForm& form) {
+    if (form.has_barrier) {
+        if (operands.size() <= next) refuse();
+        form.barrier = decoder.access(operands[next++], Space::kShared);
+    }
+    if (ins.has("multicast")) {
+        if (operands.size() <= next) refuse();
+        form.mask = decoder.value(operands[next], "u16");
+    }
+}
+
 void decode_linear(Decoder& decoder, const Source& ins, std::vector<Operand> operands, BulkForm& form) {
     std::vector<bool> shared;
     for (const std::string& mark : ins.modifiers)
@@ -285,15 +297,7 @@ void decode_linear(Decoder& decoder, const Source& ins, std::vector<Operand> ope
     form.target = decoder.access(operands[0], Space::kGeneric);
     form.source = decoder.access(operands[1], Space::kGeneric);
     form.size = decoder.value(operands[2], "u32");
-    size_t next = 3;
-    if (form.has_barrier) {
-        if (operands.size() <= next) refuse();
-        form.barrier = decoder.access(operands[next++], Space::kShared);
-    }
-    if (ins.has("multicast")) {
-        if (operands.size() <= next) refuse();
-        form.mask = decoder.value(operands[next++], "u16");
-    }
+    decode_ends(decoder, ins, operands, 3, form);
     if (!form.is_reduction) return;
     static const std::map<std::string, NumberType> types = {
         {"f16", NumberType::kF16}, {"bf16", NumberType::kBf16}, {"u32", NumberType::kU32}, {"s32", NumberType::kS32},
@@ -316,15 +320,7 @@ void decode_tensor(Decoder& decoder, const Source& ins, std::vector<Operand> ope
     form.four_rows = ins.has("gather4") || ins.has("scatter4");
     const Operand &texel = operands[form.is_load ? 1 : 0], &shared = operands[form.is_load ? 0 : 1];
     if (texel.kind != OperandKind::kTexel || shared.kind != OperandKind::kAddress) refuse("operands");
-    size_t next = 2;
-    if (form.has_barrier) {
-        if (operands.size() <= next) refuse();
-        form.barrier = decoder.access(operands[next++], Space::kShared);
-    }
-    if (ins.has("multicast")) {
-        if (operands.size() <= next) refuse();
-        form.mask = decoder.value(operands[next++], "u16");
-    }
+    decode_ends(decoder, ins, operands, 2, form);
     Operand map;
     map.kind = OperandKind::kAddress;
     map.items = {texel.items[0]};

@@ -239,19 +239,19 @@ Instruction& Decoder::emit(Run run) {
     Instruction& ins = block_->code.emplace_back();
     ins.run = run;
     ins.source = source;
-    guard(ins);
+    guard(ins.guard, ins.guard_inverted);
     return ins;
 }
 
-void Decoder::guard(Instruction& ins) {
+void Decoder::guard(Row& predicate, bool& inverted) {
     const Source& from = program_.sources[source];
     if (from.guard < 0) return;
     Operand guard;
     guard.kind = OperandKind::kRegister;
     guard.id = uint32_t(from.guard);
-    ins.guard = plain(guard);
-    if (ins.guard.width != 1) refuse("a guard that is not a predicate");
-    ins.guard_inverted = from.guard_inverted;
+    predicate = plain(guard);
+    if (predicate.width != 1) refuse("a guard that is not a predicate");
+    inverted = from.guard_inverted;
 }
 
 Row Decoder::value(const Operand& operand, std::string_view type) {
@@ -268,7 +268,7 @@ Instruction Decoder::access(const Operand& address, Space space) {
     made.source = source;
     std::tie(made.a, made.immediate) = this->address(address);
     made.space = space;
-    guard(made);
+    guard(made.guard, made.guard_inverted);
     return made;
 }
 
@@ -342,14 +342,7 @@ void Decoder::watch_warpgroup_registers(uint32_t first, uint32_t stop) {
 void Decoder::end(BasicBlock& block) {
     const Source& from = ins();
     block.end_source = source;
-    if (from.guard >= 0) {
-        Operand guard;
-        guard.kind = OperandKind::kRegister;
-        guard.id = uint32_t(from.guard);
-        block.guard = plain(guard);
-        if (block.guard.width != 1) refuse("a guard that is not a predicate");
-        block.guard_inverted = from.guard_inverted;
-    }
+    guard(block.guard, block.guard_inverted);
     if (from.opcode == "bra") {
         if (from.operands.empty() || from.operands[0].kind != OperandKind::kLabel) refuse("a branch without a label");
         block.end = End::kBranch;

@@ -14,7 +14,7 @@ from kernrec.ptx import Module, ParseError, parse
 from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Variable
-from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, CODE_WINDOW, MOST_THREADS, WINDOW_SHIFT
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT, CODE_WINDOW, MOST_THREADS, WINDOW_SHIFT, impossible_shape
 
 CUDA_ERROR = {
     "success": 0, "value": 1, "configuration": 9, "function": 98, "image": 209, "ptx": 218, "symbol": 500,
@@ -55,8 +55,8 @@ class FunctionFacts:
         """Raise `LaunchError` for a launch that the GPU rejects."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
-        if min(*grid, *block) < 1 or threads > MOST_THREADS or block[2] > 64 or max(grid[1:]) > 65_535:
-            raise LaunchError(CUDA_ERROR["configuration"], f"{text}: a GPU refuses this grid or block")
+        if reason := impossible_shape(grid, block):
+            raise LaunchError(CUDA_ERROR["configuration"], f"{text}: a GPU refuses this grid or block: {reason}")
         if threads > self.most_threads:
             most = f"it was compiled for at most {self.most_threads} threads in a block"
             raise LaunchError(CUDA_ERROR["resources"], f"{text}: {most}")

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from kernrec.checking.findings import Describer, Finding
+from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.compile.compiled import Resources
 from kernrec.errors import UsageError
 from kernrec.gpu.entry import SmLimits
@@ -17,15 +18,13 @@ from kernrec.ptx.execution.options import CheckedMemory, EmulationOptions
 from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import Function, Instruction, Variable
 from kernrec.ptx.state.errors import EmulationError
+from kernrec.ptx.state.launch_layout import impossible_shape
 from kernrec.util.light_dataclass import dataclass
 
-BUDGET = 5_000_000
-"""Number of PTX instructions of a batch of blocks after which a kernel counts as endless: a few seconds."""
 _CHUNK = 64
 _FIRST = 1024
 """Number of blocks that run from the start of the grid before a sample of the others."""
 _LAST = 64
-_MOST_GRID = (2**31 - 1, 65_535, 65_535)
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of a launch: run time, and resources of the GPU."""
+class LaunchLimits:
+    """LaunchLimits of a launch: run time, and resources of the GPU."""
 
     seconds: float = 10.0
-    budget: int = BUDGET
+    budget: int = LAUNCH_BUDGET
     sm: SmLimits | None = None
     resources: Resources | None = None
     """Registers and shared memory of the kernel."""
@@ -57,7 +56,7 @@ def check_launch(
     module: Module,
     launch: KernelLaunch,
     describer: Describer,
-    limits: Limits,
+    limits: LaunchLimits,
     uninitialized: frozenset[str] = frozenset(),
 ) -> Checked:
     """Run the blocks of a launch until the time is over, and return the errors found.
@@ -140,18 +139,11 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
             yield [int(number) for number in numbers[start : start + _CHUNK]]
 
 
-def refused(module: Module, launch: KernelLaunch, limits: Limits) -> str:
+def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
     """Return the reason why a GPU rejects a launch; empty if it does not."""
     threads, function = prod(launch.block), module.functions[launch.entry]
-    if any(extent < 1 for extent in (*launch.grid, *launch.block)):
-        return f"the grid {tuple(launch.grid)} of blocks {tuple(launch.block)} is empty"
-    for axis, (extent, most) in enumerate(zip(launch.grid, _MOST_GRID, strict=False)):
-        if extent > most:
-            return f"the grid has {extent} blocks along {'xyz'[axis]}, and at most {most} are possible"
-    if threads > 1024:
-        return f"a block has {threads} threads, and at most 1024 are possible"
-    if len(launch.block) > 2 and launch.block[2] > 64:
-        return f"a block has {launch.block[2]} threads along z, and at most 64 are possible"
+    if reason := impossible_shape(launch.grid, launch.block):
+        return reason
     try:
         check_block(module, launch)
     except UsageError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kernrec.checking.check_launch import BUDGET
+from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.checking.program_launches import program_launch
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
@@ -47,7 +47,7 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
         UsageError: The file does not specify the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
-    made = program_launch(path, words, gpu, 10.0, BUDGET)
+    made = program_launch(path, words, gpu, 10.0, LAUNCH_BUDGET)
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))

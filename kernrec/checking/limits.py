@@ -15,6 +15,9 @@ from kernrec.errors import UsageError
 from kernrec.util.landlock import confine
 from kernrec.util.light_dataclass import dataclass
 
+LAUNCH_BUDGET = 5_000_000
+"""Number of PTX instructions of a batch of blocks after which a kernel counts as endless: a few seconds."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernrec.checking.check_launch import Limits
+from kernrec.checking.check_launch import LaunchLimits
 from kernrec.checking.findings import Describer
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob
 from kernrec.compile.pool import compile_many
@@ -39,7 +39,7 @@ class ProgramLaunch:
     module: Module
     launch: KernelLaunch
     describer: Describer
-    limits: Limits
+    limits: LaunchLimits
     assumed: tuple[str, ...]
     unset: str
     """A line on variables that nobody set; empty if there are none."""
@@ -79,7 +79,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
     launch = kernel_launch(bound, {**buffers, **device}, constants, entry)
     origins = line_origins(path, words.include)
     describer = Describer(draft.entry, inlined(module, entry), compiled.ptx, origins, path.name)
-    limits = Limits(seconds, budget, gpu.limits, compiled.resources.get(entry))
+    limits = LaunchLimits(seconds, budget, gpu.limits, compiled.resources.get(entry))
     types = [tensor.dtype for tensor in problem.tensors.values()] + re.findall(r'"(f64) ', draft.text)
     return ProgramLaunch(module, launch, describer, limits, draft.assumed, draft.unset, kernel, config, "f64" in types)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernrec.checking.limits import LAUNCH_BUDGET
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
 from kernrec.cli.options import option
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from kernrec.checking.check_launch import Checked
     from kernrec.checking.findings import Finding
     from kernrec.kernel.compile_flags import CompileFlags
-
-_BUDGET = 5_000_000
 
 
 class CheckOptions(options.Options):
@@ -43,7 +42,7 @@ class CheckOptions(options.Options):
     define: Annotated[list[str] | None, option(options.DEFINE, "-D")] = None
     include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
     time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
-    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = _BUDGET
+    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = LAUNCH_BUDGET
     save: Annotated[list[str] | None, option("Write a buffer afterwards: c=result.npy.")] = None
     junit: Annotated[Path | None, option("Write a JUnit report.")] = None
     as_json: AsJson = False
@@ -101,7 +100,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     """Check one kernel with described arguments."""
     import numpy as np
 
-    from kernrec.checking.check_launch import Limits, check_launch
+    from kernrec.checking.check_launch import LaunchLimits, check_launch
     from kernrec.checking.findings import Describer
     from kernrec.gpu import find_gpu
     from kernrec.kernel.source_files import line_origins
@@ -127,7 +126,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
-    limits = Limits(_seconds(wanted), wanted.budget, gpu.limits, made.resources.get(launch.entry))
+    limits = LaunchLimits(_seconds(wanted), wanted.budget, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():

@@ -109,7 +109,7 @@ class Query:
         if self.inputs not in INPUTS:
             raise unknown("inputs", self.inputs, INPUTS)
         if self.source in _FORMER_SOURCES:
-            raise UsageError(f"source {self.source!r} is called {_FORMER_SOURCES[self.source]!r} since 0.2.0")
+            raise UsageError(f"source {self.source!r} is called {_FORMER_SOURCES[self.source]!r} now")
         if self.source and self.source not in SOURCES:
             raise unknown("source", self.source, SOURCES)
         if self.stacks:

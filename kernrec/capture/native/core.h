@@ -139,6 +139,34 @@ struct Launch {
     bool cooperative = false;
     Extent cluster = {0, 0, 0};
 };
+
+struct LaunchAttribute {
+    int id, unused;
+    union {
+        int value;
+        Extent cluster;
+        char bytes[64];
+    };
+};
+
+// The configuration of an extended launch; the two libraries differ in the type of the shared bytes.
+template <class Bytes>
+struct LaunchConfig {
+    Extent grid, block;
+    Bytes shared;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned count;
+
+    Launch shape() const {
+        Launch result = {grid, block, shared};
+        for (unsigned i = 0; i < count; i++) {
+            if (attributes[i].id == 2) result.cooperative = attributes[i].value;
+            if (attributes[i].id == 4) result.cluster = attributes[i].cluster;
+        }
+        return result;
+    }
+};
 Stream* stream_of(void* handle);
 int submit(void* stream, int kind, std::function<int()> work);
 int run(Graph& graph);

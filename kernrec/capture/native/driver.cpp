@@ -298,28 +298,8 @@ API int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsi
     return packed_launch(function, {{gx, gy, gz}, {bx, by, bz}, shared, true}, stream, arguments, nullptr);
 }
 API int cuLaunchKernelEx(const void* config, void* function, void** arguments, void** extra) {
-    struct Attribute {
-        int id, unused;
-        union {
-            int value;
-            Extent cluster;
-            char bytes[64];
-        };
-    };
-    struct Config {
-        Extent grid, block;
-        unsigned shared;
-        void* stream;
-        const Attribute* attributes;
-        unsigned count;
-    };
-    const Config& given = *static_cast<const Config*>(config);
-    Launch shape = {given.grid, given.block, given.shared};
-    for (unsigned i = 0; i < given.count; i++) {
-        if (given.attributes[i].id == 2) shape.cooperative = given.attributes[i].value;
-        if (given.attributes[i].id == 4) shape.cluster = given.attributes[i].cluster;
-    }
-    return packed_launch(function, shape, given.stream, arguments, extra);
+    const auto& given = *static_cast<const LaunchConfig<unsigned>*>(config);
+    return packed_launch(function, given.shape(), given.stream, arguments, extra);
 }
 API int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
     return submit(stream, 3, [=] { return function(data), int(kSuccess); });

@@ -125,11 +125,10 @@ int release_from(void* pointer) {
 // Kinds of graph nodes: kernel, copy, fill, host function.
 enum { kKernelNode = 0, kCopyNode = 1, kFillNode = 2, kHostNode = 3, kChildNode = 4, kEmptyNode = 5 };
 
-int launch_on(const void* key, Extent grid, Extent block, void** arguments, size_t shared, void* stream,
-              bool cooperative = false, Extent cluster = {0, 0, 0}) {
+int launch_on(const void* key, const Launch& shape, void** arguments, void* stream) {
     Function* function = find(key);
     if (!function) return done(kInvalidDeviceFunction);
-    return done(launch(*function, {grid, block, shared, cooperative, cluster}, arguments, stream));
+    return done(launch(*function, shape, arguments, stream));
 }
 
 }  // namespace
@@ -188,40 +187,19 @@ API int cudaGetKernel(void** kernel, const void* host) { return __cudaGetKernel(
 // Launches.
 
 API int cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared, void* stream) {
-    return launch_on(function, grid, block, arguments, shared, stream);
+    return launch_on(function, {grid, block, shared}, arguments, stream);
 }
 API int __cudaLaunchKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,
                            void* stream) {
-    return launch_on(function, grid, block, arguments, shared, stream);
+    return launch_on(function, {grid, block, shared}, arguments, stream);
 }
 API int cudaLaunchCooperativeKernel(const void* function, Extent grid, Extent block, void** arguments, size_t shared,
                                     void* stream) {
-    return launch_on(function, grid, block, arguments, shared, stream, true);
+    return launch_on(function, {grid, block, shared, true}, arguments, stream);
 }
 API int cudaLaunchKernelExC(const void* config, const void* function, void** arguments) {
-    struct Attribute {
-        int id, unused;
-        union {
-            int value;
-            Extent cluster;
-            char bytes[64];
-        };
-    };
-    struct Config {
-        Extent grid, block;
-        size_t shared;
-        void* stream;
-        const Attribute* attributes;
-        unsigned count;
-    };
-    const Config& given = *static_cast<const Config*>(config);
-    bool cooperative = false;
-    Extent cluster = {0, 0, 0};
-    for (unsigned i = 0; i < given.count; i++) {
-        if (given.attributes[i].id == 2) cooperative = given.attributes[i].value;
-        if (given.attributes[i].id == 4) cluster = given.attributes[i].cluster;
-    }
-    return launch_on(function, given.grid, given.block, arguments, given.shared, given.stream, cooperative, cluster);
+    const auto& given = *static_cast<const LaunchConfig<size_t>*>(config);
+    return launch_on(function, given.shape(), arguments, given.stream);
 }
 API int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
     return done(submit(stream, kHostNode, [=] { return function(data), int(kSuccess); }));

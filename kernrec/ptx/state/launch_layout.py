@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from kernrec.ptx.state.textures import Image
 from kernrec.ptx.state.types import Array
 from kernrec.util.light_dataclass import dataclass
 
-# State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
 MOST_THREADS = 1024
 """Maximum threads of a block on every GPU (CUDA C++ Programming Guide, "Technical Specifications")."""
+_MOST_GRID, _MOST_DEEP = (2**31 - 1, 65_535, 65_535), 64
+"""Maximum blocks of a grid by axis, and threads of a block along z (same table)."""
+# State-space windows of the generic address space. Buffer i of global memory starts at (i + 1) << 40.
 BUFFER_SHIFT = 40
 WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
@@ -117,6 +120,21 @@ class LaunchLayout:
 
     shared_arrays: tuple[tuple[str, int, int], ...] = ()
     """Variables of shared memory: name, start and bytes."""
+
+
+def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
+    """Return why no GPU runs blocks of these extents, x first; empty if one does."""
+    threads = prod(block)
+    if any(extent < 1 for extent in (*grid, *block)):
+        return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
+    for axis, extent, most in zip("xyz", grid, _MOST_GRID, strict=False):
+        if extent > most:
+            return f"the grid has {extent} blocks along {axis}, and at most {most} are possible"
+    if threads > MOST_THREADS:
+        return f"a block has {threads} threads, and at most {MOST_THREADS} are possible"
+    if len(block) > 2 and block[2] > _MOST_DEEP:
+        return f"a block has {block[2]} threads along z, and at most {_MOST_DEEP} are possible"
+    return ""
 
 
 def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: bool = False) -> LaunchLayout:
