@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
@@ -86,6 +88,7 @@ void bind_products(nb::module_& module);
 void bind_dram_traffic(nb::module_& module);
 void bind_launches(nb::module_& module);
 void bind_power_limits(nb::module_& module);
-void bind_programs(nb::module_& module);
+void bind_spaces(nb::module_& module);
+void bind_costs(nb::module_& module);
 
 }  // namespace kernrec::query

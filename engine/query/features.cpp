@@ -1,19 +1,12 @@
 // Features of candidates for trained models, their distance from the training data, and their minimum time.
-#include "arrays.h"
+#include "features.h"
 
 namespace kernrec::query {
+
+using namespace features;
+
 namespace {
 
-// Rows of quantities, in the order of `QUANTITIES` in kernrec/model/learn/features.py: inputs, then figures of the GPU
-// (`kOne` to `kL2Bytes`), then values derived from both.
-enum Quantity : int64_t {
-    kLatencyS, kPowerW, kEnergyJ, kClockHz, kStaticJ, kClockedJ, kRegime, kCoreS, kDramS, kFixedS, kCoreJ, kDramJ,
-    kThreads, kResident, kRegisters, kSharedBytes, kFlops, kBytes, kBlocks, kBusyS, kWaitS, kL2S,
-    kFirstPipeS, kPipes = 9,
-    kOne = kFirstPipeS + kPipes, kSms, kMaxWarps, kMaxRegisters, kSmemPerSm, kTdpW, kL2Bytes,
-    kSomeFlops, kComputeS, kTrafficS, kRooflineS, kWarps, kLanes, kAllThreads, kSomeResident, kResidentWarps,
-    kResidentBytes, kWaves, kRounds, kSomeBusyS, kQuantities,
-};
 // Figures of the GPU from `plan_of`: those of the rows from `kOne`, then these two.
 constexpr int64_t kConstants = kSomeFlops - kOne, kPeakFlops = kConstants, kBandwidth = kConstants + 1;
 constexpr int64_t kTimesBusy = 3, kTimesWait = 4, kTimesL2 = 5;  // rows of `LaunchTime.rows`
@@ -96,32 +89,6 @@ class FeaturePlan {
     int64_t columns_ = 0;
 };
 
-// Add the times of one launch to the quantities (Q, C) of candidates.
-//
-// candidates: those that perform the launch, each once, (N,). places: their columns in `pipe_clk` and `times`, the
-// arrays of `LaunchTime`, (N,).
-void add_times(Array<const int64_t, 1> candidates_of, Array<const int64_t, 1> places_of,
-               Array<const double, 2> pipe_clk_of, Array<const double, 2> times_of, Array<double, 2> quantities_of) {
-    const Row<const int64_t> candidates(candidates_of), places(places_of);
-    const Table<const double> pipe_clk(pipe_clk_of), times(times_of);
-    const Table<double> quantities(quantities_of);
-    require(quantities.rows == kQuantities && pipe_clk.rows == kPipes && times.rows > kTimesL2 &&
-                pipe_clk.columns == times.columns && candidates.size == places.size &&
-                all_within(candidates, 0, quantities.columns) && all_within(places, 0, times.columns),
-            "candidates: expected places in quantities and times");
-    for (int64_t k = 0; k < candidates.size; k++) {
-        const int64_t i = candidates[k], place = places[k];
-        double most_clk = pipe_clk(0, place);
-        for (int64_t pipe = 1; pipe < kPipes; pipe++) most_clk = maximum(most_clk, pipe_clk(pipe, place));
-        const double busy_s = times(kTimesBusy, place), share_s = busy_s / maximum(most_clk, kLeast);
-        for (int64_t pipe = 0; pipe < kPipes; pipe++)
-            quantities(kFirstPipeS + pipe, i) += pipe_clk(pipe, place) * share_s;
-        quantities(kBusyS, i) += busy_s;
-        quantities(kWaitS, i) += times(kTimesWait, place);
-        quantities(kL2S, i) += times(kTimesL2, place);
-    }
-}
-
 // Fill `seconds` (C,) with the minimum time of candidates: compulsory bytes, or arithmetic at the reduced clock.
 void least_seconds(Array<const double, 2> quantities_of, double bandwidth, double boost_hz, Array<double, 1> filled) {
     constexpr int64_t kFma = kFirstPipeS + 1, kF64 = kFirstPipeS + 4, kTensor = kFirstPipeS + 5;
@@ -184,6 +151,18 @@ class Extent {
 
 }  // namespace
 
+void features::add_times(const Table<const double>& pipe_clk, const Table<const double>& times, int64_t place,
+                         const Table<double>& quantities, int64_t candidate) {
+    double most_clk = pipe_clk(0, place);
+    for (int64_t pipe = 1; pipe < kPipes; pipe++) most_clk = maximum(most_clk, pipe_clk(pipe, place));
+    const double busy_s = times(kTimesBusy, place), share_s = busy_s / maximum(most_clk, kLeast);
+    for (int64_t pipe = 0; pipe < kPipes; pipe++)
+        quantities(kFirstPipeS + pipe, candidate) += pipe_clk(pipe, place) * share_s;
+    quantities(kBusyS, candidate) += busy_s;
+    quantities(kWaitS, candidate) += times(kTimesWait, place);
+    quantities(kL2S, candidate) += times(kTimesL2, place);
+}
+
 void bind_features(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };
     nb::class_<FeaturePlan>(module, "FeaturePlan")
@@ -193,7 +172,6 @@ void bind_features(nb::module_& module) {
         .def(nb::init<Array<const double, 1>, Array<const double, 1>, Array<const double, 1>, Array<const double, 2>>(),
              exact(), exact(), exact(), exact())
         .def("fill", &Extent::fill, exact(), exact());
-    module.def("add_times", &add_times, exact(), exact(), exact(), exact(), exact());
     module.def("least_seconds", &least_seconds, exact(), nb::arg(), nb::arg(), exact());
 }
 

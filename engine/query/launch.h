@@ -82,6 +82,10 @@ struct Access {
 void launch_times(const Demand& demand, const Device& device, int64_t loops, const Row<const int64_t>& variants,
                   const Table<const double>& work, const Table<double>& pipe_clk, const Table<double>& times);
 
+// Fill the costs of launches, fields of `NominalCosts` as rows (5, N), at the first of the operating points of a
+// `PowerLimits`. costs: (7, points, N).
+void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points);
+
 // Return the clocks of a round of K = busy / own users that take turns at the pipes and wait in between.
 double round_clk(double own, double wait, double busy);
 

@@ -1,6 +1,8 @@
 // Latency, power and energy of launches at the highest clock that keeps them within a power limit.
 //
 // kernrec/model/prior/power.py describes the model, throttle.py makes the tables of clocks.
+#include <algorithm>
+
 #include "launch.h"
 
 namespace kernrec::query {
@@ -58,16 +60,32 @@ class PowerLimits {
         const auto costs = costs_of.view();
         for (int64_t p = 0; p < points; p++)
             for (int64_t i = 0; i < places.size; i++) {
-                const int64_t place = places[i];
-                const double limit_w = limits_w_(p, limits_w_.columns > 1 ? place : 0);
                 double cost[kCostRows];
-                limit(p, launches(0, place), launches(1, place), launches(2, place), launches(3, place),
-                      launches(4, place), limit_w, cost);
-                for (int64_t row = 0; row < kCostRows; row++) costs(size_t(row), size_t(p), size_t(place)) = cost[row];
+                limit(p, launches, places[i], cost);
+                for (int64_t row = 0; row < kCostRows; row++)
+                    costs(size_t(row), size_t(p), size_t(places[i])) = cost[row];
             }
     }
 
+    // Fill the costs of all launches at the first operating point, (kCostRows, points, N). They are infinite at the
+    // others, which only some launches are estimated at.
+    void fill_first(const Table<const double>& launches, double* costs, int64_t points) const {
+        require(limits_w_.rows > 0 && limits_w_.columns == 1, "limits: expected one for all launches");
+        std::fill_n(costs, size_t(kCostRows * points * launches.columns), kInfinity);
+        std::fill_n(costs + kRegime * points * launches.columns, size_t(points * launches.columns), kCapped);
+        for (int64_t place = 0; place < launches.columns; place++) {
+            double cost[kCostRows];
+            limit(0, launches, place, cost);
+            for (int64_t row = 0; row < kCostRows; row++)
+                costs[row * points * launches.columns + place] = cost[row];
+        }
+    }
+
    private:
+    void limit(int64_t p, const Table<const double>& launches, int64_t place, double* cost) const {
+        limit(p, launches(0, place), launches(1, place), launches(2, place), launches(3, place), launches(4, place),
+              limits_w_(p, limits_w_.columns > 1 ? place : 0), cost);
+    }
     void limit(int64_t p, double core_s, double dram_s, double fixed_s, double core_j, double dram_j, double limit_w,
                double* cost) const {
         const double dram = overlap_power(dram_s);
@@ -138,6 +156,10 @@ class PowerLimits {
 };
 
 }  // namespace
+
+void limit_first(nb::handle limits, const Table<const double>& launches, double* costs, int64_t points) {
+    nb::cast<const PowerLimits&>(limits).fill_first(launches, costs, points);
+}
 
 void bind_power_limits(nb::module_& module) {
     const auto exact = [] { return nb::arg().noconvert(); };

@@ -10,10 +10,11 @@ void bind_query(nanobind::module_& engine) {
     query::bind_features(module);
     query::bind_compact_trees(module);
     query::bind_products(module);
-    query::bind_programs(module);
+    query::bind_spaces(module);
     query::bind_dram_traffic(module);
     query::bind_launches(module);
     query::bind_power_limits(module);
+    query::bind_costs(module);
 }
 
 }  // namespace kernrec

@@ -1,8 +1,9 @@
 """The small arithmetic language of `kernel.toml`: one text, evaluated on one config or on a whole column of them.
 
-An expression is parsed with `ast`, checked against a closed grammar and compiled to closures; nothing is ever passed
-to `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and `!=`), `+ - * // / % **`, unary minus,
-comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and the functions of `FUNCTIONS`.
+An expression is parsed with `ast`, checked against a closed grammar and handed to the engine as a tree, which
+`engine/query/space.cpp` evaluates; nothing is ever passed to `eval`. The grammar: decimal integers, names, `'text'`
+(only in `==` and `!=`), `+ - * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`,
+`a if c else b`, and the functions of `FUNCTIONS`.
 
 An integer is 64 bits wide and wraps, and every operation has a value everywhere, so that a number and a NumPy column of
 numbers give the same result, element for element, even in the branch that a condition does not take:
@@ -19,39 +20,58 @@ numbers give the same result, element for element, even in the branch that a con
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, reduce
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernrec.errors import UsageError, nearest
-from kernrec.kernel import arithmetic
-from kernrec.util.light_dataclass import dataclass
+from kernrec.util.engine import query
 
 MAX_LENGTH = 4000
 MAX_DEPTH = 64
 
 Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
-_Run = Callable[[Namespace], Any]
+Tree = tuple[Any, ...]
+"""Number of an operation in `OPERATIONS`, and its operands: trees, or the value of a leaf."""
 
+OPERATIONS = {
+    name: number
+    for number, name in enumerate(
+        (
+            "number", "text", "column", "name", "spread", "refuse",
+            "add", "subtract", "multiply", "floor_divide", "divide", "modulo", "power", "equal", "less", "less_equal",
+            "both", "either", "negation", "truth", "choose", "minimum", "maximum", "absolute", "ceil_div", "log2",
+            "power_of_two", "magic_mul", "magic_shift", "floor_sum",
+        )
+    )
+}  # fmt: skip
+"""Operations by name, numbered like `Operation` in engine/query/space.h."""
+
+_HALF = 1 << 63
 _ALPHABET = re.compile(r"[A-Za-z0-9_ +\-*/%<>=!(),.'\"]*")
 _NUMBER_THEN_LETTER = re.compile(r"(?<![A-Za-z0-9_])[0-9]+[A-Za-z_]")
 _NUMBER, _TRUTH, _TEXT = "number", "truth", "text"
 
 
 class Expression:
-    """A parsed expression: its text, the names it uses, and its evaluation."""
+    """A parsed expression: its text, the names it uses, and its tree."""
 
-    __slots__ = ("is_truth", "names", "run", "sufficient", "text")
+    __slots__ = ("is_truth", "names", "text", "tree")
 
-    def __init__(self, text: str, names: frozenset[str], run: _Run, is_truth: bool) -> None:
+    def __init__(self, text: str, names: frozenset[str], tree: Tree, is_truth: bool) -> None:
         self.text = text
         self.names = names  # names of variables, without functions
         self.is_truth = is_truth  # whether the value is true or false, not a number
-        self.run = run  # evaluation without checks: names must map to int, float, str, int64 or float64 arrays
-        self.sufficient: Expression | None = None  # a simpler expression; where it is true, this one is true as well
+        self.tree = tree
+
+    @property
+    def shown(self) -> str:
+        """The quoted text for messages, shortened."""
+        return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
         """The value: an array if a name in the expression has an array, else a Python scalar.
@@ -66,13 +86,18 @@ class Expression:
         if missing:
             raise UsageError(f"expression {_short(self.text)} needs {', '.join(missing)}")
         values = {name: self._plain(name, names[name]) for name in self.names}
+        shapes = {value.shape for value in values.values() if isinstance(value, np.ndarray)}
+        if len(shapes) > 1:
+            raise UsageError(f"expression {_short(self.text)}: mixes columns of different lengths")
+        shape = shapes.pop() if shapes else (1,)
+        if len(shape) > 1:
+            values = {name: v.ravel() if isinstance(v, np.ndarray) else v for name, v in values.items()}
         try:
-            with np.errstate(all="ignore"):
-                return self.run(values)
-        except (TypeError, ValueError) as error:
-            shapes = {value.shape for value in values.values() if isinstance(value, np.ndarray)}
-            reason = "mixes columns of different lengths" if len(shapes) > 1 else str(error)
-            raise UsageError(f"expression {_short(self.text)}: {reason}") from None
+            value = query.evaluated(self, values, prod(shape))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        value = value.reshape(shape) if isinstance(value, np.ndarray) else value
+        return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
         """The value, an integer of at least `least`; `UsageError` for another, which begins with `place`."""
@@ -89,7 +114,7 @@ class Expression:
                 return value.astype(np.int64, copy=False)
             if value.dtype.kind == "f":
                 return value.astype(np.float64, copy=False)
-        elif isinstance(value, (int, np.integer, np.bool_)) and -arithmetic.HALF <= int(value) < arithmetic.HALF:
+        elif isinstance(value, (int, np.integer, np.bool_)) and -_HALF <= int(value) < _HALF:
             return int(value)
         elif isinstance(value, (float, np.floating)):
             return float(value)
@@ -131,22 +156,20 @@ def parse(text: str) -> Expression:
             f"expression {_short(text)} is nested too deeply, at most {MAX_DEPTH} levels are accepted"
         ) from None
     compiler = _Compiler(text, lead)
-    run, kind = compiler.compile(tree.body, 0)
+    made, kind = compiler.compile(tree.body, 0)
     if kind == _TEXT:
         raise _refuse(text, lead, "text is accepted only beside == and !=")
-    return Expression(text, frozenset(compiler.names), run, kind == _TRUTH)
+    return Expression(text, frozenset(compiler.names), made, kind == _TRUTH)
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
     """An expression that is true where `condition` is false or `rule` is true."""
-    implied = parse(f"not ({condition.text}) or {rule.text}")
-    implied.sufficient = rule
-    return implied
+    return parse(f"not ({condition.text}) or {rule.text}")
 
 
 def literal(value: float) -> Expression:
     """An expression that is a constant; unlike in the grammar, it may be a fraction (for scalar arguments)."""
-    return Expression(repr(value), frozenset(), lambda names: value, False)
+    return Expression(repr(value), frozenset(), (OPERATIONS["number"], value), False)
 
 
 def _short(text: str) -> str:
@@ -159,42 +182,37 @@ def _refuse(text: str, column: int, reason: str) -> UsageError:
 
 
 class _Function(NamedTuple):
-    call: Callable[..., Any]
+    operation: str
     least: int  # fewest arguments
     most: int
     kind: str
 
 
 FUNCTIONS: dict[str, _Function] = {
-    "ceil_div": _Function(arithmetic.ceil_div, 2, 2, _NUMBER),
-    "floor_sum": _Function(arithmetic.floor_sum, 4, 4, _NUMBER),
-    "min": _Function(arithmetic.minimum, 2, 8, _NUMBER),
-    "max": _Function(arithmetic.maximum, 2, 8, _NUMBER),
-    "abs": _Function(arithmetic.absolute, 1, 1, _NUMBER),
-    "log2": _Function(arithmetic.log2, 1, 1, _NUMBER),
-    "power_of_two": _Function(arithmetic.power_of_two, 1, 1, _TRUTH),
-    "magic_mul": _Function(arithmetic.magic_mul, 1, 1, _NUMBER),
-    "magic_shift": _Function(arithmetic.magic_shift, 1, 1, _NUMBER),
+    "ceil_div": _Function("ceil_div", 2, 2, _NUMBER),
+    "floor_sum": _Function("floor_sum", 4, 4, _NUMBER),
+    "min": _Function("minimum", 2, 8, _NUMBER),
+    "max": _Function("maximum", 2, 8, _NUMBER),
+    "abs": _Function("absolute", 1, 1, _NUMBER),
+    "log2": _Function("log2", 1, 1, _NUMBER),
+    "power_of_two": _Function("power_of_two", 1, 1, _TRUTH),
+    "magic_mul": _Function("magic_mul", 1, 1, _NUMBER),
+    "magic_shift": _Function("magic_shift", 1, 1, _NUMBER),
 }
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: arithmetic.add,
-    ast.Sub: arithmetic.subtract,
-    ast.Mult: arithmetic.multiply,
-    ast.FloorDiv: arithmetic.floor_divide,
-    ast.Div: arithmetic.divide,
-    ast.Mod: arithmetic.modulo,
-    ast.Pow: arithmetic.power,
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.FloorDiv: "floor_divide",
+    ast.Div: "divide",
+    ast.Mod: "modulo",
+    ast.Pow: "power",
 }
 
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: arithmetic.less,
-    ast.LtE: arithmetic.less_equal,
-    ast.Gt: arithmetic.greater,
-    ast.GtE: arithmetic.greater_equal,
-    ast.Eq: arithmetic.equal,
-    ast.NotEq: arithmetic.not_equal,
-}
+
+def _node(operation: str, *operands: Any) -> Tree:
+    return (OPERATIONS[operation], *operands)
 
 
 class _Compiler:
@@ -208,76 +226,88 @@ class _Compiler:
     def refuse(self, node: ast.AST, reason: str) -> UsageError:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
-    def compile(self, node: ast.expr, depth: int) -> tuple[_Run, str]:
-        """The closure of a node and the kind of its value; a name counts as a number until it is evaluated."""
+    def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
+        """The tree of a node and the kind of its value; a name counts as a number until it is evaluated."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
         match node:
             case ast.Constant(value=int(value)) if value.__class__ is int:
-                if value >= arithmetic.HALF:
+                if value >= _HALF:
                     raise self.refuse(node, "the integer does not fit in 64 bits")
-                return _Constant(value), _NUMBER
+                return _node("number", value), _NUMBER
             case ast.Constant(value=str(value)):
-                return _Constant(value), _TEXT
+                return _node("text", value), _TEXT
             case ast.Name(id=name):
                 if name in FUNCTIONS:
                     raise self.refuse(node, f"{name} is a function and needs arguments in parentheses")
                 self.names.add(name)
-                return _Name(name), _NUMBER
+                return _node("name", name), _NUMBER
             case ast.BinOp(left=left, op=operator, right=right) if operator.__class__ in _BINARY:
-                operation = _BINARY[operator.__class__]
-                return _binary(operation, self.number(left, depth), self.number(right, depth)), _NUMBER
+                return _node(_BINARY[operator.__class__], self.number(left, depth), self.number(right, depth)), _NUMBER
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return _unary(arithmetic.negate, self.number(operand, depth)), _NUMBER
+                return _node("subtract", _node("number", 0), self.number(operand, depth)), _NUMBER
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _unary(arithmetic.negation, self.plain(operand, depth)[0]), _TRUTH
+                return _node("negation", self.number(operand, depth)), _TRUTH
             case ast.BoolOp(op=logic, values=operands):
-                runs = [self.truth(operand, depth) for operand in operands]
-                return reduce(_and if isinstance(logic, ast.And) else _or, runs), _TRUTH
+                operation = "both" if isinstance(logic, ast.And) else "either"
+                trees = [self.truth(operand, depth) for operand in operands]
+                return reduce(lambda left, right: _node(operation, left, right), trees), _TRUTH
             case ast.Compare(left=first, ops=operators, comparators=others):
                 return self.comparison(node, operators, [first, *others], depth), _TRUTH
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self.truth(test, depth)
                 (then, kind), (otherwise, other) = self.plain(body, depth), self.plain(orelse, depth)
-                if kind == other:
-                    return _choose(condition, then, otherwise), kind
-                return _choose(condition, _as_number(then, kind), _as_number(otherwise, other)), _NUMBER
+                return _node("choose", condition, then, otherwise), kind if kind == other else _NUMBER
             case ast.Call():
                 return self.call(node, depth)
         raise self.refuse(
             node, "only integers, names, arithmetic, comparisons, and/or/not, if/else and functions are accepted"
         )
 
-    def plain(self, node: ast.expr, depth: int) -> tuple[_Run, str]:
-        run, kind = self.compile(node, depth)
+    def plain(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
+        tree, kind = self.compile(node, depth)
         if kind == _TEXT:
             raise self.refuse(node, "text is accepted only beside == and !=")
-        return run, kind
+        return tree, kind
 
-    def number(self, node: ast.expr, depth: int) -> _Run:
-        return _as_number(*self.plain(node, depth))
+    def number(self, node: ast.expr, depth: int) -> Tree:
+        return self.plain(node, depth)[0]
 
-    def truth(self, node: ast.expr, depth: int) -> _Run:
-        run, kind = self.plain(node, depth)
-        return run if kind == _TRUTH else _unary(arithmetic.truth, run)
+    def truth(self, node: ast.expr, depth: int) -> Tree:
+        tree, kind = self.plain(node, depth)
+        return tree if kind == _TRUTH else _node("truth", tree)
 
-    def comparison(self, node: ast.expr, operators: list[ast.cmpop], operands: list[ast.expr], depth: int) -> _Run:
+    def comparison(self, node: ast.expr, operators: list[ast.cmpop], operands: list[ast.expr], depth: int) -> Tree:
         text_allowed = all(isinstance(operator, (ast.Eq, ast.NotEq)) for operator in operators)
-        runs: list[_Run] = []
+        trees: list[Tree] = []
         for operand in operands:
             if text_allowed and isinstance(operand, ast.Constant) and isinstance(operand.value, str):
-                runs.append(self.compile(operand, depth)[0])
+                trees.append(self.compile(operand, depth)[0])
             else:
-                runs.append(self.number(operand, depth))
-        links = []
-        for operator, left, right in zip(operators, runs, runs[1:], strict=False):
-            if operator.__class__ not in _COMPARISONS:
-                raise self.refuse(node, "only the comparisons == != < <= > >= are accepted")
-            links.append(_binary(_COMPARISONS[operator.__class__], left, right))
-        return reduce(_and, links)
+                trees.append(self.number(operand, depth))
+        return reduce(lambda left, right: _node("both", left, right), self.links(node, operators, trees))
 
-    def call(self, node: ast.Call, depth: int) -> tuple[_Run, str]:
+    def links(self, node: ast.expr, operators: list[ast.cmpop], trees: list[Tree]) -> Iterator[Tree]:
+        """The comparison of each neighboring pair of a chain."""
+        for operator, left, right in zip(operators, trees, trees[1:], strict=False):
+            match operator:
+                case ast.Lt():
+                    yield _node("less", left, right)
+                case ast.LtE():
+                    yield _node("less_equal", left, right)
+                case ast.Gt():
+                    yield _node("less", right, left)
+                case ast.GtE():
+                    yield _node("less_equal", right, left)
+                case ast.Eq():
+                    yield _node("equal", left, right)
+                case ast.NotEq():
+                    yield _node("negation", _node("equal", left, right))
+                case _:
+                    raise self.refuse(node, "only the comparisons == != < <= > >= are accepted")
+
+    def call(self, node: ast.Call, depth: int) -> tuple[Tree, str]:
         if not isinstance(node.func, ast.Name):
             raise self.refuse(node, "only these functions can be called: " + ", ".join(FUNCTIONS))
         name = node.func.id
@@ -290,90 +320,9 @@ class _Compiler:
             count = f"{function.least}" if function.least == function.most else f"{function.least} to {function.most}"
             raise self.refuse(node, f"{name} takes {count} arguments")
         arguments = [self.number(argument, depth) for argument in node.args]
-        if len(arguments) == 1:
-            return _unary(function.call, arguments[0]), function.kind
-        if function.least > 2:
-            return (lambda names: function.call(*[argument(names) for argument in arguments])), function.kind
-        return reduce(lambda left, right: _binary(function.call, left, right), arguments), function.kind
-
-
-def _as_number(run: _Run, kind: str) -> _Run:
-    return _unary(arithmetic.as_integer, run) if kind == _TRUTH else run
-
-
-@dataclass(frozen=True)
-class _Constant:
-    """A number or text as written."""
-
-    value: int | str
-
-    def __call__(self, names: Namespace) -> Any:
-        return self.value
-
-
-@dataclass(frozen=True)
-class _Name:
-    """The value of a name."""
-
-    name: str
-
-    def __call__(self, names: Namespace) -> Any:
-        return names[self.name]
-
-
-def _unary(operation: Callable[[Any], Any], operand: _Run) -> _Run:
-    return lambda names: operation(operand(names))
-
-
-def _binary(operation: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run:
-    """An operation on two operands; names and numbers are read directly, which saves a call."""
-    match left, right:
-        case _Name(name=a), _Name(name=b):
-            return lambda names: operation(names[a], names[b])
-        case _Name(name=a), _Constant(value=number):
-            return lambda names: operation(names[a], number)
-        case _Constant(value=number), _Name(name=b):
-            return lambda names: operation(number, names[b])
-        case _Name(name=a), _:
-            return lambda names: operation(names[a], right(names))
-        case _, _Name(name=b):
-            return lambda names: operation(left(names), names[b])
-        case _, _Constant(value=number):
-            return lambda names: operation(left(names), number)
-    return lambda names: operation(left(names), right(names))
-
-
-def _and(left: _Run, right: _Run) -> _Run:
-    def both(names: Namespace) -> Any:
-        a = left(names)
-        if a.__class__ is bool:
-            return right(names) if a else False
-        return a & right(names)
-
-    return both
-
-
-def _or(left: _Run, right: _Run) -> _Run:
-    def either(names: Namespace) -> Any:
-        a = left(names)
-        if a.__class__ is bool:
-            return True if a else right(names)
-        return a | right(names)
-
-    return either
-
-
-def _choose(condition: _Run, body: _Run, orelse: _Run) -> _Run:
-    def choose(names: Namespace) -> Any:
-        chosen = condition(names)
-        if chosen.__class__ is bool:
-            return body(names) if chosen else orelse(names)
-        a, b = body(names), orelse(names)
-        if a.__class__ is str or b.__class__ is str:
-            raise TypeError("if/else gives text, but its condition is a column; expected numbers")
-        return np.where(chosen, a, b)
-
-    return choose
+        if function.most > function.least:
+            return reduce(lambda left, right: _node(function.operation, left, right), arguments), function.kind
+        return _node(function.operation, *arguments), function.kind
 
 
 _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "for", "none", "true", "false"})

@@ -2,23 +2,22 @@
 
 A space is enumerated once per kernel and GPU, tunable by tunable. Each constraint is applied as soon as the tunables in
 it are fixed, so that the full product of the tunables' values is never built. For a problem, only the expressions that
-depend on its dimensions are evaluated.
+depend on its dimensions are evaluated, on the distinct combinations of the tunables in them. The engine does both
+(`engine/query/space.cpp`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.gpu.entry import code_sm
-from kernrec.kernel.columns import Columns
-from kernrec.kernel.domain import ConfigRows
 from kernrec.kernel.expression import Expression
-from kernrec.kernel.program import Execution
 from kernrec.kernel.spec import LIMITS, Kernel
 from kernrec.op.dtype import ELEMENT_BYTES
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 4_000_000
 """The most candidate configs at any point of the enumeration; a spec with more is missing constraints."""
-
-_COMPILED_AT = 3
-"""From this problem on a space has a flat program: making it takes as long as it gains on a few problems, so a command
-that asks once is quicker without."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +61,34 @@ class Space:
         self.sm = sm
         self.dtype = dtype
         self.layout = layout
-        self._facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": code_sm(sm)}
-        self._facts |= {name: getattr(limits, name) for name in LIMITS}
-        self._values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
-        static, dynamic = self._split((*kernel.constraints, *kernel.implied))
-        self._columns = self._enumerate(self._values, static)
-        self._test = self._columns.test(dynamic)
-        self._asked = 0.0
+        facts = {"dtype": dtype, "layout": layout, "dtype_bytes": ELEMENT_BYTES[dtype], "sm": code_sm(sm)}
+        facts |= {name: getattr(limits, name) for name in LIMITS}
+        values = {t.name: np.array(t.values, dtype=np.int64) for t in kernel.tunables}
+        digits = None
+        if (listed := kernel.listed) is not None:
+            values |= listed.values(listed.further)
+            digits = np.stack(list(listed.digits(values).values()), axis=1)
+        self._values = values
+        static, dynamic = self._split((*kernel.constraints, *kernel.implied), facts)
+        try:
+            self.in_engine = query.Space(values, digits, kernel.lets, facts, static, dynamic, _MOST_ROWS)
+        except ValueError as error:
+            reason = str(error)
+            if reason.startswith("over"):
+                reason = f"the space of {kernel.name} has {reason}; add constraints"
+            raise UsageError(reason) from None
+        self._count: int = self.in_engine.count
 
     def __len__(self) -> int:
-        return self._columns.configs.count
+        return self._count
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """The values of each tunable, int64 (rows,)."""
-        columns = self._columns.configs.columns
-        return {tunable.name: columns[tunable.name] for tunable in self.kernel.tunables}
+        return {
+            tunable.name: self._values[tunable.name].take(self.in_engine.digits(number))
+            for number, tunable in enumerate(self.kernel.tunables)
+        }
 
     def config(self, row: int) -> dict[str, int]:
         """The config in this row."""
@@ -89,8 +96,8 @@ class Space:
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
         """The row of each config, int64 (N,); -1 for a config that is not in this space."""
-        values = self._values
-        digits = [(name, {int(v): i for i, v in enumerate(choices)}) for name, choices in values.items()]
+        values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
+        digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
         for number, config in enumerate(configs):
             if config.keys() == values.keys():
@@ -110,17 +117,18 @@ class Space:
     @cached_property
     def _places(self) -> np.ndarray:
         """The position of each row in the product of all tunables' values, int64 (rows,), ascending."""
-        configs = self._columns.configs
         place = np.zeros(len(self), dtype=np.int64)
-        for name, values in self._values.items():
-            place = place * len(values) + configs.digits[name]
+        for number, tunable in enumerate(self.kernel.tunables):
+            place = place * len(tunable.values) + self.in_engine.digits(number)
         return place
 
     @cached_property
     def variants(self) -> Variants:
         """The distinct compiled variants."""
         kernel = self.kernel
-        index, rows = self._columns.configs.groups(kernel.compile_time_tunables)
+        fixed = sorted(kernel.compile_time_tunables)
+        names = [tunable.name for tunable in kernel.tunables]
+        index, rows = self.in_engine.groups([names.index(name) for name in fixed])
         values = _rows([self.columns[name][rows] for name in kernel.compile_time_tunables], len(rows))
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
@@ -130,20 +138,10 @@ class Space:
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
-    def ask(self, problems: float = 1.0) -> None:
-        """Counts problems that are asked about, and makes the flat program from that on from which it pays."""
-        before, self._asked = self._asked, self._asked + problems
-        if before < _COMPILED_AT <= self._asked and not self.kernel.sampled:
-            self._columns.compile(self._test, self.kernel.launch_expressions)
-
-    @property
-    def in_engine(self) -> bool:
-        """Whether the engine evaluates the constraints of problems."""
-        return self._columns.program is not None and self._columns.tested is self._test
-
     def fixed(self, expression: Expression) -> bool:
         """Whether an expression has the same values on every problem."""
-        return not self._columns.plan(expression).dynamic
+        fixed: bool = self.in_engine.fixed(expression)
+        return fixed
 
     def at(self, problem: "Problem") -> "ProblemSpace":
         """This space on a problem; the returned object caches what it evaluates."""
@@ -153,9 +151,11 @@ class Space:
         """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
         return self.at(problem).valid
 
-    def _split(self, constraints: Iterable[Expression]) -> tuple[list[tuple[int, Expression]], list[Expression]]:
+    def _split(
+        self, constraints: Iterable[Expression], facts: Iterable[str]
+    ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
         """Constraints without problem dimensions, with how many tunables to fix before each, and the others."""
-        place = dict.fromkeys(self._facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
+        place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
         for name, let in self.kernel.lets.items():
@@ -169,28 +169,6 @@ class Space:
                 dynamic.append(constraint)
         return static, dynamic
 
-    def _enumerate(self, values: Mapping[str, np.ndarray], static: list[tuple[int, Expression]]) -> Columns:
-        if (listed := self.kernel.listed) is not None:
-            values = {**values, **listed.values(listed.further)}
-            configs = ConfigRows(len(listed.rows), values, listed.digits(values))
-            columns = Columns(configs, self.kernel.lets, self._facts)
-            test = columns.test(constraint for _, constraint in static)
-            configs = configs.take(np.flatnonzero(columns.at({}).all_true(test)))
-            return Columns(configs, self.kernel.lets, self._facts)
-        configs = ConfigRows(1, values, {})
-        for fixed, name in enumerate((None, *values)):
-            if name is not None:
-                if configs.count * len(values[name]) > _MOST_ROWS:
-                    raise UsageError(
-                        f"the space of {self.kernel.name} has over {_MOST_ROWS} configs already at {name}; "
-                        "add constraints"
-                    )
-                configs = configs.with_tunable(name)
-            if decided := [constraint for place, constraint in static if place == fixed]:
-                columns = Columns(configs, self.kernel.lets, self._facts)
-                configs = configs.take(np.flatnonzero(columns.at({}).all_true(columns.test(decided))))
-        return Columns(configs, self.kernel.lets, self._facts)
-
 
 def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]]:
     """The values of each of `count` rows, one of each column; without columns they are empty."""
@@ -198,7 +176,7 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 class ProblemSpace:
-    """A space on one problem; each expression is evaluated at most once, for the requested rows."""
+    """A space on one problem; each expression is evaluated at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         problem = space.kernel.form(problem)
@@ -209,53 +187,37 @@ class ProblemSpace:
             )
         self.problem = problem
         self.space = space
-        self._values = space._columns.at(problem.names)
-        self._asked = False
-        self.column = self._values.column
-        """An expression of the kernel for these rows (None: all)."""
+        sizes = problem.tensor_bytes, problem.too_large is not None, float(problem.flops), float(problem.bytes)
+        self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
-    @property
-    def execution(self) -> Execution | None:
-        """The flat program of the space on the problem; None where it has none yet."""
-        return self._values.execution
+    def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
+        """An expression of the kernel for these rows (None: all): an array, or a scalar that is valid for all.
+
+        Raises:
+            UsageError: The problem lacks a name, or an operation does not accept its operands.
+        """
+        try:
+            value = self.in_engine.column(expression, rows)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return value != 0 if expression.is_truth else value
 
     @cached_property
     def valid(self) -> np.ndarray:
         """Which configs satisfy the constraints that depend on the problem, bool (rows,); none where a tensor is too
         large for 32-bit indices."""
-        return self.valid_among(None)
+        return self.valid_among(np.ones(len(self.space), dtype=bool))
 
-    def valid_among(self, rows: np.ndarray | None) -> np.ndarray:
-        """The rows of a mask that are `valid`; None: all."""
-        if self.problem.too_large:
-            return np.zeros(len(self.space), dtype=bool)
-        if not self._asked:
-            self._asked = True
-            self.space.ask()
-        return self._values.all_true(self.space._test, rows)
+    def valid_among(self, rows: np.ndarray) -> np.ndarray:
+        """The rows of a mask that are `valid`."""
+        holds = rows.copy()
+        try:
+            self.in_engine.test(holds)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return holds
 
     @cached_property
     def rows(self) -> np.ndarray:
         """The row numbers of the valid configs, int64."""
         return np.flatnonzero(self.valid)
-
-    @property
-    def problems(self) -> "tuple[Problem, ...]":
-        """The problem."""
-        return (self.problem,)
-
-    def configs(self, rows: np.ndarray) -> np.ndarray:
-        """The config of each row, as a row of the space: the same, on one problem."""
-        return rows
-
-    def parts(self, rows: np.ndarray) -> "Iterator[tuple[ProblemSpace, int, int]]":
-        """The space on each problem, with the part of the rows that is about it: all of them, on one problem."""
-        yield self, 0, len(rows)
-
-    def of_rows(self, figures: Sequence[float], rows: np.ndarray) -> float:
-        """The figure of the problem, the same for all rows."""
-        return figures[0]
-
-    def tensor_bytes(self, rows: np.ndarray) -> dict[str, float]:
-        """The size of each tensor, the same for all rows."""
-        return self.problem.tensor_bytes

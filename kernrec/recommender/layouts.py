@@ -10,10 +10,11 @@ only if such a kernel is fastest.
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
-from kernrec.kernel import Expression, Kernel, kernels_for
+from kernrec.kernel import Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem
 from kernrec.op.equivalent import equivalents
@@ -26,6 +27,7 @@ from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
 from kernrec.recommender.sweep import op_points
 from kernrec.store import Evidence
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 MATTERS = 0.10
@@ -79,12 +81,12 @@ def layouts_that_matter(problem: Problem, gpu: GPU) -> tuple[str, ...]:
     own = [
         (-count, number, layout)
         for number, (layout, kernels) in enumerate(rules)
-        if (count := sum([all(rule.run(names) for rule in of_kernel) for of_kernel in kernels]))
+        if (count := sum([rules_of_kernel.holds(names) for rules_of_kernel in kernels]))
     ]
     return tuple([layout for _, _, layout in sorted(own)])
 
 
-_Rules = tuple[tuple[str, tuple[tuple[Expression, ...], ...]], ...]
+_Rules = tuple[tuple[str, tuple[Any, ...]], ...]
 _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 """Cached results of `_own_rules`, by op, data type, layout and architecture."""
 
@@ -92,9 +94,11 @@ _RULES: dict[tuple[str, str, str, int], _Rules] = {}
 def _own_rules(problem: Problem, sm: int) -> _Rules:
     """Return, for each other layout, the size constraints of each kernel that the problem's layout lacks.
 
-    The result depends only on the problem's op, data type and layout.
+    The constraints of a kernel are an engine's space of one config. The result depends only on the problem's op, data
+    type and layout.
     """
     op, dtype, names = problem.definition, problem.dtype, problem.names.keys()
+    facts = {name: value for name, value in problem.names.items() if isinstance(value, str)}
     here = _names(op.name, dtype, problem.layout, sm)
     lacking = {
         other: [kernel for kernel in _kernels(op.name, dtype, other, sm) if kernel.name not in here]
@@ -102,7 +106,13 @@ def _own_rules(problem: Problem, sm: int) -> _Rules:
         if other != problem.layout
     }
     return tuple(
-        (other, tuple(tuple(rule for rule in kernel.constraints if rule.names <= names) for kernel in kernels))
+        (
+            other,
+            tuple(
+                query.Space({}, None, {}, facts, [], [rule for rule in kernel.constraints if rule.names <= names], 1)
+                for kernel in kernels
+            ),
+        )
         for other, kernels in lacking.items()
         if kernels
     )

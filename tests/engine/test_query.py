@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernrec.kernel.instructions import OPERATIONS
+from kernrec.kernel.expression import OPERATIONS, Expression, parse
 from kernrec.model.prior.demand import PIPES, QUANTITIES
 from kernrec.util import engine
 from kernrec.util.engine import query
@@ -36,22 +36,62 @@ def integers(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def program(code: np.ndarray, index: tuple[int, ...] = (), truths: tuple[int, ...] = ()) -> None:
-    """Make a program of two registers for two configs."""
-    query.Program(code, np.array(index, dtype=np.int32), np.zeros(2, np.int64), integers(*truths), 2)
+def tree(*node: object) -> None:
+    """Evaluate an expression with this tree."""
+    query.evaluated(Expression("x", frozenset(), node, False), {}, 1)
 
 
-ADD, GATHER = OPERATIONS.index("add"), OPERATIONS.index("gather")
+def launch(**changed: object) -> object:
+    """Make a launch of a space of two configs, with some arguments replaced."""
+    arguments = {
+        "space": query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9),
+        "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
+        "demand": query.Demand(np.ones((1, 1, len(QUANTITIES))), False, True),
+        "device": query.Device(*[1.0] * 7, False, 1.0, 1.0),
+        "loops": 0,
+        "figures": [parse("a"), None, parse("a"), None],
+        "tensors": [("x", None, 0.0)],
+        "variant": integers(0, 0),
+        "performed": np.ones(2, bool),
+        "geometry": np.ones((3, 2)),
+        "quick": np.ones((1, 3, 2)),
+        "start_clk": 1.0,
+        "counted": True,
+        "given": None,
+    } | changed
+    return query.Launch(*arguments.values()), arguments["space"]
+
+
+def costs(rows: np.ndarray, problems: int = 1, **changed: object) -> object:
+    """Cost rows of a kernel with one launch."""
+    made, space = launch(**changed)  # type: ignore[misc]
+    kernel = query.Kernel(space, [made], np.ones(2, bool), np.ones(2), np.ones((4, 2)), 1.0, 1.0)
+    each = [query.Problem(space, {}, {"x": 4.0}, False, 1.0, 1.0) for _ in range(problems)]
+    return query.Costs([(kernel, each, rows, None, None, None)], None, 0, 0)
+
+
+def quantities(count: int) -> np.ndarray:
+    return np.empty((51, count))
+
+
 TREE = np.zeros(2, np.float32)
 REFUSED: dict[str, Callable[[], object]] = {
-    "half an instruction": lambda: program(integers(ADD, 0, 1)),
-    "an operation that does not exist": lambda: program(integers(99, 0, 1, -1, 0, 0, 0, 0, 0, 0, 0, 0)),
-    "a result outside": lambda: program(integers(ADD, 2, 1, -1, 0, 0, 0, 0, 0, 0, 0, 0)),
-    "a result that wraps": lambda: program(integers(ADD, 1, 2**63 - 1, -1, 0, 0, 0, 0, 0, 0, 0, 0)),
-    "an operand outside": lambda: program(integers(ADD, 0, 1, -1, -1, 0, 0, 0, 0, 0, 0, 0)),
-    "a spread of missing combinations": lambda: program(integers(GATHER, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0), index=(0,)),
-    "a combination outside": lambda: program(integers(GATHER, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0), index=(7,)),
-    "a condition outside": lambda: program(integers(), truths=(1, -2)),
+    "an operation that does not exist": lambda: tree(99, 1),
+    "an operation of the engine": lambda: tree(OPERATIONS["spread"], 1),
+    "too few operands": lambda: tree(OPERATIONS["add"], (OPERATIONS["number"], 1)),
+    "a tree that is no tuple": lambda: tree(OPERATIONS["negation"], 7),
+    "a digit outside": lambda: query.Space({"a": integers(1, 2)}, np.array([[2]]), {}, {}, [], [], 9),
+    "a tunable outside": lambda: query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9).groups([1]),
+    "a launch without waits": lambda: launch(figures=[parse("a"), None, None, None]),
+    "a launch without blocks": lambda: launch(figures=[None, None, parse("a"), None]),
+    "a launch of another space": lambda: launch(variant=integers(0, 0, 0)),
+    "a variant of a launch outside": lambda: launch(variant=integers(0, 1)),
+    "work of other configs": lambda: launch(given=np.ones((10, 3))),
+    "a row outside": lambda: costs(integers(0, 2)),
+    "rows that descend": lambda: costs(integers(1, 0)),
+    "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
+    "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
+    "candidates that descend": lambda: query.promising(np.ones(2), np.ones(2), [0, 2, 1], 1, np.ones(2, bool)),
     "trees that are no multiple of eight": lambda: query.Forest(1, 3, 0, np.zeros(0, np.uint16), TREE, 0.0),
     "a split on a missing feature": lambda: query.Forest(
         1, 8, 1, np.full(8, 2, np.uint16), np.zeros(24, np.float32), 0.0
@@ -59,21 +99,28 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a child outside": lambda: query.CompactTrees(
         integers(0), integers(1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
     ),
-    "no program": lambda: query.Execution(None),
+    "no space": lambda: query.Problem(None, {}, {}, False, 0.0, 0.0),
     "no trees": lambda: query.Reader(None, np.zeros((1, 1), np.float32), integers(), integers(), integers()),
     "a tensor that does not exist": lambda: query.Access(
         integers(3), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)
     ),
     "an array of another type": lambda: query.least_seconds(np.zeros((51, 1), np.float32), 1.0, 1.0, np.zeros(1)),
     "quantities without all rows": lambda: query.least_seconds(np.zeros((3, 1)), 1.0, 1.0, np.zeros(1)),
-    "a candidate outside": lambda: query.add_times(
-        integers(1), integers(0), np.zeros((len(PIPES), 1)), np.zeros((8, 1)), np.zeros((51, 1))
-    ),
     "a variant outside": lambda: query.launch_times(
         query.Demand(np.zeros((1, 1, len(QUANTITIES))), False, True), query.Device(*[1.0] * 7, False, 1.0, 1.0), 0,
         integers(-1), np.ones((11, 1)), np.empty((len(PIPES), 1)), np.empty((8, 1)),
     ),
 }  # fmt: skip
+
+
+def test_launches_of_two_problems_cost_what_each_costs() -> None:
+    alone, both = costs(integers(0, 1)), costs(integers(0, 1), 2)
+    np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))  # type: ignore[attr-defined]
+    of_second = quantities(2)
+    both.fill(0, 2, integers(0, 1), np.ones((7, 2)), of_second)  # type: ignore[attr-defined]
+    of_first = quantities(2)
+    alone.fill(0, 0, integers(0, 1), np.ones((7, 2)), of_first)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(of_second[:31], of_first[:31])
 
 
 @pytest.mark.parametrize("case", REFUSED)

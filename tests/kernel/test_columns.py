@@ -1,28 +1,52 @@
+"""The engine's spaces: expressions on distinct combinations of the tunables, and what hostile specs may hold."""
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernrec.errors import UsageError
-from kernrec.kernel.columns import Columns
-from kernrec.kernel.domain import ConfigRows
-from kernrec.kernel.expression import implication, parse
+from kernrec.kernel.expression import Expression, implication, parse
+from kernrec.util.engine import query
+from tests.helpers.depth import few_examples
+from tests.kernel.test_expression import INT64, INTEGER_TEXTS
 
 VALUES = {"s": np.array([1, 2, 3]), "t": np.array([4, 8]), "u": np.array([0, 5, 6, 7])}
 LETS = {"st": parse("s * t"), "big": parse("st > 8"), "per": parse("ceil_div(m, st)")}
 
 
+def space(
+    values: dict[str, np.ndarray],
+    rows: np.ndarray | None = None,
+    lets: dict[str, Expression] | None = None,
+    facts: dict[str, object] | None = None,
+    conditions: tuple[Expression, ...] = (),
+) -> object:
+    """A space with these rows, digits (rows, tunables), or all combinations."""
+    return query.Space(values, rows, lets or {}, facts or {}, [], list(conditions), 10_000)
+
+
+def column(of: object, expression: str, **names: int) -> object:
+    return query.Problem(of, names, {}, False, 0.0, 0.0).column(parse(expression))
+
+
+def held(of: object, count: int, **names: int) -> list[bool]:
+    holds = np.ones(count, dtype=bool)
+    query.Problem(of, names, {}, False, 0.0, 0.0).test(holds)
+    return holds.tolist()
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 3)), max_size=200),
-    st.sampled_from(["s", "7", "m", "st + u", "big + 1", "per * u", "u if big else per", "m // u", "scale * t"]),
+    st.sampled_from(
+        ["s", "7", "m", "st + u", "big + 1", "per * u", "u if big else per", "m // u", "scale * t", "m / u"]
+    ),
     st.integers(1, 1000),
 )
 def test_evaluating_on_distinct_combinations_changes_no_value(
     rows: list[tuple[int, int, int]], text: str, m: int
 ) -> None:
-    digits = {name: np.array([row[i] for row in rows], dtype=np.int64) for i, name in enumerate("stu")}
-    columns = Columns(ConfigRows(len(rows), VALUES, digits), LETS, {"scale": 3})
-    result = np.broadcast_to(columns.at({"m": m}).column(parse(text)), len(rows))
+    digits = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    result = np.broadcast_to(column(space(VALUES, digits, LETS, {"scale": 3}), text, m=m), len(rows))
     for i, row in enumerate(rows):
         names = {name: int(VALUES[name][row[j]]) for j, name in enumerate("stu")} | {"m": m, "scale": 3}
         for name, let in LETS.items():
@@ -30,55 +54,65 @@ def test_evaluating_on_distinct_combinations_changes_no_value(
         assert result[i] == parse(text).evaluate(names)
 
 
+@few_examples(60)
+@given(
+    st.lists(INTEGER_TEXTS, min_size=1, max_size=4),
+    st.lists(INT64, min_size=1, max_size=3, unique=True),
+    st.lists(INT64, min_size=1, max_size=4, unique=True),
+    INT64,
+)
+@example(["(a // c)", "(a % c)", "(c // a)", "(c % a)"], [-(2**63), 2**63 - 1, 7, -7], [1], -1)
+@example(["(a // c)", "(a % c)", "(b ** c)", "abs(c)"], [-(2**63), 2**63 - 1, 7, -7], [-3, 5], 0)
+@example(["magic_mul(c)", "magic_shift(c)", "(a // b <= c)"], [5, 9], [2, 0], 2**31)
+def test_columns_of_random_expressions_hold_the_values_of_each_config(
+    texts: list[str], a: list[int], b: list[int], c: int
+) -> None:
+    values, lets = {"a": np.array(a), "b": np.array(b)}, {"let": parse(texts[0])}
+    conditions = (implication(parse("a > c"), parse(f"{texts[0]} > 0")), parse("let != b"))
+    of = space(values, None, lets, {}, conditions)
+    configs = [{"a": x, "b": y, "c": c} for x in a for y in b]
+    names = [config | {"let": int(lets["let"].evaluate(config))} for config in configs]
+    assert held(of, len(configs), c=c) == [all(each.evaluate(here) for each in conditions) for here in names]
+    for text in (*texts, f"let + {texts[-1]}", f"({texts[-1]}) + c > b"):
+        expected = [parse(text).evaluate(here) for here in names]
+        np.testing.assert_array_equal(np.broadcast_to(column(of, text, c=c), len(configs)), expected, text)
+
+
 def test_groups_join_exactly_the_rows_with_the_same_values() -> None:
-    rng = np.random.default_rng(0)
-    digits = {name: rng.integers(0, len(VALUES[name]), 300) for name in VALUES}
-    index, first = ConfigRows(300, VALUES, digits).groups(["s", "u"])
-    pairs = list(zip(digits["s"].tolist(), digits["u"].tolist(), strict=True))
-    assert len(first) == len(set(pairs))
+    rows = np.random.default_rng(0).integers(0, (3, 2, 4), (300, 3))
+    index, first = space(VALUES, rows).groups([0, 2])  # type: ignore[attr-defined]
+    pairs = rows[:, ::2].tolist()
+    assert len(first) == len({tuple(pair) for pair in pairs})
     assert [pairs[first[group]] for group in index] == pairs
 
 
-def test_a_static_expression_is_evaluated_once_for_all_problems() -> None:
-    digits = {"s": np.array([0, 1, 2] * 10)}
-    columns = Columns(ConfigRows(30, {"s": VALUES["s"]}, digits), {}, {})
-    first, second = (columns.at({"m": m}).column(parse("s * 7")) for m in (1, 2))
-    assert np.array_equal(first, second)
-    assert columns.plan(parse("s * 7")).value.tolist() == [7, 14, 21]
-
-
 def test_text_used_as_a_number_is_refused_in_one_line() -> None:
-    columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), {}, {"dtype": "f32"})
-    with pytest.raises(UsageError, match="expression 's \\* dtype'"):
-        columns.at({}).column(parse("s * dtype"))
-    with pytest.raises(UsageError, match="needs m"):
-        columns.at({}).column(parse("s * m"))
-
-
-def test_an_answer_kept_for_one_problem_is_given_for_no_other() -> None:
-    columns = Columns(
-        ConfigRows(4, {"s": VALUES["s"]}, {"s": np.array([0, 1, 2, 0])}), {"per": parse("ceil_div(m, s)")}, {}
-    )
-    for k in (1, 2):
-        for m in range(100):  # more than are kept
-            on_problem = columns.at({"m": m % 60, "k": k})
-            np.testing.assert_array_equal(
-                on_problem.column(parse("per * 2 + k")), 2 * -(-(m % 60) // np.array([1, 2, 3, 1])) + k
-            )
+    of = space({"s": VALUES["s"]}, facts={"dtype": "f32"})
+    with pytest.raises(ValueError, match="expression 's \\* dtype': text 'f32' where a number is expected"):
+        column(of, "s * dtype")
+    with pytest.raises(ValueError, match="expression 's \\* m' needs m"):
+        column(of, "s * m")
+    assert column(of, "m if dtype == 'f32' else 0", m=3) == 3
 
 
 def test_a_let_that_is_not_chosen_is_not_evaluated() -> None:
     lets = {"wrong": parse("dtype * m"), "chosen": parse("s + m if m > 1 else wrong")}
-    columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), lets, {"dtype": "f32"})
-    np.testing.assert_array_equal(columns.at({"m": 2}).column(parse("chosen")), [3, 4, 5])
-    with pytest.raises(UsageError, match="expression 'dtype \\* m'"):
-        columns.at({"m": 1}).column(parse("chosen"))
+    of = space({"s": VALUES["s"]}, None, lets, {"dtype": "f32"})
+    np.testing.assert_array_equal(column(of, "chosen", m=2), [3, 4, 5])
+    with pytest.raises(ValueError, match="expression 'dtype \\* m'"):
+        column(of, "chosen", m=1)
 
 
-def test_what_settles_a_constraint_is_asked_first_and_changes_no_answer() -> None:
-    columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), {}, {})
-    rule = implication(parse("s == 3"), parse("m * s < 10"))
-    test = columns.test([rule])
-    for m in range(12):
-        expected = [s != 3 or m * s < 10 for s in (1, 2, 3)]
-        np.testing.assert_array_equal(columns.at({"m": m}).all_true(test), expected)
+def test_lets_that_name_each_other_are_refused() -> None:
+    lets = {"a": parse("b + 1"), "b": parse("a + 1")}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        column(space({}, None, lets), "a")
+
+
+def test_more_tunables_than_bits_of_a_mask_keep_their_values() -> None:
+    values = {f"t{i}": np.array([i, i + 1]) for i in range(70)}
+    rows = np.random.default_rng(0).integers(0, 2, (50, 70))
+    of = space(values, rows)
+    for name in (0, 62, 63, 64, 69):
+        np.testing.assert_array_equal(column(of, f"t{name} * m", m=2), 2 * (name + rows[:, name]))
+    np.testing.assert_array_equal(column(of, "t63 + t69"), 132 + rows[:, 63] + rows[:, 69])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import SmLimits, limits
 from kernrec.kernel import Expression, Kernel, Space, bind_launches, parse
-from kernrec.kernel.library import find_kernel
 from kernrec.kernel.spec import LIMITS, Tunable
 from kernrec.op import Problem, find_op
 from tests.helpers.depth import few_examples
@@ -178,18 +177,3 @@ def test_a_config_is_found_in_its_row_and_no_other_config_is_found(space: Space,
     assert found_rows[1] == -1 or space.config(found_rows[1]) == other
     assert found_rows[2:] == [-1, -1, -1]
     assert space.find([]).tolist() == []
-
-
-def test_a_space_that_is_asked_again_has_a_program_and_the_same_answers(tiled: Kernel, ada: SmLimits) -> None:
-    kernel = find_kernel("matmul_simt")
-    warm, sampled = Space(kernel, 89, ada, "f32", "nn"), Space(tiled, 89, ada, "f32", "nn")
-    grid = kernel.launches[0].blocks
-    for number, size in enumerate([(100, 70, 33), (256, 2048, 64), (1000, 1000, 1000), (8, 4096, 5)]):
-        there, alone = warm.at(matmul(*size)), Space(kernel, 89, ada, "f32", "nn").at(matmul(*size))
-        np.testing.assert_array_equal(there.valid, alone.valid)
-        np.testing.assert_array_equal(there.column(grid, there.rows), alone.column(grid, alone.rows))
-        assert (there.execution is None) is (number < 2)
-        assert alone.execution is None  # a command that asks once makes none
-        of_samples = sampled.at(matmul(*size))
-        assert of_samples.valid.shape == (len(sampled),)
-        assert of_samples.execution is None  # its profiles hold on one problem

@@ -198,7 +198,7 @@ class PowerModel:
             UsageError: the GPU does not accept this power limit or clock.
         """
         point = self._limit(limit_w), self._clock(clock_hz)
-        setting = self._setting((point,)) if np.ndim(point[0]) else self._cached_setting((point,))
+        setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
         launches = nominal.columns()
         costs = np.empty((LIMITED, 1, launches.shape[1]))
         setting.fill(launches, np.arange(launches.shape[1]), costs)
@@ -222,9 +222,11 @@ class PowerModel:
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
         """Fills in the costs of `limit_launches`, (`LIMITED`, P, N), of the launches at some places."""
-        self._cached_setting(tuple(points)).fill(launches, places, costs)
+        self.setting(points).fill(launches, places, costs)
 
-    def _cached_setting(self, points: tuple[tuple[Any, float | None], ...]) -> Any:
+    def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
+        """Return P power limits and clocks as the engine takes them, cached; None as for `apply_power_limit`."""
+        points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
             if len(self._settings) >= _MOST_CACHED:

@@ -108,17 +108,6 @@ def prior_costs(limited: LimitedCosts) -> Costs:
     return Costs(Estimates(latency_s, regimes, _OF_TIME), Estimates(energy_j, regimes, _OF_ENERGY), power_w)
 
 
-def promising(latency: Array, energy: Array, count: int) -> Array:
-    """Return the ascending positions of `count` candidates, half by lowest latency, half by lowest energy."""
-    most = len(latency)
-    if most <= count:
-        return np.arange(most)
-    chosen = np.zeros(most, dtype=bool)
-    for values in (latency, energy):
-        chosen[values.argpartition(count // 2)[: count // 2]] = True
-    return chosen.nonzero()[0]
-
-
 def with_measured(
     predicted: Costs, positions: Array, measured: Sequence[MeasuredAnswer]
 ) -> tuple[Costs, Rescaling | None]:

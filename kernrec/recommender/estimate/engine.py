@@ -7,25 +7,30 @@ models and replaces them with measurements.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
-from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.model.prior.constants import CAPPED
-from kernrec.model.prior.launch_costs import LIMITED, LimitedCosts
+from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.costs import promising
 from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.estimate.prediction import Prediction, predict_all
-from kernrec.recommender.estimate.shortlist import SHORTLIST, quick_costs
+from kernrec.recommender.estimate.prediction import Part, Prediction, costs_in_engine, finishing
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
+
+SHORTLIST = 512
+"""Maximum number of configs estimated in full; of more, the most promising are selected by quick costs.
+
+The quick time is the number of rounds of blocks times the longer of work and latency. Only the busiest pipe of a block
+counts. The quick energy is the core's. A second pass counts only its launch. DRAM is ignored.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,29 +53,28 @@ class RunnableConfigs:
     on_problem: ProblemSpace
     """Space of the table on the problem."""
     measured: tuple[MeasuredRows, ...]
-    rows: Array
-    """Rows of the space, ascending, without configs that failed in measurements."""
-    unprofiled: tuple[MeasuredAnswer, ...] = ()
-    """Measurements at the first point of configs without a profile, which cannot be compared with the others."""
+    in_engine: Any
+    """Costs in the engine."""
+    kernel: int
+    """Number of the kernel in them."""
+    problem: int
+    """Number of the problem in them."""
+    count: int
+    """Number of runnable configs."""
 
-    @classmethod
-    def of(
-        cls, table: StaticTable, problem: Problem, points: Sequence[OperatingPoint], evidence: Evidence
-    ) -> "RunnableConfigs":
-        """Return the runnable configs of a table, without those that failed according to the database."""
-        on_problem = table.space.at(problem)
-        measured = measured_rows(table.space, on_problem, table.gpu, evidence, points)
-        first = measured[0]
-        if first is NOTHING:
-            return cls(table, on_problem, measured, table.runnable(on_problem))
-        everywhere = first.rows
-        if any(len(other.rows) for other in measured[1:]):
-            everywhere = np.unique(np.concatenate([m.rows for m in measured]))
-        rows = table.runnable(on_problem, everywhere)
-        unprofiled = [m for row, m in zip(first.rows, first.measured, strict=True) if row not in rows]
-        if len(first.failed):
-            rows = np.setdiff1d(rows, first.failed, assume_unique=True)
-        return cls(table, on_problem, measured, rows, tuple(unprofiled))
+    @cached_property
+    def rows(self) -> Array:
+        """Rows of the space, ascending, without configs that failed in measurements."""
+        rows: Array = self.in_engine.runnable(self.kernel, self.problem)
+        return rows
+
+    @cached_property
+    def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
+        """Measurements at the first point of configs without a profile, which cannot be compared with the others."""
+        first = self.measured[0]
+        if not len(first.rows):
+            return ()
+        return tuple(m for row, m in zip(first.rows, first.measured, strict=True) if row not in self.rows)
 
     @property
     def sampled_blocks(self) -> tuple[int, int]:
@@ -85,88 +89,57 @@ class RunnableConfigs:
 class KernelCosts:
     """Configs of one kernel on all problems; arrays begin with those of the first problem."""
 
-    prediction: Prediction
-    """The analytical model's nominal costs of `estimated`; missing if no config can run any problem."""
-    part: slice
-    """Slice of `SpaceCosts.limited` that belongs to the kernel."""
-
     def __init__(
-        self, space: Space, table: StaticTable, problems: Sequence[Problem], points: Sequence[OperatingPoint]
+        self,
+        costs: Any,
+        number: int,
+        table: StaticTable,
+        on_problems: Sequence[ProblemSpace],
+        measured: tuple[MeasuredRows, ...],
+        start: int,
     ) -> None:
         self.table = table
-        self.on_problems: OnProblems
-        if len(problems) == 1:
-            runnable = RunnableConfigs.of(table, problems[0], points, space.evidence)
-            self.on_problems, self.runnable, self.rows = runnable.on_problem, [runnable], runnable.rows
-            self.starts = [0, len(self.rows)]
-        else:
-            self.on_problems = many = ManyProblems(table.space, problems)
-            self.rows = (many.valid & table.able).ravel().nonzero()[0]
-            self.starts = self.rows.searchsorted(np.arange(len(problems) + 1) * len(table.space)).tolist()
-            configs, nothing = many.configs(self.rows), (NOTHING,) * len(points)
-            self.runnable = [
-                RunnableConfigs(table, alone, nothing, configs[start:end])
-                for alone, (start, end) in zip(many.each, pairwise(self.starts), strict=True)
-            ]
-        self.estimated, self.ends, self.heuristics = self.rows, self.starts, list[int | None]([None] * len(problems))
-        if len(self.rows):
-            self._choose(space.whole)
-
-    def _choose(self, whole: bool) -> None:
-        """Select the rows to estimate: promising and measured ones, and the occupancy heuristic's pick.
-
-        Set `estimated`, `ends` and `heuristics`. `ends` contains the start of each problem's estimated rows, then the
-        total.
-        `heuristics` contains the position of the heuristic's pick for each problem, None if no config can run the
-        problem.
-        """
-        score = self.table.geometry(self.on_problems, 0).occupancy_score.take(self.on_problems.configs(self.rows))
-        picks = [
-            start + int(score[start:end].argmax()) if start < end else None for start, end in pairwise(self.starts)
+        self.estimated, self.ends, self.heuristics, counts = costs.kernels[number]
+        """Estimated rows of the space; start of each problem's rows, then the total; position of the occupancy
+        heuristic's pick for each problem, None if no config can run it."""
+        self.runnable = [
+            RunnableConfigs(table, on_problem, measured, costs, number, problem, count)
+            for problem, (on_problem, count) in enumerate(zip(on_problems, counts, strict=True))
         ]
-        counts = np.diff(self.starts)
-        if not whole and counts.max() > SHORTLIST:
-            large = np.repeat(counts > SHORTLIST, counts)
-            some = self.rows if large.all() else self.rows[large]
-            starts = list(accumulate(counts[counts > SHORTLIST].tolist(), initial=0))
-            chosen = ~large
-            chosen[large] = promising_of_each(quick_costs(self.table, self.on_problems, some), starts, SHORTLIST)
-            chosen[[pick for pick in picks if pick is not None]] = True
-            for measured in self.runnable[0].measured:
-                chosen[measured.at(self.rows)[0]] = True
-            self.estimated = self.rows[chosen]
-            places = chosen.cumsum()
-            self.ends = [0 if start == 0 else int(places[start - 1]) for start in self.starts]
-            picks = [None if pick is None else int(places[pick]) - 1 for pick in picks]
-        self.heuristics = [None if p is None else p - start for p, start in zip(picks, self.ends[:-1], strict=True)]
+        self.part = slice(start, start + len(self.estimated))
+        """Slice of `SpaceCosts.limited` that belongs to the kernel."""
+        own = costs.nominal[:, self.part], costs.longest[:, self.part]
+        self.prediction = Prediction(table, on_problems[0], self.estimated, *own, costs, number)
+        """The analytical model's nominal costs of `estimated`."""
 
 
 class SpaceCosts:
     """Costs of the configs of all kernels on all problems; C candidates, kernel after kernel."""
 
-    limited: LimitedCosts
-    """Latency, power and energy, (points, C); missing if there is no candidate."""
-
     def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
         self.points = points
-        self.kernels = [KernelCosts(space, table, problems, points) for table in space.tables]
+        self._power = power = space.tables[0].power
+        on_problems, measured, parts = [], [], []
+        for table in space.tables:
+            here = [table.space.at(problem) for problem in problems]
+            rows = measured_rows(table.space, here[0], table.gpu, space.evidence, points)
+            on_problems.append(here)
+            measured.append(rows)
+            parts.append(_part(table, here, rows))
+        most = 0 if space.whole else SHORTLIST
+        costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
+        self.kernels: list[KernelCosts] = []
         """Costs of each table's kernel, in order."""
-        self.costed = [kernel for kernel in self.kernels if len(kernel.rows)]
-        """Kernels with at least one candidate."""
-        predictions, self._nominal = predict_all(
-            [(each.table, each.on_problems, each.estimated) for each in self.costed]
-        )
         start = 0
-        for kernel, prediction in zip(self.costed, predictions, strict=True):
-            kernel.prediction, kernel.part = prediction, slice(start, start + len(kernel.estimated))
+        for number, table in enumerate(space.tables):
+            kernel = KernelCosts(costs, number, table, on_problems[number], measured[number], start)
             start = kernel.part.stop
-        if start:
-            costs = np.empty((LIMITED, len(points), start))
-            # Candidates that are not swept have infinite costs at the other points.
-            costs[:4, 1:] = np.inf
-            costs[-1, 1:] = CAPPED
-            self.limited = LimitedCosts(costs, self._nominal[4])
-            self._limit(np.arange(start), slice(0, 1))
+            self.kernels.append(kernel)
+        self.costed = [kernel for kernel in self.kernels if len(kernel.estimated)]
+        """Kernels with at least one candidate."""
+        self._nominal = costs.nominal
+        self.limited = LimitedCosts(costs.limited, self._nominal[4])
+        """Latency, power and energy, (points, C); infinite at points that are not swept."""
 
     def sweep(self, swept: Sequence[Array | None]) -> None:
         """Fill in the costs at all operating points except the first.
@@ -178,11 +151,19 @@ class SpaceCosts:
             np.arange(kernel.part.start, kernel.part.stop) if some is None else some + kernel.part.start
             for some, kernel in zip(swept, self.costed, strict=True)
         ]
-        self._limit(np.concatenate(positions), slice(1, None))
+        costs = self.limited.costs[:, 1:]
+        self._power.limit_some(self._nominal, np.concatenate(positions), self.points[1:], costs)
 
-    def _limit(self, positions: Array, some: slice) -> None:
-        power = self.costed[0].table.power
-        power.limit_some(self._nominal, positions, self.points[some], self.limited.costs[:, some])
+
+def _part(table: StaticTable, on_problems: Sequence[ProblemSpace], measured: Sequence[MeasuredRows]) -> Part:
+    """Return a kernel as the engine's costs take it; measured: rows at each operating point, on the only problem."""
+    able = kept = None
+    if measured[0] is not NOTHING:
+        kept = np.unique(np.concatenate([rows.rows for rows in measured]))
+        able = table.able_configs(on_problems[0], kept)
+        able[measured[0].failed] = False
+    epilogues = finishing(table, [here.problem for here in on_problems])
+    return table.plan(on_problems[0]), [here.in_engine for here in on_problems], None, able, kept, epilogues
 
 
 def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> SpaceCosts:
@@ -200,17 +181,13 @@ def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingP
 
 
 def promising_of_each(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:
-    """Return which candidates of each problem are `promising`, bool (C,).
+    """Return which candidates of each problem are promising: half by lowest latency, half by lowest energy, bool (C,).
 
     Args:
         costs: latency and energy, (C,) each.
         starts: position of each problem's first candidate, then C.
         count: maximum number of candidates per problem.
     """
-    chosen = np.zeros(len(costs[0]), dtype=bool)
-    for start, end in pairwise(starts):
-        if end - start <= count:
-            chosen[start:end] = True
-        else:
-            chosen[start + promising(costs[0][start:end], costs[1][start:end], count)] = True
+    chosen = np.empty(len(costs[0]), dtype=bool)
+    query.promising(*costs, starts, count, chosen)
     return chosen

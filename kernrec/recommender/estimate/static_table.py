@@ -1,7 +1,6 @@
 """Static table: the configs of one kernel on one GPU, joined with their static profiles.
 
-It computes everything that does not depend on the problem once. `shortlist` (configs worth a full estimate) and
-`prediction` (their time and energy) add the problem.
+It computes everything that does not depend on the problem once. `engine.costs` adds the problem.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError
 from kernrec.gpu import GPU, Occupancy, occupancy
 from kernrec.kernel import Expression, Kernel, ProblemSpace, Space
-from kernrec.kernel.many_problems import ManyProblems, OnProblems
-from kernrec.kernel.program import Program
 from kernrec.model.prior.calibration import Calibration
 from kernrec.model.prior.demand import CORE_J, PORT, demand
 from kernrec.model.prior.dram_traffic import TensorAccess
@@ -23,7 +20,7 @@ from kernrec.model.prior.launch_time import alone_clk, device
 from kernrec.model.prior.microarchitecture import microarchitecture
 from kernrec.model.prior.power import DRAM, RANDOM, PowerModel
 from kernrec.op import Problem
-from kernrec.recommender.estimate.launch_program import LaunchProgram
+from kernrec.recommender.estimate.kernel_plan import kernel_plan
 from kernrec.recommender.estimate.launch_table import LaunchGeometry, LaunchTable, prefetched
 from kernrec.recommender.estimate.sampled_launch import read_sample, uneven
 from kernrec.store import ProfileTable
@@ -59,7 +56,7 @@ class StaticTable:
     """Whether a row's code fits and, for a library kernel, does not spill; bool (rows,)."""
     coverage: Coverage
     _geometries: dict[int, LaunchGeometry] = field(default_factory=dict, repr=False)
-    _programs: dict[Program, list[LaunchProgram] | None] = field(default_factory=dict, repr=False)
+    _plans: list[Any] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(
@@ -183,30 +180,22 @@ class StaticTable:
             on_problem: the space on the problem.
             measured: rows that ran; they count even if their code spills.
         """
-        if measured is None or not len(measured):
-            able = self.able if self._same_geometry(on_problem) else self._able(on_problem)
-        else:
-            usable = self.usable.copy()
-            usable[measured] = True
-            geometries = self.geometries(on_problem)
-            able = self._profiled(geometries, usable & (geometries[0].resident > 0))
-        rows: Array = on_problem.valid_among(able).nonzero()[0]
+        rows: Array = on_problem.valid_among(self.able_configs(on_problem, measured)).nonzero()[0]
         return rows
+
+    def able_configs(self, on_problem: ProblemSpace, measured: Array | None = None) -> Array:
+        """Return whether each config is usable, profiled and fits, bool (rows,); arguments as `runnable`."""
+        geometries = self.geometries(on_problem)
+        if measured is None or not len(measured):
+            return self._profiled(geometries, self.usable & geometries[0].fits)
+        usable = self.usable.copy()
+        usable[measured] = True
+        return self._profiled(geometries, usable & (geometries[0].resident > 0))
 
     def _same_geometry(self, on_problem: ProblemSpace) -> bool:
         """Return whether the geometry of all launches is equal for every problem."""
         count = len(self.launches)
         return len(self._geometries) == count or len(self.geometries(on_problem)) == len(self._geometries)
-
-    def _able(self, on_problem: ProblemSpace) -> Array:
-        geometries = self.geometries(on_problem)
-        return self._profiled(geometries, self.usable & geometries[0].fits)
-
-    @cached_property
-    def able(self) -> Array:
-        """Usable configs that are profiled and fit, if that is equal for every problem; bool (rows,)."""
-        geometries = [self._geometries[index] for index in range(len(self.launches))]
-        return self._profiled(geometries, self.usable & geometries[0].fits)
 
     def profiled(self, on_problem: ProblemSpace) -> Array:
         """Return whether every launch of a row is profiled, bool (rows,)."""
@@ -219,13 +208,13 @@ class StaticTable:
                 can = can & ((launch.variant >= 0) | ~geometry.performed)
         return can
 
-    def blocks(self, on_problem: OnProblems, index: int, rows: Array) -> Array:
+    def blocks(self, on_problem: ProblemSpace, index: int, rows: Array) -> Array:
         """Return the number of blocks with work in a launch of these rows."""
         launch = self.launches[index]
         blocks: Array = on_problem.column(self.kernel.launches[index].blocks, rows) + np.zeros(len(rows))
         return blocks if launch.sample is None else blocks * launch.sample.busy.take(launch.variant.take(rows))
 
-    def trips(self, on_problem: OnProblems, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
+    def trips(self, on_problem: ProblemSpace, index: int, loop: str, rows: Array, blocks: Array) -> tuple[Array, Array]:
         """Return the trips of a loop over the whole grid, and in the longest block, for a launch of these rows."""
         spec, launch = self.kernel.launches[index], self.launches[index]
         if launch.sample is not None:
@@ -286,46 +275,23 @@ class StaticTable:
         """Return resident warps over the maximum of an SM, for the first launch of one config."""
         return float(self.geometry(on_problem, 0).occupancy.item(row))
 
-    def geometries(self, on_problem: OnProblems) -> list[LaunchGeometry]:
+    def geometries(self, on_problem: ProblemSpace) -> list[LaunchGeometry]:
         """Return the geometry of each launch on a problem."""
         return [self.geometry(on_problem, index) for index in range(len(self.launches))]
 
-    def programs(self, on_problem: OnProblems) -> list[LaunchProgram] | None:
-        """Return each launch in the engine's form, from the space's program, which runs for each problem.
+    def plan(self, on_problem: ProblemSpace) -> Any:
+        """Return the kernel in the engine's form; cached if the launch geometry does not depend on the problem."""
+        if self._plans:
+            return self._plans[0]
+        plan = kernel_plan(self, on_problem)
+        if len(self._geometries) == len(self.launches):
+            self._plans.append(plan)
+        return plan
 
-        Return None if there is no program, or if it lacks one of the values.
-        """
-        if isinstance(on_problem, ManyProblems):
-            each = on_problem.each if self.space.in_engine else ()
-        else:
-            each = (on_problem,)
-        executions = [execution for alone in each if (execution := alone.execution) is not None]
-        if not executions or len(executions) < len(each):
-            return None
-        program = executions[0].program
-        if program not in self._programs:
-            self._programs[program] = self._launch_programs(program)
-        if (programs := self._programs[program]) is not None:
-            for execution in executions:
-                execution.complete()
-        return programs
-
-    def _launch_programs(self, program: Program) -> list[LaunchProgram] | None:
-        if self.kernel.sampled:
-            return None
-        programs = []
-        for spec, launch in zip(self.kernel.launches, self.launches, strict=True):
-            if (held := LaunchProgram.of(spec, launch, self.kernel.workspaces, program, self.device)) is None:
-                return None
-            programs.append(held)
-        return programs
-
-    def geometry(self, on_problem: OnProblems, index: int) -> LaunchGeometry:
+    def geometry(self, on_problem: ProblemSpace, index: int) -> LaunchGeometry:
         """Return the geometry of a launch on a problem; cached if it does not depend on the problem, as usual."""
         if cached := self._geometries.get(index):
             return cached
-        if isinstance(on_problem, ManyProblems):
-            raise UsageError(f"the launch geometry of {self.kernel.name} depends on the problem")
         spec, launch = self.kernel.launches[index], self.launches[index]
         profiles = launch.profiles
         when = [] if spec.when is None else [spec.when]
@@ -364,6 +330,7 @@ class StaticTable:
                 ]
             ),
         )
-        if all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
+        # A table of sampled blocks holds for one problem.
+        if self.kernel.sampled or all(self.space.fixed(e) for e in (spec.threads, spec.shared, spec.prefetch, *when)):
             self._geometries[index] = geometry
         return geometry

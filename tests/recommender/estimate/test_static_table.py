@@ -8,10 +8,9 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.estimate.engine import Space, costs
+from kernrec.recommender.estimate.engine import SHORTLIST, Space, costs
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.prediction import predict
-from kernrec.recommender.estimate.shortlist import SHORTLIST
 from kernrec.recommender.estimate.static_table import StaticTable
 
 GPU = find_gpu("rtx4090")
