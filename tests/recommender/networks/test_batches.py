@@ -79,7 +79,7 @@ def faster_with_more(recommender: Recommender, gpu: GPU, name: str, batches: Seq
         faster += [
             f"{gpu.name}, {name}, batch {smaller} to {batch}: {each} takes {time_s / times[each]:.3f} times as long"
             for each, time_s in before.items()
-            if each in times and time_s > (LEARNED if each.startswith("learned") else NOISE) * times[each]
+            if each in times and time_s > (LEARNED if each.startswith(("learned", "transferred")) else NOISE) * times[each]
         ]
         before, smaller = times, batch
     return faster
