@@ -30,7 +30,8 @@ _NARROWEST = 20
 """Least number of characters that a cell is wrapped to."""
 _NOTHING = ("", "-", "0.0 %")
 _STYLES = {
-    "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2", "marked": "1",
+    "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
+    "marked": "1",
 }  # fmt: skip
 """Codes of ANSI terminals: measured green, learned cyan, transferred and predicted yellow, ties dim."""
 
