@@ -341,4 +341,3 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
             SELDOM,
         ),
     ]
-
