@@ -34,7 +34,7 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
 
 
 def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> float:
-    """Return the number of waits for global memory in basic blocks that form one piece; independent loads wait together.
+    """Return the number of waits for global memory in a piece; independent loads wait together.
 
     Args:
         piece: the basic blocks.
