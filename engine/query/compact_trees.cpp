@@ -38,7 +38,7 @@ class CompactTrees {
                 "trees: expected nodes and features that exist");
         for (int64_t n = 0; n < nodes; n++) {
             const bool is_leaf = thresholds[n] != thresholds[n];
-            require(lefts[n] >= 0 && lefts[n] + (is_leaf ? 0 : 1) < nodes, "trees: expected nodes that exist");
+            require(lefts[n] >= 0 && lefts[n] < nodes - (is_leaf ? 0 : 1), "trees: expected nodes that exist");
             features_ = std::max(features_, features[n] + 1);
             // No value's ordered number is as large as that of a leaf.
             nodes_.push_back({int32_t(lefts[n] << 8 | features[n]),
@@ -115,7 +115,7 @@ class Reader {
                     all_within(Row<const int64_t>(own_columns), 0, features_),
                 "rows: expected the features of the trees");
         for (const int64_t place : places_) {
-            require(place >= 0, "places: expected rows of a table");
+            require(place >= 0 && place < 1 << 20, "places: expected rows of a table");
             table_rows_ = std::max(table_rows_, place + 1);
         }
         for (int64_t s = 0; s < backends_; s++)

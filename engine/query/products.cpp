@@ -38,7 +38,7 @@ constexpr double kThermalS = 300e-6, kThermalPower = 1.4;
 
 // Return the largest power of two, up to `most`, that divides a size.
 double aligned(double size, int64_t most) {
-    const int64_t whole = size < 9e18 ? int64_t(size) : 0;
+    const int64_t whole = size > 0.0 && size < 9e18 ? int64_t(size) : 0;
     while (whole % most) most /= 2;
     return double(most);
 }
@@ -82,6 +82,7 @@ struct Products {
     void set_tiles(const Table<const double>& table, int64_t rows) {
         require(table.rows == rows && table.columns > kTimed, "tiles: expected the rows of their kind");
         tile_rows = rows, tile_count = table.columns;
+        tiles.clear();
         for (int64_t row = 0; row < rows; row++)
             for (int64_t t = 0; t < tile_count; t++) tiles.push_back(table(row, t));
     }

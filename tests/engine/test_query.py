@@ -99,6 +99,13 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a child outside": lambda: query.CompactTrees(
         integers(0), integers(1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
     ),
+    "a child that wraps": lambda: query.CompactTrees(
+        integers(0), integers(2**63 - 1, 1), integers(0, 0), np.array([0.0, np.nan], np.float32), TREE, 0.0, 1
+    ),
+    "a place that wraps": lambda: query.Reader(
+        query.CompactTrees(integers(0), integers(0), integers(0), np.full(1, np.nan, np.float32), TREE[:1], 0.5, 3),
+        np.zeros((1, 1), np.float32), integers(0), integers(2**63 - 1), integers(),
+    ),
     "no space": lambda: query.Problem(None, {}, {}, False, 0.0, 0.0),
     "no trees": lambda: query.Reader(None, np.zeros((1, 1), np.float32), integers(), integers(), integers()),
     "a tensor that does not exist": lambda: query.Access(
