@@ -11,6 +11,7 @@ from kernrec.cli.quantity import duration
 class McpOptions(options.Options):
     """The options of `kernrec mcp`."""
 
+    databases_used = options.SEVERAL
     folder: Annotated[Path | None, option("Folder whose files tools may read. Default: none.")] = None
     time_limit: Annotated[str, option("Processor time of a check or an analysis: 60s.")] = "60s"
 
@@ -25,4 +26,4 @@ def mcp(wanted: McpOptions) -> None:
     from kernrec.checking.limits import Limits
     from kernrec.mcp.server import serve
 
-    serve(None, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))
+    serve(wanted.databases, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))

@@ -49,7 +49,7 @@ def has_gpu() -> bool:
 @pytest.mark.slow
 def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
-    done = run(*replaying(recording, database, "--effort", "quick"), home=tmp_path)
+    done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert " replayed\n" in done.stdout
     assert " measured" not in done.stdout
@@ -63,7 +63,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
 @pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
-    arguments = replaying(recording, database, "--effort", "exhaustive")
+    arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
         command(*arguments),
         stdout=subprocess.PIPE,
@@ -114,7 +114,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
+        (["--effort", "quick"], "--effort was removed; use --strategy quick, all or exhaustive"),
         (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
         (["--budget", "0m"], "--budget '0m': expected a time"),
         (["--replay", "x.duckdb"], "--replay needs --db"),
@@ -122,12 +122,16 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
         (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
         (["--op", "matmull"], "did you mean matmul"),
-        (["--op", "mm", "--until", "2%"], "--until goes with --strategy refine; the strategy is all"),
-        (["--op", "mm", "--strategy", "refine", "--effort", "quick"], "--effort goes with --strategy all;"),
+        (["--op", "mm", "--until", "2%"], "--until was removed; use --budget, such as --budget 30m,2%"),
+        (["--op", "mm", "--budget", "2%"], "--budget 2% is a mean regret, which goes with --strategy refine"),
+        (["--op", "mm", "--strategy", "refine", "--budget", "1m,2m"], "expected one amount and one regret, such as"),
         (["--op", "mm", "--objective", "energy"], "--objective goes with --strategy refine or guide or genetic;"),
         (["--op", "mm", "--strategy", "refine", "--objective", "pareto"], "unknown objective 'pareto'; known: latency"),
         (["--op", "mm", "--shape", "m=1,n=1,k=1", "--strategy", "plan"], "--strategy plan chooses the problems itself"),
-        (["--workload", "vgg16", "--strategy", "genetic"], "--workload goes with --strategy all or refine;"),
+        (
+            ["--workload", "vgg16", "--strategy", "genetic"],
+            "--workload goes with --strategy quick or all or exhaustive or refine;",
+        ),
     ],
 )
 def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -74,8 +74,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             card,
             "--map",
             "latency_s=duration*1e-6",
-            "--by",
-            "a test",
+            "--map",
+            "by=a test",
         )
         assert run(["db", "import", str(folder / f"{card}.csv"), *bound, "--db", str(folder / "own.duckdb")]) == 0
     return folder
@@ -154,7 +154,7 @@ def test_a_tunable_that_the_source_does_not_know_means_another_source(
 MISUSE = (
     (["--op", "matmul", "--spec", "SPEC", "--kernel", "SOURCE"], "with --spec the spec says what was computed"),
     (["--spec", "SPEC"], "--kernel is missing"),
-    (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--by", "me"], "--by goes with --spec"),
+    (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--map", "by=me"], "--map goes with --spec"),
     ([], "it is a table; --kernel and --spec say which of its columns are tunables"),
     (["--kernel", "SOURCE", "--spec", "SPEC", "--map", "duration"], "expected NAME=COLUMN or NAME=COLUMN*FACTOR"),
     (["--kernel", "SOURCE", "--spec", "SPEC", "--map", "latency_s=duration"], "in which a single thread does"),

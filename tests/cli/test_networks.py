@@ -76,7 +76,7 @@ def test_a_batch_changes_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
     printed = {}
-    for form in ("--json", "--csv", "--format markdown"):
+    for form in ("--json", "--format csv", "--format markdown"):
         assert run(["recommend", *DECODE, "--gpu", "l4", *form.split()]) == 0
         printed[form.split()[-1].lstrip("-")] = capsys.readouterr().out
     layers = json.loads(printed["json"])["layers"]
@@ -199,8 +199,8 @@ def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsy
         (("--workload", "none.csv", "--gpu", "h200"), "there is no such file"),
         ((*H200, "--power-limit", "sweep", "--clock", "1GHz"), "goes without --clock"),
         ((*H200, "--clock", "any"), "--clock any needs a --shape"),
-        ((*H200, "--csv", "--json"), "--json and --csv were both given"),
-        ((*H200, "--format", "csv"), "--format csv was removed; use --csv"),
+        ((*H200, "--format", "csv", "--json"), "--format csv and --json were both given"),
+        ((*H200, "--csv"), "--csv was removed; use --format csv"),
         ((*H200, "--format", "wid"), "unknown format 'wid'; did you mean wide"),
         (("--workload", "none.onnx", "--gpu", "h200", "--shape", "batch=x"), "such as batch=1"),
         ((*H200, "--shape", "batch=1"), "open dimensions of an .onnx file"),

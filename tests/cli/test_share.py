@@ -55,7 +55,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert f"1 measurement pushed to {team}, licence internal use at ACME" in pushed
     assert ask(alice, "db", "push", team) == f"{team} lacks none of these measurements\n"  # the licence is known
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements\n"
-    assert ask(bob, "db", "trust", key, "--name", "alice").startswith(f"{key}: trusted as alice")
+    assert ask(bob, "db", "trust", key, "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull", team) == f"{team}: 1 new measurement\n"
     query = ("recommend", "--op", "matmul", "--gpu", "h200", "--shape", SHAPE, "--objective", "latency")
     (first, *_) = json.loads(ask(bob, *query, "--json"))["choices"]
@@ -67,7 +67,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert about["bundles"][0]["licences"] == ["internal use at ACME"]
     assert "pulled or pushed, by signer" in ask(bob, "db", "info")
     assert "say which measurements" in ask(alice, "db", "withdraw", status=2)
-    monday = ("--session", "monday")
+    monday = ("--row", "monday")
     assert f"nothing was withdrawn from {team}" in ask(alice, "db", "withdraw", team, *monday, "--dry-run")
     assert "1 measurement withdrawn" in ask(alice, "db", "withdraw", team, *monday, "--reason", "hot")
     assert json.loads(ask(alice, *query, "--json"))["choices"][0]["source"] == "predicted"
@@ -92,13 +92,13 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("verify nowhere", "there is no folder"),
         ("verify --list", "--list goes with a place"),
         ("verify x --remove", "--db and --remove are about a database"),
-        (["trust", "5f" * 32, "--name", ""], "--name '': letters, digits"),
+        (["trust", "5f" * 32, ""], "name '': letters, digits"),
         ("trust me", "is not a public key"),
         ("trust --name me", "name the key"),
         ("trust me --remove", "unknown key 'me'"),
         ("trust me --own", "--own prints your own key"),
         ("import missing.zip", "missing.zip cannot be read: there is no such file"),
-        ("withdraw --session monday", "there is no database at"),
+        ("withdraw --row monday", "there is no database at"),
         ("info --gpu t4", "--gpu goes with --coverage"),
         ("remote add team /tmp", "`kernrec db remote` was removed; use `kernrec db push PLACE`"),
         ("sync", "`kernrec db pull PLACE`, then `kernrec db push PLACE`"),
@@ -106,9 +106,9 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
         ("index x", "use `kernrec db verify PLACE`"),
         ("coverage", "use `kernrec db info --coverage`"),
         ("key", "use `kernrec db trust --own`"),
-        ("sign x.zip", "use `kernrec db export --bundle FILE --key KEY`"),
+        ("sign x.zip", "use `kernrec db export --bundle FILE`"),
         ("retract --merged", "use `kernrec db withdraw`"),
-        ("export --format t4", "--format was removed; use no option: T4 is the only format"),
+        ("export --format t4", "--format was removed: T4 is the only format"),
     ],
 )
 def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str | list[str], says: str) -> None:
@@ -135,7 +135,7 @@ def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> Non
     ask(alice, "db", "export", "--bundle", file, "--licence", "CC0-1.0")
     assert "is not signed; nothing was taken" in ask(bob, "db", "import", file, status=2)
     assert not bob.database.exists()
-    ask(alice, "db", "export", "--bundle", signed, "--licence", "CC0-1.0", "--key", "own")
+    ask(alice, "db", "export", "--bundle", signed, "--licence", "CC0-1.0")
     assert f"signed by an unknown key, {key}" in ask(bob, "db", "import", signed, status=2)
-    ask(bob, "db", "trust", key, "--name", "alice")
+    ask(bob, "db", "trust", key, "alice")
     assert "3 new rows, licence CC0-1.0, signed by alice" in ask(bob, "db", "import", signed)
