@@ -20,7 +20,7 @@ class McpOptions(options.Options):
 def mcp(wanted: McpOptions) -> None:
     """Serve kernrec to programs that write kernels: tools of the Model Context Protocol on standard input and output.
 
-    Tools: catalog, recommend, compare, explain, analyze, check, emulate. Sources are compiled and emulated in a process
+    Tools: catalog, recommend, compare, explain, analyze, check. Sources are compiled and emulated in a process
     of their own, which is killed at its limits and sees no files but those it needs; no GPU is needed.
     """
     from kernrec.checking.limits import Limits
