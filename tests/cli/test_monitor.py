@@ -213,10 +213,6 @@ def test_a_process_is_watched_until_it_ends(nvml: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says", "status"),
     [
-        ([], "give exactly one of", 2),
-        (["--pid", "1", "--", "true"], "give exactly one of", 2),
-        (["--pid", "1", "--trace", "t.json"], "expected a .csv file", 2),
-        (["--replay", "a.csv"], "--replay was removed; use the trace's .csv file with any program for tables", 2),
         (["--pid", "4194999"], "no process 4194999", 2),
         (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
     ],

@@ -1,0 +1,18 @@
+"""Pages stay short enough to be read."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.paths import ROOT
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+def _words(page: Path) -> int:
+    return len(page.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_guide_has_at_most_900_words(guide: Path) -> None:
+    assert _words(guide) <= 900
