@@ -40,6 +40,21 @@ struct Copy3D {
 int copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows);
 int copy_3d(const Copy3D& from);
 
+struct KernelNode {
+    const void* function;
+    Extent grid, block;
+    unsigned shared;
+    void** arguments;
+    void** extra;
+};
+// A kernel's parameters with their values, which cudaGraphKernelNodeGetParams returns.
+struct KernelParameters {
+    KernelNode node;
+    std::string packed;
+    std::vector<void*> arguments;
+};
+std::shared_ptr<const KernelParameters> parameters_of(const Function& function, const KernelNode& given);
+
 // The handle of a graph, which is valid until the program destroys the graph.
 Graph* handle_of(std::shared_ptr<Graph> graph);
 

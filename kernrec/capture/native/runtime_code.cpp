@@ -33,7 +33,11 @@ thread_local std::vector<Call> calls;
 int launch_on(const void* key, const Launch& shape, void** arguments, void* stream) {
     Function* function = find(key);
     if (!function) return done(kInvalidDeviceFunction);
-    return done(launch(*function, shape, arguments, stream));
+    const int error = launch(*function, shape, arguments, stream);
+    if (!error && stream_of(stream)->capturing())
+        stream_of(stream)->captured->nodes.back()->parameters = parameters_of(
+            *function, {key, shape.grid, shape.block, unsigned(shape.shared), arguments, nullptr});
+    return done(error);
 }
 
 }  // namespace
@@ -50,6 +54,14 @@ char* memory_of(const void* symbol, size_t offset, size_t bytes) {
     if (at == symbols().end() || prepare(*at->second.module)) return nullptr;
     const Variable& variable = *at->second.variable;
     return offset + bytes > variable.size ? nullptr : static_cast<char*>(variable.memory) + offset;
+}
+
+std::shared_ptr<const KernelParameters> parameters_of(const Function& function, const KernelNode& given) {
+    auto kept = std::make_shared<KernelParameters>();
+    kept->node = given, kept->packed = pack(function, given.arguments);
+    for (uint32_t offset : function.offsets) kept->arguments.push_back(&kept->packed[offset]);
+    kept->node.arguments = kept->arguments.data();
+    return kept;
 }
 
 }  // namespace capture

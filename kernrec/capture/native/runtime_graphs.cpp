@@ -107,27 +107,11 @@ std::function<int()> copy_work(const Copy3D* given) {
 std::function<int()> copy_work(void* to, const void* from, size_t bytes) {
     return [=] { return copy(to, from, bytes); };
 }
-struct KernelNode {
-    const void* function;
-    Extent grid, block;
-    unsigned shared;
-    void** arguments;
-    void** extra;
-};
-// A kernel's parameters with their values, which cudaGraphKernelNodeGetParams returns.
-struct KernelParameters {
-    KernelNode node;
-    std::string packed;
-    std::vector<void*> arguments;
-};
 int kernel_work(const KernelNode& given, std::function<int()>& work, std::shared_ptr<const void>& parameters) {
     Function* function = find(given.function);
     if (!function) return kInvalidDeviceFunction;
     if (const int error = describe(*function)) return error;
-    auto kept = std::make_shared<KernelParameters>();
-    kept->node = given, kept->packed = pack(*function, given.arguments);
-    for (uint32_t offset : function->offsets) kept->arguments.push_back(&kept->packed[offset]);
-    kept->node.arguments = kept->arguments.data();
+    const auto kept = parameters_of(*function, given);
     const Launch launch = {given.grid, given.block, given.shared};
     work = [=] { return launch_packed(*function, launch, kept->packed.data(), kept->packed.size(), nullptr); };
     parameters = kept;
