@@ -69,7 +69,7 @@ def recommend(wanted: RecommendOptions) -> None:
     The default is the Pareto front of latency and energy. Without --shape and --workload the layers of the op's own
     workload are answered. Several GPUs or batches make one table.
 
-    Examples of every option: docs/guides/recommend.md, networks.md and run.md.
+    Examples of every option: docs/guides/recommend.md, deployment.md and run.md.
     """
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender

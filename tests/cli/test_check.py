@@ -210,7 +210,7 @@ def test_a_missing_barrier_is_a_race(tmp_path: Path) -> None:
 
 def test_the_example_of_the_guide_computes_what_it_says(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="compiling needs CuPy")
-    guide = (ROOT / "docs" / "guides" / "emulate.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "check.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^\$ kernrec check docs/examples/(saxpy.*)$", guide, re.MULTILINE)
     path, saved = tmp_path / "saxpy.cu", tmp_path / "y.npy"
     path.write_text(

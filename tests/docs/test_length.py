@@ -1,0 +1,19 @@
+"""Pages stay short enough to be read."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.paths import ROOT
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+TO_SHORTEN = {"cluster", "serving", "share", "triton"}
+
+
+def _words(page: Path) -> int:
+    return len(page.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_guide_has_at_most_900_words(guide: Path) -> None:
+    assert _words(guide) <= 900 or guide.stem in TO_SHORTEN
