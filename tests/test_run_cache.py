@@ -58,6 +58,14 @@ def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch: pytest.
     assert run.times == 2
 
 
+def test_the_emulator_is_another_with_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = set()
+    for engine in ("_engine.1.so", "_engine.2.so"):
+        monkeypatch.setattr("kernrec.util.engine_file.find", lambda engine=engine: Path(engine))
+        hashes.add(run_cache.emulator_hash.__wrapped__())
+    assert len(hashes) == 2
+
+
 def test_outcomes_of_old_emulators_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for emulator in map(str, range(6)):
         monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)

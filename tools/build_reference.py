@@ -47,6 +47,8 @@ FUNCTION_VALUES: dict[str, str] = _TEXT["functions"]
 """The results of the functions of expressions."""
 FIELDS: dict[str, dict[str, str]] = _TEXT["fields"]
 """The meaning of the fields of answers with `--json`, by command."""
+OUTPUT: dict[str, dict[str, str]] = _TEXT["output"]
+"""The meaning of values that answers contain, by the heading of their table."""
 
 SPECS: dict[str, dict[str, Any]] = _TEXT["specs"]
 """Specs that have every key among them: of an operator, of a problem of its own, of a Triton function."""
@@ -298,6 +300,16 @@ def environment() -> str:
     return "# Environment variables\n\n" + markdown_table(("variable", "meaning"), rows) + "\n"
 
 
+def output_values() -> str:
+    """Return the page of values that answers contain."""
+    parts = ["# Values in the output", "The bottleneck column and `explain` name resources; `check` and `explain` count"
+             " instruction classes, and `monitor` prints throttle reasons."]  # fmt: skip
+    for heading, values in OUTPUT.items():
+        rows = [(f"`{name}`", meaning) for name, meaning in values.items()]
+        parts += [f"## {heading}", markdown_table(("value", "meaning"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
 def catalog() -> str:
     """GPUs, operators and kernels."""
     from kernrec.gpu import all_gpus
@@ -341,6 +353,7 @@ PAGES = {
     "json": json_output,
     "schema": schema,
     "environment": environment,
+    "output-values": output_values,
     "catalog": catalog,
 }
 """The generated pages, by their name below `reference/`."""

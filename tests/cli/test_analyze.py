@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("compiled_here")
 
 COPY_PTX = elementwise("copy", "mov.f32 %f2, %f1")
 ARGUMENTS = ["x=f32[1000000]", "y=f32[1000000]", "i32:1000000", "--grid", "7813", "--block", "128", "--gpu", "rtx4090"]
-LARGE_BLOCK = ["2048" if argument == "128" else argument for argument in ARGUMENTS]
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, int n) {
     int i = blockIdx.x * THREADS + threadIdx.x;
@@ -187,138 +186,7 @@ def test_a_t1_file_is_a_spec_too(folder: Path, run: Run) -> None:
     assert "'-maxrregcount=32' was ignored" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        (".version 8.0", ".version 17.1", "PTX ISA 17.1 is newer"),
-        (".target sm_80", ".target sm_120", "sm_120"),
-        ("st.global.f32 [%rd5], %f2", "wiggle.f32 %f1, %f1", "wiggle"),
-        ("DONE:\n    ret", "DONE:\n    bra DONE", "endless loop"),
-        ("mul.wide.u32 %rd3, %r4, 4", "mul.wide.u32 %rd3, %r4, 8", "which has 4000000 bytes"),
-        (COPY_PTX, "hello", "PTX"),
-        (".visible .entry", ".func", "has no kernel"),
-    ],
-)
-def test_ptx_that_cannot_be_analysed_gets_one_line(folder: Path, run: Run, old: str, new: str, says: str) -> None:
-    (folder / "copy.ptx").write_text(COPY_PTX.replace(old, new))
-    done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--budget", "1000")
-    assert done.returncode in (1, 2)
-    assert done.stdout == ""
-    assert says in done.stderr
-    messages = [
-        line for line in done.stderr.splitlines() if not line.endswith((" so far", " left"))
-    ]  # progress, on a slow machine
-    assert len(messages) == 1, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["scale.cu", "--gpu", "t4", "--spec", "scale.toml", "--init"], "--init writes the spec of a .cu file"),
-        (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--tune", "A=1"], "--tune is for source"),
-        (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--shared", "few"], "expected a number of bytes"),
-        (["scale.cu", "--spec", "scale.toml"], "--gpu is missing"),
-        (["scale.cu", "--spec", "scale.toml", "--gpu", "t5"], "did you mean"),
-        (["scale.cu", "--spec", "scale.toml", "--gpu", "t4", "--shape", "m=3"], "unknown scale dimension 'm'"),
-        (["scale.cu", "--spec", "missing.toml", "--gpu", "t4"], "cannot be read"),
-        (["huge.cu", "--spec", "scale.toml", "--gpu", "t4"], "scale.toml describes "),
-        (["scale.cu", "x=f32[3]", "--spec", "scale.toml", "--gpu", "t4"], "'x=f32[3]' and scale.toml were both given"),
-        (["copy.ptx", "x=f32[8]", "--gpu", "t4", "--spec", "scale.toml"], "are for source"),
-        (["copy.ptx", "x", "--gpu", "t4"], "expected a=f32[4096]"),
-        (["copy.ptx:cpoy", "--gpu", "t4"], "did you mean copy"),
-        (["copy.ptx", "x=f32[8]", "--gpu", "t4"], "takes arguments of 8, 8, 4 bytes, given are 8"),
-        (["copy.ptx", *LARGE_BLOCK], "block 2048 x 1 x 1 has 2048 threads; at most 1024 are accepted"),
-        (["copy.ptx", *ARGUMENTS, "--shared", "-1"], "0 or more are accepted"),
-        (["huge.cu", "--spec", "huge.toml", "--gpu", "t4"], "larger than"),
-        (["huge.ptx", "--gpu", "t4"], "larger than"),
-    ],
-)
-def test_misuse_gets_one_line_and_leaves_nothing(folder: Path, run: Run, arguments: list[str], says: str) -> None:
-    for name in ("huge.cu", "huge.ptx"):
-        with (folder / name).open("wb") as file:
-            file.truncate(2 << 30)  # a hole: nothing is written
-    (folder / "huge.toml").write_text(SPEC.replace("scale.cu", "huge.cu"))
-    paths = [str(folder / a) if a.endswith((".cu", ".toml", ".ptx", ":cpoy")) else a for a in arguments]
-    done = run("analyze", *paths)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (folder / "own").exists()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ('entry = "scale"', 'entry = "scael"', "unknown kernel of the source 'scael'; did you mean scale"),
-        ("[64, 128, 256]", "[-64, -32]", "no config is left on t4 for scale[n=100000]f32,any by '1 <= "),
-        ("[64, 128, 256]", "[64, 64]", "different integers below 2**31, got the list [64, 64]"),
-        ("[64, 128, 256]", "[1.5]", "got the list [1.5]"),
-        ("tunables = { threads", "tunables = { n = { values = [1] }, threads", "the name 'n' is taken"),
-        ("[[launch]]", '[let]\na = "b"\nb = "a"\n[[launch]]', "[let] a: 'b' needs b, which is not defined before it"),
-        ("[[launch]]", 'constraints = ["threads > 512"]\n[[launch]]', "by 'threads > 512'"),
-        (
-            "tensors = { x",
-            "tensors = { in",
-            "tensors.in: 'in' is reserved in expressions; expected another name, such as in_0",
-        ),
-        ("tensors = { x", "tensors = { n", "tensors.n: the name 'n' is taken by a dimension"),
-        ("n = 100000", "n = 4294967296", "dims.n: expected a whole number below 2**31, its default, got"),
-        (SPEC, "", "name is missing"),
-        (SPEC, "\0", "NUL byte"),
-        (SPEC, "\ufffe", "not TOML"),
-    ],
-)
-def test_a_wrong_spec_gets_one_line_before_anything_is_compiled(
-    folder: Path, run: Run, old: str, new: str, says: str
-) -> None:
-    assert old in SPEC
-    (folder / "scale.toml").write_text(SPEC.replace(old, new))
-    done = run("analyze", folder / "scale.cu", "--spec", folder / "scale.toml", "--gpu", "t4")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--gpu", "t4"], "--op or a --kernel"),
-        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--config", "block_m"], "name=value"),
-        (
-            ["--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=8,k=8", "--config", "blok_m=8"],
-            "did you mean block_m",
-        ),
-        (["--op", "matmul", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--objective", "speed"], "unknown objective"),
-        (["--kernel", "nobody", "--gpu", "t4"], "unknown kernel"),
-    ],
-)
-def test_misuse_of_explain_gets_one_line(folder: Path, run: Run, arguments: list[str], says: str) -> None:
-    done = run("explain", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 TRITON = "datasets/kernels/triton/matmul.py"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((f"{TRITON}:matmul",), "needs a --spec: its call"),
-        ((f"{TRITON}:matmul", "i32:4", "--spec", "call.toml"), "argument 'i32:4' and call.toml were both given"),
-        ((f"{TRITON}:matmul", "--spec", "call.toml", "--grid", "3"), "--grid and call.toml were both given"),
-        (("call.toml", "--spec", "other.toml"), "call.toml is a call already"),
-    ],
-)
-def test_options_that_do_not_go_with_a_triton_function_are_refused(
-    run: Run, arguments: tuple[str, ...], message: str
-) -> None:
-    done = run("analyze", *arguments, "--gpu", "a100")
-    assert done.returncode == 2
-    assert message in done.stderr
 
 
 @pytest.mark.slow

@@ -39,36 +39,6 @@ def test_json_has_whole_names_and_says_which_are_shipped(tmp_path: Path) -> None
     assert file["verdict"] == "shipped"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("nowhere", "--engine", "vllm"), "nowhere: no folder with a config.json"),
-        (("mixtral", "--engine", "tgi"), "unknown engine 'tgi'"),
-        (("mixtral", "--engine", "vllm==0.1.0"), "unknown release of vllm '0.1.0'"),
-        (("mixtral", "--engine", "sglang,triton==1.0"), "unknown release of Triton '1.0'"),
-        (("empty", "--engine", "vllm"), "empty has no config.json; the folder of a model"),
-        (
-            ("mixtral", "--engine", "vllm", "--tp", "5"),
-            "--tp is 5, and an expert of mixtral is 14336 wide, which it does not divide; 4 and 7 do",
-        ),
-        (("mixtral", "--engine", "vllm", "--ep", "9"), "has 8 experts, which it does not divide; 8 does"),
-        (("mixtral", "--engine", "vllm,sglang"), "expected one engine, such as vllm"),
-        (
-            ("mixtral", "--engine", "vllm", "--names", "--write", "out"),
-            "--names predicts nothing; leave out one of --names and --write",
-        ),
-    ],
-)
-def test_wrong_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    written(tmp_path / "mixtral", MIXTRAL)
-    (tmp_path / "empty").mkdir()
-    status, out, err = audit(tmp_path, *arguments, "--gpu", "a100")
-    assert status == 2
-    assert not out
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-
-
 def test_entries_of_a_tuned_file_are_judged_for_a_gpu(tmp_path: Path) -> None:
     tiles = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4}
     file = tmp_path / "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"

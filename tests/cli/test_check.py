@@ -84,32 +84,6 @@ def test_finding_is_printed_and_written_for_machines(scale: Path, tmp_path: Path
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["x=f32[64]", "f32:2"], "not 2; expected, with your own sizes and values: x=f32[4096] f32:1 u32:1"),
-        (["x=f3[64]", "f32:2", "u32:64"], "did you mean f32"),
-        (["x=nan:i32[64]", "f32:2", "u32:64"], "i32 has no NaN"),
-        (["x=f32[0]", "f32:2", "u32:64"], "1 to"),
-        (["x=@missing.npy", "f32:2", "u32:64"], "missing.npy cannot be read"),
-        (["x=f32[64]", "f32:much", "u32:64"], "'much' is not a valid f32"),
-        (["x=f32[64]", "f32:2", "u32:-1"], "'-1' is not a valid u32"),
-        (["x", "f32:2", "u32:64"], "expected a=f32[4096]"),
-        (["x=f32[64]", "f32:2", "u32:64", "--gpu", "rtx4091"], "did you mean rtx4090"),
-        (["x=f32[64]", "f32:2", "u32:64", "--grid", "1,2,3,4"], "--grid"),
-        (["x=f32[64]", "f32:2", "u32:64", "--block", "0"], "--block"),
-        (["x=f32[64]", "f32:2", "u32:64", "--save", "z=z.npy"], "--save"),
-        (["x=f32[64]", "f32:2", "u32:64", "-D", "1=2"], "NAME=VALUE"),
-    ],
-)
-def test_what_cannot_be_run_gets_one_line(scale: Path, arguments: list[str], says: str) -> None:
-    done = run(scale, *arguments)
-    assert done.returncode in (1, 2)
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr
-
-
 def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc: str, tmp_path: Path) -> None:
     source = tmp_path / "axpy.cu"
     source.write_text(
@@ -265,24 +239,6 @@ def test_textures_are_given_by_their_shape_or_a_file(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["global.t.read_requests"] == 1
     drawn = run(path, "t=texture(linear,axes=2,normalized):f32[8x16]", "legacy=texture:zeros:f32[32]", "y=f32[32]")
     assert drawn.returncode == 0, drawn.stderr
-
-
-@pytest.mark.parametrize(
-    ("argument", "says"),
-    [
-        ("t=texture(linaer):f32[8x8]", "did you mean linear"),
-        ("t=texture:f32", "expected a=texture:f32[480x640]"),
-        ("t=texture(channels=4):f32[8x8]", "is not its 4 channels"),
-        ("t=texture(linear):u8[8x8]", "a linear filter needs"),
-    ],
-)
-def test_a_texture_that_cannot_be_read_gets_one_line(argument: str, says: str, tmp_path: Path) -> None:
-    path = tmp_path / "copy.ptx"
-    path.write_text(COPY)
-    done = run(path, argument, "legacy=texture:f32[32]", "y=f32[32]")
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 BOX = """

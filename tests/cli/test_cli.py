@@ -69,39 +69,6 @@ def test_listings_come_as_table_and_json(kind: str) -> None:
         assert {row["name"] for row in rows} == {gpu.name for gpu in all_gpus()}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--op", "matmul", "--gpu", "rtx4091", "--shape", "m=1,n=1,k=1"), "rtx4090"),
-        (("--op", "matmull", "--gpu", "rtx4090"), "matmul"),
-        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=1,n=1,kk=1"), "unknown matmul dimension 'kk'"),
-        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=1,n=1"), "missing k"),
-        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m=0,n=1,k=1"), "accepted are 1 to"),
-        (("--op", "matmul", "--gpu", "rtx4090", "--shape", "m"), "m"),
-        (("--op", "conv", "--gpu", "t4", "--shape", "c=3,h=2,w=2,k=4,r=7,s=7"), "7"),
-        ((*MATMUL[1:], "--dtype", "f33"), "f32"),
-        ((*MATMUL[1:], "--dtype", "f64"), "no kernel implements"),
-        (("--op", "mha", "--gpu", "h200", "--shape", "heads=8,queries=9,keys=8,head_dim=64,causal=1"), "keys"),
-        (("--op", "mm", "--gpu", "t4", "--shape", "m=8,n=8,k=8", "--dtype", "f8e4m3"), "on sm_75"),
-        ((*MATMUL[1:], "--layout", "diagonal"), "nn"),
-        ((*MATMUL[1:], "--max-slowdown", "3"), "3%"),
-        ((*MATMUL[1:], "--max-power", "lots"), "250W"),
-        ((*MATMUL[1:], "--power-limit", "20W"), "accepts"),
-        ((*MATMUL[1:], "--top", "0"), "at least 1"),
-        ((*MATMUL[1:], "--emit", "cuda", "--json"), "were both given"),
-        (("--op", "matmul", "--gpu", "rtx4090", "--shape", ""), "--shape is empty"),
-        (("--op", "conv", "--gpu", "t4", "--workload", "resnet5"), "resnet50"),
-        (("--op", "conv", "--gpu", "t4", "--workload", "gpt2"), "no conv2d layer"),
-        ((*MATMUL[1:], "--workload", "gpt2"), "open dimensions of an .onnx file"),
-        ((*MATMUL[1:], "--fast"), "--fast"),
-    ],
-)
-def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = run_here("recommend", *arguments, home=tmp_path)
-    assert_one_line(done, says)
-    assert {path.name for path in tmp_path.iterdir()} <= {".cache"}
-
-
 def assert_one_line(done: subprocess.CompletedProcess[str], says: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""

@@ -111,33 +111,6 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     assert "made by a newer kernrec" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--effort", "some"], "unknown effort 'some'; known: quick, normal, exhaustive"),
-        (["--budget", "30"], "--budget '30': expected a time or a number of configs, such as 30m or 200configs"),
-        (["--budget", "0m"], "--budget '0m': expected a time"),
-        (["--replay", "x.duckdb"], "--replay needs --db"),
-        (["--db", "x.duckdb", "--replay", "none.duckdb"], "there is no database at"),
-        (["--shape", "m=1,n=1,k=1"], "--shape needs --op"),
-        (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--workload", "vgg16"], "were both given"),
-        (["--op", "matmull"], "did you mean matmul"),
-        (["--op", "mm", "--until", "2%"], "--until goes with --strategy refine; the strategy is all"),
-        (["--op", "mm", "--strategy", "refine", "--effort", "quick"], "--effort goes with --strategy all;"),
-        (["--op", "mm", "--objective", "energy"], "--objective goes with --strategy refine or guide or genetic;"),
-        (["--op", "mm", "--strategy", "refine", "--objective", "pareto"], "unknown objective 'pareto'; known: latency"),
-        (["--op", "mm", "--shape", "m=1,n=1,k=1", "--strategy", "plan"], "--strategy plan chooses the problems itself"),
-        (["--workload", "vgg16", "--strategy", "genetic"], "--workload goes with --strategy all or refine;"),
-    ],
-)
-def test_misuse_is_one_line_and_status_2(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 @needs("pynvml")
 def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_gpu: bool) -> None:
     if has_gpu:

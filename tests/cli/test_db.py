@@ -127,25 +127,6 @@ def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys
     assert "1 of 5 rows" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "says"),
-    [
-        (["info"], 2, "there is no database at"),
-        (["verify"], 2, "there is no database at"),
-        (["export", "--op", "mm", "--gpu", "3090"], 2, "there is no database at"),
-        (["export", "--op", "mm", "--gpu", "3090", "--dtype", "f16"], 2, "--dtype was removed; use --shape"),
-        (["import", "none.json", *SHAPE], 2, "none.json cannot be read: there is no such file"),
-    ],
-)
-def test_misuse_is_one_line(
-    own: Path, arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["db", *arguments]) == status
-    message = capsys.readouterr().err
-    assert says in message
-    assert message.count("\n") == 1
-
-
 def test_an_import_of_another_kernel_has_a_row_among_the_choices(
     own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,8 +42,6 @@ arguments = ["x", "y", "i32 n"]
 CARDS = {"rtx4090": 160e-6, "rtx4080": 220e-6}
 """Seconds of the fastest config; 134 MB take 133 and 187 us at the data sheet's bandwidth."""
 
-MICROSECONDS = ("--map", "latency_s=duration*1e-6")
-
 
 def measured_s(card: str, bx: int, taps: int) -> float:
     """A made-up card, on which the longest filter is slow and blocks of 128 threads are fast."""
@@ -149,27 +147,3 @@ def test_a_tunable_that_the_source_does_not_know_means_another_source(
     database = ("--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb"))
     assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *database]) == 2
     assert "smooth: tunable taps changes nothing" in capsys.readouterr().err
-
-
-MISUSE = (
-    (["--op", "matmul", "--spec", "SPEC", "--kernel", "SOURCE"], "with --spec the spec says what was computed"),
-    (["--spec", "SPEC"], "--kernel is missing"),
-    (["--op", "matmul", "--shape", "m=1,n=1,k=1", "--by", "me"], "--by goes with --spec"),
-    ([], "it is a table; --kernel and --spec say which of its columns are tunables"),
-    (["--kernel", "SOURCE", "--spec", "SPEC", "--map", "duration"], "expected NAME=COLUMN or NAME=COLUMN*FACTOR"),
-    (["--kernel", "SOURCE", "--spec", "SPEC", "--map", "latency_s=duration"], "in which a single thread does"),
-)
-
-
-@pytest.mark.parametrize(("options", "message"), MISUSE)
-def test_misuse_is_one_line_and_makes_no_database(
-    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    files = {"SPEC": str(kernel / "smooth.toml"), "SOURCE": str(kernel / "smooth.cu")}
-    words = [files.get(word, word) for word in options]
-    wanted = ["--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb")]
-    assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *wanted]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "new.duckdb").exists()

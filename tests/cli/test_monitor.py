@@ -220,11 +220,6 @@ def test_a_trace_is_shown_without_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says", "status"),
     [
-        ([], "give exactly one of", 2),
-        (["--replay", "missing.csv"], "missing.csv cannot be read", 2),
-        (["--replay", "a.csv", "--pid", "1"], "give exactly one of", 2),
-        (["--replay", "a.csv", "--trace", "t.json"], ".csv or .parquet", 2),
-        (["--replay", "a.csv", "--period", "3"], "100ms", 2),
         (["--pid", "4194999"], "no process 4194999", 2),
         (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
     ],

@@ -78,46 +78,6 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert any(folder.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("pull ftp://x/y", "a folder, or a URL of s3://"),
-        ("pull https://me:secret@x/y", "no user and password"),
-        ("pull s3://", "is not a URL such as s3://"),
-        ("pull s3:/team/x", "is not a URL such as s3://"),
-        (["pull", ""], "the place is empty"),
-        ("pull nowhere", "there is no folder"),
-        ("pull", "PLACE is missing; expected: folder, or a URL"),
-        ("push", "PLACE is missing; expected: folder, or a URL"),
-        ("verify nowhere", "there is no folder"),
-        ("verify --list", "--list goes with a place"),
-        ("verify x --remove", "--db and --remove are about a database"),
-        (["trust", "5f" * 32, "--name", ""], "--name '': letters, digits"),
-        ("trust me", "is not a public key"),
-        ("trust --name me", "name the key"),
-        ("trust me --remove", "unknown key 'me'"),
-        ("trust me --own", "--own prints your own key"),
-        ("import missing.zip", "missing.zip cannot be read: there is no such file"),
-        ("withdraw --session monday", "there is no database at"),
-        ("info --gpu t4", "--gpu goes with --coverage"),
-        ("remote add team /tmp", "`kernrec db remote` was removed; use `kernrec db push PLACE`"),
-        ("sync", "`kernrec db pull PLACE`, then `kernrec db push PLACE`"),
-        ("log", "use `kernrec db info`, which lists"),
-        ("index x", "use `kernrec db verify PLACE`"),
-        ("coverage", "use `kernrec db info --coverage`"),
-        ("key", "use `kernrec db trust --own`"),
-        ("sign x.zip", "use `kernrec db export --bundle FILE --key KEY`"),
-        ("retract --merged", "use `kernrec db withdraw`"),
-        ("export --format t4", "--format was removed; use no option: T4 is the only format"),
-    ],
-)
-def test_misuse_is_one_line(tmp_path: Path, ask: Ask, command: str | list[str], says: str) -> None:
-    line = ask(Person(tmp_path), "db", *(command.split() if isinstance(command, str) else command), status=2)
-    assert says in line
-    assert line.count("\n") == 1
-    assert "secret" not in line
-
-
 def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> None:
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     alice.measure([measurement(position=0)])

@@ -7,7 +7,6 @@ import pytest
 from tests.helpers.paths import ROOT
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-TO_SHORTEN = {"cluster", "serving", "share", "triton"}
 
 
 def _words(page: Path) -> int:
@@ -16,4 +15,4 @@ def _words(page: Path) -> int:
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_guide_has_at_most_900_words(guide: Path) -> None:
-    assert _words(guide) <= 900 or guide.stem in TO_SHORTEN
+    assert _words(guide) <= 900

@@ -6,20 +6,19 @@ import subprocess
 import yaml
 
 from kernrec.cli.app import run
-from tests.helpers.markdown import blocks
 from tests.helpers.paths import ROOT
 
-PAGE = ROOT / "docs" / "guides" / "cluster.md"
+EXAMPLES = ROOT / "examples"
 
 
-def test_the_slurm_script_is_one_that_bash_can_read() -> None:
-    (script,) = (block.code for block in blocks(PAGE) if "#SBATCH" in block.code)
+def test_slurm_script_parses() -> None:
+    script = (EXAMPLES / "collect.sbatch").read_text(encoding="utf-8")
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_kubernetes_job_collects_with_options_that_exist_and_mounts_what_it_names() -> None:
-    (job,) = (yaml.safe_load(block.code) for block in blocks(PAGE) if "kind: RayJob" in block.code)
+def test_kubernetes_job_uses_existing_options_and_declared_volumes() -> None:
+    job = yaml.safe_load((EXAMPLES / "rayjob.yaml").read_text(encoding="utf-8"))
     assert job["kind"] == "RayJob"
     command, *options = shlex.split(job["spec"]["entrypoint"])
     assert command == "kernrec"

@@ -21,6 +21,7 @@ import numpy as np
 import kernrec
 from kernrec import paths
 from kernrec.ptx import EmulationError
+from kernrec.util import engine_file
 from kernrec.util.atomic_write import write_whole
 from kernrec.util.file_hash import files_hash
 
@@ -36,9 +37,11 @@ Tensors = dict[str, np.ndarray]
 
 @cache
 def emulator_hash() -> str:
-    """A hash of the sources that decide how a run comes out."""
+    """A hash of the sources that decide how a run comes out; the engine's file is named for its C++ sources."""
     launching = (_PACKAGE / "profile" / f"{name}.py" for name in _LAUNCHING)
-    return files_hash(_PACKAGE, [*(_PACKAGE / "ptx").rglob("*.py"), *launching])
+    python = files_hash(_PACKAGE, [*(_PACKAGE / "ptx").rglob("*.py"), *launching])
+    engine = engine_file.find()
+    return sha256(f"{python} {engine and engine.name}".encode()).hexdigest()
 
 
 def run_key(tensors: Mapping[str, np.ndarray], *parts: object) -> str:
