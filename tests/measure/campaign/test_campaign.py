@@ -1,6 +1,7 @@
 """A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,9 +167,7 @@ def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernrec.measure.worker import worker_client
-
-    monkeypatch.setattr(worker_client.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(
         KernrecError, match=r"^the device cannot be opened: the measuring process ended with exit status 1$"
     ):
