@@ -62,7 +62,7 @@ def compile_libraries(folder: Path) -> None:
         def compiled(job: tuple[Path, int]) -> str:
             source, version = job
             target = scratch / f"{source.stem}-{version}.o"
-            defined = [f"-DCUDA_MAJOR={version}"] if version else []
+            defined = [f"-DRUNTIME_MAJOR={version}"] if version else []
             _run([compiler, *_FLAGS, *defined, f"-I{NATIVE}", "-c", str(source), "-o", str(target)])
             return str(target)
 
@@ -87,7 +87,7 @@ def compile_libraries(folder: Path) -> None:
 
 def _by_version(source: Path) -> bool:
     """Return whether a file's code differs between CUDA versions."""
-    return "CUDA_MAJOR" in source.read_text(encoding="utf-8")
+    return "RUNTIME_MAJOR" in source.read_text(encoding="utf-8")
 
 
 def _defined() -> list[str]:

@@ -49,10 +49,10 @@ API int cudaDeviceEnablePeerAccess(int, unsigned) { return done(kInvalidDevice);
 API int cudaDeviceDisablePeerAccess(int) { return done(kInvalidDevice); }
 API int cudaDeviceGetP2PAttribute(int* value, int, int, int) { return *value = 0, kSuccess; }
 API int cudaDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
-API int cudaRuntimeGetVersion(int* version) { return *version = 1000 * CUDA_MAJOR, kSuccess; }
+API int cudaRuntimeGetVersion(int* version) { return *version = 1000 * RUNTIME_MAJOR, kSuccess; }
 static int properties(void* to, int device) {
     if (device) return done(kInvalidDevice);
-    const std::string& bytes = device_properties(CUDA_MAJOR);
+    const std::string& bytes = device_properties(RUNTIME_MAJOR);
     memcpy(to, bytes.data(), bytes.size());
     return kSuccess;
 }

@@ -182,7 +182,7 @@ static int add_dependencies(void* const* from, void* const* to, size_t count) {
 API int cudaGraphAddDependencies_v2(void*, void* const* from, void* const* to, const void*, size_t count) {
     return add_dependencies(from, to, count);
 }
-#if CUDA_MAJOR == 12
+#if RUNTIME_MAJOR == 12
 API int cudaGraphAddDependencies(void*, void* const* from, void* const* to, size_t count) {
     return add_dependencies(from, to, count);
 }

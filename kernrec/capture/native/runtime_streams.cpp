@@ -84,7 +84,7 @@ API int cudaStreamGetCaptureInfo_v3(void* stream, int* status, unsigned long lon
     if (edges) *edges = nullptr;
     return cudaStreamGetCaptureInfo_v2(stream, status, id, graph, before, count);
 }
-#if CUDA_MAJOR == 12
+#if RUNTIME_MAJOR == 12
 API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* id) {
     return cudaStreamGetCaptureInfo_v2(stream, status, id, nullptr, nullptr, nullptr);
 }
