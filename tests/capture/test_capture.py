@@ -52,6 +52,8 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
         pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
         pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
+        pytest.param("changed graph", "7 9 cudaErrorInvalidValue", "", 0, id="a graph instantiated twice, then gone"),
+        pytest.param("events", "cudaErrorInvalidResourceHandle 1", "", 0, id="the time between two events"),
         pytest.param("joined stream", "1 0 15", "", 0, id="a stream that joined a capture"),
         pytest.param("many", "1", "", 0, id="more allocations than ranges of addresses"),
         pytest.param("registered", "3 3", "", 0, id="registered memory of the host"),
