@@ -227,7 +227,6 @@ class Costs {
         if (given) {
             require(all_within(*given, 0, int64_t(able.size())), "rows: expected configs of the space");
             rows = copied(*given);
-            require(std::is_sorted(rows.begin(), rows.end()), "rows: expected ascending ones");
         } else if (!problem.too_large()) {
             std::vector<uint8_t> holds = able;
             kernel.space->test(&problem, {holds.data(), int64_t(holds.size())});

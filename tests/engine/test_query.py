@@ -88,7 +88,6 @@ REFUSED: dict[str, Callable[[], object]] = {
     "a variant of a launch outside": lambda: launch(variant=integers(0, 1)),
     "work of other configs": lambda: launch(given=np.ones((10, 3))),
     "a row outside": lambda: costs(integers(0, 2)),
-    "rows that descend": lambda: costs(integers(1, 0)),
     "a position outside": lambda: costs(integers(0, 1)).fill(0, 1, integers(1), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
     "a kernel outside": lambda: costs(integers(0, 1)).fill(1, 0, integers(0), np.ones((7, 2)), quantities(1)),  # type: ignore[attr-defined]
     "candidates that descend": lambda: query.promising(np.ones(2), np.ones(2), [0, 2, 1], 1, np.ones(2, bool)),

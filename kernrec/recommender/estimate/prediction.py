@@ -30,7 +30,7 @@ class Prediction:
     on_problem: ProblemSpace
     """Space of the table on the problem; on the first of several problems, whose configs are then concatenated."""
     rows: Array
-    """Rows of the space; ascending on each problem."""
+    """Rows of the space."""
     costs: Array
     """Fields of `nominal` as rows, (5, C)."""
     longest: Array
@@ -93,7 +93,7 @@ class Prediction:
 
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
-    """Return the analytical model's time and energy of the configs `rows` (ascending) on a problem."""
+    """Return the analytical model's time and energy of the configs `rows` on a problem."""
     epilogues = finishing(table, [on_problem.problem])
     part: Part = table.plan(on_problem), [on_problem.in_engine], rows, None, None, epilogues
     costs = costs_in_engine([part])
