@@ -87,7 +87,9 @@ def _no_database_left(no_database_of_the_user):
 
 
 @pytest.fixture
-def refuses(request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refuses]:
+def refuses(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Refuses]:
     """Runs calls that have to raise; their messages are those of `messages.txt` in the test's folder."""
     yield (seen := Refuses(tmp_path, tmp_path_factory.getbasetemp()))
     seen.compare(request.path.with_name(FILE), f"{request.path.stem}::{request.node.name}")
