@@ -57,7 +57,8 @@ _INTERNAL_KEYS = {"digest", "reference_digest"}
 """Keys that kernrec itself adds to a spec that it stores."""
 
 SET_BY_KERNREC = {
-    "PYTHONPATH", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER", "PYTHONUNBUFFERED",
+    "PYTHONPATH", "PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_DEVICE_ORDER",
+    "PYTHONUNBUFFERED",
     "KERNREC_CAPTURE", "KERNREC_CAPTURE_GPU", "KERNREC_CAPTURE_PER_FUNCTION", "KERNREC_CAPTURE_SOCKET",
 }  # fmt: skip
 """Environment variables that kernrec sets for itself or for its child processes."""

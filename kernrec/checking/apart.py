@@ -18,7 +18,7 @@ from kernrec.checking.limits import PACKAGE, Limits
 from kernrec.errors import KernrecError, UsageError
 from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.process import kill_group, own_group
+from kernrec.util.process import kill_group, module_command, own_group
 
 _INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH")
 """Environment variables that the child inherits; others may contain secrets."""
@@ -63,7 +63,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
         "OMP_NUM_THREADS": "1",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "kernrec.checking.worker", str(folder)],
+        module_command("kernrec.checking.worker", str(folder)),
         cwd=folder,
         stdin=subprocess.PIPE,  # closes when this process ends, even if it crashes
         stdout=subprocess.DEVNULL,

@@ -1,5 +1,6 @@
 """Check a kernel: run it in the emulator, in a separate process, and compare it with a reference."""
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -195,6 +196,8 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
             f"the reference of {name} has the shape {expected.shape} of {expected.dtype}; numbers of the shape"
             f" {actual.shape} are expected"
         )
+    if actual.dtype.kind != "f" and not np.isfinite(expected).all():
+        raise UsageError(f"the reference of {name} is not finite, but {name} has whole numbers")
     dtype = f"{actual.dtype.kind}{8 * actual.dtype.itemsize}"
     floating = actual.dtype.kind == "f"
     allowed = tolerance if tolerance is not None else rounding(dtype, _TERMS) if floating else 0.0
@@ -206,7 +209,11 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    return OutputCheck(error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst]))
+    # `compare` skips NaN as an element that was not written; here it is a value that the kernel must give.
+    missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
+    return OutputCheck(
+        math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])
+    )
 
 
 def _plain(value: float) -> float | str:

@@ -61,7 +61,7 @@ def info(wanted: InfoOptions) -> None:
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
     """Show a database, and the pulled rows if `others`."""
-    from kernrec.measure.campaign.journal import journal_path, waiting_measurements
+    from kernrec.measure.campaign.journal import Waiting, journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
     from kernrec.store.coverage import contributed, tally
@@ -98,7 +98,11 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     notes = [conflicting(conflicts)] if conflicts else []
     if gone:
         notes.append(f"withdrawn, and answering no more: {counted(gone, 'measurement')}")
-    waiting = waiting_measurements(path)
+    try:
+        waiting = waiting_measurements(path)
+    except OSError as error:
+        waiting = Waiting(0, None)
+        notes.append(f"{journal_path(path)} cannot be read: {error.strerror}")
     when = "the next `kernrec collect` stores" if waiting.holder is None else "a running collector will store"
     if waiting.measurements:
         notes.append(f"{journal_path(path)} has {counted(waiting.measurements, 'measurement')}, which {when}")

@@ -70,7 +70,7 @@ MaxSlowdown = Annotated[str | None, option("Most slowdown against the fastest: 3
 MaxPower = Annotated[str | None, option("Highest mean power: 250W.", panel=CHOICE)]
 PowerLimit = Annotated[str | None, option("Power limit of the GPU: 300W.", panel=CHOICE)]
 Clock = Annotated[str | None, option("Locked core clock: 1410MHz.", panel=CHOICE)]
-Source = Annotated[str | None, option("Only predicted, learned, measured, published.", "--source", panel=CHOICE)]
+Source = Annotated[str | None, option("Only rows of a source, such as learned.", "--source", panel=CHOICE)]
 Backends = Annotated[
     list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=CHOICE)
 ]

@@ -26,6 +26,7 @@ from kernrec.compile.together import MOST_TOGETHER, Together, can_be_together, t
 from kernrec.compile.triton_version import triton_compiler
 from kernrec.errors import KernrecError
 from kernrec.util.fork import not_inherited, settle, start_context
+from kernrec.util.process import safe_path
 from kernrec.util.worker_memory import collect_rarely, keep_freed
 
 if TYPE_CHECKING:
@@ -262,19 +263,24 @@ def limit_memory() -> None:
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C and the end of the terminal, which only their parent should act on.
+    """Have processes started inside ignore Ctrl-C and the end of the terminal, which only their parent should act on.
 
-    On systems without POSIX signal masks (Windows) this does nothing. `context` is how they are started.
+    They import nothing from the working folder either. Systems without POSIX signal masks (Windows) block no signal.
+    `context` is how they are started.
     """
     if not hasattr(signal, "pthread_sigmask"):
-        yield
+        with safe_path():
+            yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker itself ignores all but this one
     try:
         if context.get_start_method() == "spawn":
-            resource_tracker.ensure_running()  # started with the first process, it would unblock Ctrl-C in that one
+            with safe_path():
+                # Started with the first process, it would unblock Ctrl-C in that one.
+                resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        yield
+        with safe_path():
+            yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

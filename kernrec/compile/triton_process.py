@@ -19,7 +19,7 @@ from kernrec.compile.cache import CompileCache
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, TritonTarget
 from kernrec.compile.nvrtc import cache_key, compile_job
 from kernrec.errors import KernrecError, UsageError
-from kernrec.util.process import end_with_parent, kill_group, own_group
+from kernrec.util.process import end_with_parent, kill_group, module_command, module_environment, own_group
 
 _COMPILE_LIMIT_S = 600.0
 
@@ -48,7 +48,8 @@ def answer_of(
         KernrecError: it died.
     """
     pipe = subprocess.PIPE
-    command = [sys.executable, "-m", module]
+    environment = environment or module_environment()
+    command = module_command(module)
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **own_group())
     try:
         output, errors = process.communicate(request.encode(), timeout=limit_s)

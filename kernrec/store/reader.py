@@ -104,7 +104,7 @@ def read_apart(
     import subprocess  # what a query of a checked file need not wait for
     import tempfile
 
-    from kernrec.util.process import kill_group, module_environment, own_group
+    from kernrec.util.process import kill_group, module_command, module_environment, own_group
 
     limits = Limits.of(size)
     whole = {"task": task, "title": title, "folder": str(folder), "limits": vars(limits), **request}
@@ -112,7 +112,7 @@ def read_apart(
         question.write(json.dumps(whole).encode())
         question.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", reader],
+            module_command(reader),
             stdin=question,
             stdout=output,
             stderr=subprocess.DEVNULL,

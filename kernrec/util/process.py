@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,33 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 """https://learn.microsoft.com/windows/win32/api/synchapi/nf-synchapi-waitforsingleobject"""
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this package in a child.
+
+    The child imports nothing from the working folder (`-P`): a `json.py` beside somebody's data must not run.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Have Python processes that are started inside import nothing from the working folder (as `module_command`)."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("PYTHONSAFEPATH", None)
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
 def module_environment() -> dict[str, str]:
-    """The environment of a child that runs a module of this package (`python -m`), wherever that is."""
+    """Return the environment of a child that runs `module_command`, wherever this package is."""
     root = str(Path(__file__).resolve().parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # an empty one is the working folder
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
 
 def own_group() -> dict[str, Any]:

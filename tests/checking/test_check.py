@@ -89,3 +89,18 @@ def test_what_cannot_be_checked_is_refused_in_one_line(refuses: Refuses) -> None
 def test_a_reference_that_does_not_fit_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         checked(AXPY, {"y": text})
+
+
+@pytest.mark.parametrize(("reference", "correct"), [("y + (x - x) / (x - x)", False), ("alpha * x + y", True)])
+def test_a_nan_in_the_reference_is_compared(reference: str, correct: bool) -> None:
+    assert checked(AXPY, {"y": reference}).correct is correct
+
+
+def test_a_nan_that_the_kernel_gives_too_is_right() -> None:
+    assert checked(AXPY.replace("= alpha", "= 0.0f / 0.0f + alpha"), {"y": "(x - x) / (x - x)"}).correct
+
+
+def test_an_infinite_reference_of_whole_numbers_is_refused() -> None:
+    whole = "__global__ void f(int* y) { y[threadIdx.x] = 1; }"
+    with pytest.raises(UsageError, match="is not finite"):
+        checked(whole, {"y": "1 / y"}, arguments={"y": np.zeros(32, np.int32)}, grid=[1], block=[32])

@@ -100,6 +100,33 @@ def test_rows_that_cannot_be_are_one_line_and_change_nothing(user: Person, tmp_p
     assert user.database.read_bytes() == before
 
 
+CHILDREN = {
+    "merge": ("db", "merge", "theirs.duckdb"),
+    "collect": ("collect", "--replay", "shipped", "--budget", "1s", "--db", "new.duckdb"),
+    "check": ("check", "kernel.cu", "x=zeros:f32[64]", "--grid", "1", "--block", "64"),
+}
+
+
+@pytest.mark.parametrize("name", list(CHILDREN))
+def test_children_import_nothing_from_the_working_folder(user: Person, tmp_path: Path, name: str) -> None:
+    (folder := tmp_path / "downloads").mkdir()
+    write_hostile(folder / "theirs.duckdb", {})
+    (folder / "kernel.cu").write_text('extern "C" __global__ void f(float* x) { x[threadIdx.x] = 1; }')
+    for module in ("json", "queue", "signal", "tempfile", "numpy", "duckdb", "multiprocessing"):
+        (folder / f"{module}.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kernrec", *CHILDREN[name]],
+        env=environment(**user.variables),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done
+    assert not (folder / "ran").exists()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
 @pytest.mark.parametrize("words", [("merge",), ("import",), ("info", "--db")])
 def test_a_pipe_is_no_file_and_is_not_waited_for(user: Person, tmp_path: Path, words: tuple[str, ...]) -> None:

@@ -89,7 +89,7 @@ def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(
     # The lower end is nearer: what a stack takes on this card bounds how fast a kernel is believed to be, and raises
     # the value by up to a few per cent; the upper end stays.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
-    assert latency.source == "learned"
+    assert latency.source == "transferred"
     assert latency.high / latency.value >= 1.9
     assert latency.low < latency.value
 

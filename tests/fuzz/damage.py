@@ -3,7 +3,9 @@
 import json
 import random
 import re
+import sqlite3
 import struct
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,30 @@ def duckdb_file(sample: bytes, chance: random.Random) -> bytes:
         for start, size in starts:
             struct.pack_into("<Q", changed, start, checksum(bytes(changed[start + 8 : start + size])))
     return bytes(changed)
+
+
+def sqlite_file(sample: bytes, chance: random.Random) -> bytes:
+    """Return a SQLite database with damaged bytes, or with one to three values of its tables replaced."""
+    if chance.random() < 0.5:
+        return binary(sample, chance)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.deserialize(sample[:18] + b"\1\1" + sample[20:])  # a database in memory has no log
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            table = chance.choice(tables)
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            value = chance.choice(_VALUES)
+            if not isinstance(value, str | float | None) and not (type(value) is int and abs(value) < 2**63):
+                value = json.dumps(value)
+            with suppress(sqlite3.Error):
+                connection.execute(f"UPDATE {table} SET {chance.choice(columns)} = ? WHERE random() % 2", [value])
+            rows = connection.execute("SELECT id, content FROM record WHERE typeof(content) = 'text'").fetchall()
+            if rows and chance.random() < 0.5:
+                number, content = chance.choice(rows)
+                changed = text(content.encode(errors="replace"), chance).decode(errors="replace")
+                connection.execute("UPDATE record SET content = ? WHERE id = ?", [changed, number])
+        connection.commit()
+        return connection.serialize()
 
 
 def checksum(content: bytes) -> int:

@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -251,6 +252,21 @@ def _stored(work: Path) -> Iterator[Format]:
         json.dumps({"drifted": 1, "session": "monday", "error": "x"}),
     ]
     yield Format("journal", "own.duckdb.journal", ("\n".join([*lines, ""]).encode(),), ingested)
+
+    def ingested_tables(path: Path) -> None:
+        own = Path(str(path).removesuffix(".journal.sqlite"))
+        with suppress(OSError):  # which a command prints in one line
+            waiting_measurements(own)
+        with Journal(journal_path(own)) as journal:
+            journal.claim("a problem")
+            journal.records()
+            ingest(journal, work / "own.duckdb")
+
+    with Journal(work / "left.journal.sqlite") as journal:
+        journal.claim("a problem")
+        journal.append(*(json.loads(line) for line in lines))
+    tables = (work / "left.journal.sqlite").read_bytes()
+    yield Format("journal-tables", "own.duckdb.journal.sqlite", (tables,), ingested_tables, damage.sqlite_file)
 
 
 def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:

@@ -70,7 +70,7 @@ def kill_train(folder: Path, kills: int, seed: int) -> Counter[str]:
     from kernrec.model.learn.model_file import load
 
     make_measured_database(whole := folder / "whole.duckdb")
-    command = ["train", "--op", "matmul", "--threads", "1"]
+    command = ["train", "--op", "matmul"]
     assert ForkedCommand([*command, "--db", str(whole)], os.environ).wait() == 0, "the first training failed"
 
     def count(own: Path, counts: Counter[str]) -> None:

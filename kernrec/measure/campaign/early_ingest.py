@@ -13,7 +13,7 @@ from pathlib import Path
 from kernrec.errors import KernrecError
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.util.process import kill_group, module_environment, own_group
+from kernrec.util.process import kill_group, module_command, module_environment, own_group
 
 EVERY_S = 20.0
 """Least seconds between two times that rows enter."""
@@ -27,7 +27,7 @@ class EarlyIngest:
     """The rows of one open journal; call `look` often, and `end` once."""
 
     def __init__(self, journal: Journal, database: Path) -> None:
-        self._command = [sys.executable, "-m", __name__, str(database), str(journal.run)]
+        self._command = module_command(__name__, str(database), str(journal.run))
         self._process: subprocess.Popen[bytes] | None = None
         self._begun_s = time.monotonic()
         self._next_s = self._begun_s + EVERY_S

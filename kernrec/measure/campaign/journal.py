@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +43,8 @@ EXISTS (SELECT 1 FROM record ended WHERE NOT ended.measured
 _BUSY_S = 60.0
 """Seconds to wait for another process's transaction, which takes milliseconds."""
 _RETRY_S = 0.01
+_FAULTS = (sqlite3.Error, UnicodeError, OverflowError)
+"""Exceptions for a damaged file; Python may fail to decode its names or to hold its numbers."""
 _GATE = 0
 """The byte that is locked while a run registers or leaves. The other bytes are the numbers of runs."""
 _open_here: set[Path] = set()
@@ -84,7 +86,7 @@ class Journal:
             _open_here.add(self.path)
             self._take_over()
             self._read_old(left_by_0_1)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *_FAULTS) as error:
             self._abandon()
             raise UsageError(_failed(path, error)) from None
         except KernrecError:
@@ -157,13 +159,14 @@ class Journal:
         with self._lock:
             self._wait_at_gate()
             connection = self._connection
-            with suppress(sqlite3.Error), connection:
+            empty = False
+            with suppress(*_FAULTS), connection:
                 connection.execute("DELETE FROM claim WHERE run = ?", (self.run,))
                 connection.execute(
                     "DELETE FROM run WHERE id = ? AND NOT EXISTS (SELECT 1 FROM record WHERE run = ?)",
                     (self.run, self.run),
                 )
-            empty = not any(connection.execute("SELECT 1 FROM run UNION ALL SELECT 1 FROM record").fetchall())
+                empty = not any(connection.execute("SELECT 1 FROM run UNION ALL SELECT 1 FROM record").fetchall())
             self._abandon(delete=empty)
 
     def __enter__(self) -> Self:
@@ -232,7 +235,7 @@ class Journal:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except _FAULTS as error:
             raise JournalError(f"{_failed(self.path, error)}; what was measured before is safe in it") from None
 
 
@@ -255,20 +258,29 @@ def waiting_measurements(database: Path) -> Waiting:
     count = sum("row" in record for old in _old_journals(path) for record in _old_records(_content(old)))
     if path.exists():
         check_kind(path.stat().st_mode, path)
+        address = f"{path.absolute().as_uri()}?mode=ro"
         try:
-            connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
-            if path.absolute() in _open_here:
-                holder = os.getpid()  # to close a second descriptor would release the locks of this process
-            elif _lock_file(path).exists():
-                locked = os.open(_lock_file(path), os.O_RDWR)
-                runs = connection.execute("SELECT id, pid FROM run").fetchall()
-                holder = next((pid for number, pid in runs if not _is_free(locked, number)), None)
-                os.close(locked)
-            count += connection.execute("SELECT count(*) FROM record WHERE measured").fetchone()[0]
-            connection.close()
-        except sqlite3.Error as error:
+            with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
+                _check_schema(connection)
+                holder = _holder(path, connection)
+                count += connection.execute("SELECT count(*) FROM record WHERE measured").fetchone()[0]
+        except _FAULTS as error:
             raise OSError(0, str(error)) from None
     return Waiting(count, holder)
+
+
+def _holder(path: Path, connection: sqlite3.Connection) -> int | None:
+    """Return the number of a process that has a journal open."""
+    if path.absolute() in _open_here:
+        return os.getpid()  # to close a second descriptor would release the locks of this process
+    if not _lock_file(path).exists():
+        return None
+    locked = os.open(_lock_file(path), os.O_RDWR)
+    try:
+        runs = connection.execute("SELECT id, pid FROM run").fetchall()
+        return next((pid for number, pid in runs if not _is_free(locked, number)), None)
+    finally:
+        os.close(locked)
 
 
 def journal_path(database: Path) -> Path:
@@ -283,14 +295,22 @@ def _lock_file(path: Path) -> Path:
 def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA trusted_schema = OFF")
+        _check_schema(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(_SCHEMA)
-    except sqlite3.Error:
+    except _FAULTS:
         connection.close()
         raise
     return connection
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    """Raise `sqlite3.DatabaseError` if reading a table could run something that the file says, without an end."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    runs = "type IN ('view', 'trigger') OR sql LIKE '% VIRTUAL %' OR sql LIKE '% AS %'"
+    for (name,) in connection.execute(f"SELECT name FROM sqlite_schema WHERE {runs}"):
+        raise sqlite3.DatabaseError(f"{name!r:.60} is not a plain table")
 
 
 def _through_gate(path: Path) -> int:
@@ -345,8 +365,16 @@ def _old_records(content: bytes) -> list[dict[str, Any]]:
         with suppress(ValueError, RecursionError):  # no collector wrote such a line
             record = json.loads(line)
             if isinstance(record, dict) and "pid" not in record:
-                records.append(record)
+                records.append(record if _is_finite(record) else {"row": line.decode(errors="replace")})
     return records
+
+
+def _is_finite(record: dict[str, Any]) -> bool:
+    try:
+        json.dumps(record, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _record(content: object) -> dict[str, Any]:
@@ -357,7 +385,7 @@ def _record(content: object) -> dict[str, Any]:
     return {"row": str(content)}
 
 
-def _failed(path: Path, error: OSError | sqlite3.Error) -> str:
+def _failed(path: Path, error: Exception) -> str:
     if isinstance(error, OSError):
         return cannot_be("written", f"the journal {path}", error)
     return f"the journal {path} cannot be used: {error}"

@@ -11,7 +11,6 @@ this one does not leave a card limited.
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -20,7 +19,7 @@ from kernrec.measure.device.limits_guard import restore
 from kernrec.measure.device.limits_journal import LimitsJournal, present_entry
 from kernrec.measure.device.nvml import Card, library
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.util.process import own_group
+from kernrec.util.process import module_command, module_environment, own_group
 
 _RESTORED_S = 60.0
 """Time for the guard to restore a card."""
@@ -72,9 +71,10 @@ def limits_set(card: Card, point: OperatingPoint) -> Iterator[None]:
         return
     wanted = {"uuid": card.uuid, "parent": os.getpid(), **point._asdict()}
     guard = subprocess.Popen(
-        [sys.executable, "-m", "kernrec.measure.device.limits_guard", json.dumps(wanted)],
+        module_command("kernrec.measure.device.limits_guard", json.dumps(wanted)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        env=module_environment(),
         **own_group(),
     )
     assert guard.stdin is not None

@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ from kernrec.errors import KernrecError
 from kernrec.measure.device.interface import MeasurementFailure
 from kernrec.store.device_report import DeviceReport
 from kernrec.store.measurement import Outcome
-from kernrec.util.process import kill_group, own_group
+from kernrec.util.process import kill_group, module_command, module_environment, own_group
 
 START_LIMIT_S = 120.0
 """Time to start an interpreter and create a CUDA context on a busy machine."""
@@ -83,12 +82,12 @@ class WorkerClient:
 
     def _start_process(self) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        environment = os.environ | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment = module_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if self._opening.get("uuid"):
             environment["CUDA_VISIBLE_DEVICES"] = self._opening["uuid"]
         environment.pop("OPENBLAS_NUM_THREADS", None)  # a query needs one thread; a reference needs all there are
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kernrec.measure.worker.worker"],
+            module_command("kernrec.measure.worker.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -12,8 +12,11 @@ card, they are computed again from the UBJSON file.
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
 from kernrec.util.atomic_write import write_whole
+from kernrec.util.file_lock import try_lock
 from kernrec.util.input_file import read_input
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -38,6 +42,7 @@ ARRAYS = ".trees"
 _PARTS = (*HEADS, SHAPE)
 _EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
+_RETRY_S = 0.01
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
@@ -57,41 +62,62 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
     heads = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for head, trees in model.trees.items():
-            # The content is in the name, so an old card never meets new trees.
-            digest = hashlib.sha256(trees).hexdigest()
-            file = f"{name}.{head}.{digest[:12]}.ubj"
-            write_whole(folder / file, trees, shared=True)
-            arrays = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
-            write_whole((folder / file).with_suffix(ARRAYS), arrays, shared=True)
-            heads[head] = {"file": file, "sha256": digest, "arrays": hashlib.sha256(arrays).hexdigest()}
-        card = {
-            "format": FORMAT,
-            "name": name,
-            "features": {"version": features.VERSION, "columns": list(model.columns)},
-            "heads": heads,
-            "extent": {key: [None if np.isinf(v) else float(v) for v in getattr(model.extent, key)] for key in _EXTENT},
-            "intervals": {
-                quantity: {key: vars(interval) for key, interval in intervals.items()}
-                for quantity, intervals in model.intervals.items()
-            },
-            "scores": dict(model.scores),
-            "gpus": list(model.gpus),
-            "kernels": dict(model.kernels),
-            "ops": list(model.ops),
-            "helps_new_kernels": model.helps_new_kernels,
-            "training": dict(training),
-            "versions": {"kernrec": __version__, "xgboost": xgboost.__version__},
-        }
-        path = folder / f"{name}.json"
-        write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
-        current = {Path(head["file"]).stem for head in heads.values()}
-        for old in (*folder.glob(f"{name}.*.ubj"), *folder.glob(f"{name}.*{ARRAYS}")):
-            if old.stem not in current and old.name.split(".")[-3] in _PARTS:
-                old.unlink(missing_ok=True)
+        with _only_writer(folder):
+            for head, trees in model.trees.items():
+                # The content is in the name, so an old card never meets new trees.
+                digest = hashlib.sha256(trees).hexdigest()
+                file = f"{name}.{head}.{digest[:12]}.ubj"
+                write_whole(folder / file, trees, shared=True)
+                arrays = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
+                write_whole((folder / file).with_suffix(ARRAYS), arrays, shared=True)
+                heads[head] = {"file": file, "sha256": digest, "arrays": hashlib.sha256(arrays).hexdigest()}
+            card = {
+                "format": FORMAT,
+                "name": name,
+                "features": {"version": features.VERSION, "columns": list(model.columns)},
+                "heads": heads,
+                "extent": {
+                    key: [None if np.isinf(v) else float(v) for v in getattr(model.extent, key)] for key in _EXTENT
+                },
+                "intervals": {
+                    quantity: {key: vars(interval) for key, interval in intervals.items()}
+                    for quantity, intervals in model.intervals.items()
+                },
+                "scores": dict(model.scores),
+                "gpus": list(model.gpus),
+                "kernels": dict(model.kernels),
+                "ops": list(model.ops),
+                "helps_new_kernels": model.helps_new_kernels,
+                "training": dict(training),
+                "versions": {"kernrec": __version__, "xgboost": xgboost.__version__},
+            }
+            path = folder / f"{name}.json"
+            write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
+            _delete_old(folder, name, {Path(head["file"]).stem for head in heads.values()})
     except OSError as error:
         raise KernrecError(cannot_be("written", f"the model {folder / name}", error)) from None
     return path
+
+
+@contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes models of a folder: it would delete trees whose card is not there yet."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        while not try_lock(descriptor):
+            time.sleep(_RETRY_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
+    """Delete the trees of a model that are not current, and what a killed training left of it."""
+    trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # by `write_whole`
+    for path in folder.iterdir():
+        if left.fullmatch(path.name) or (path.stem not in current and re.fullmatch(trees, path.name)):
+            path.unlink(missing_ok=True)
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:

@@ -1,11 +1,13 @@
 """A campaign on a device that fails: real crashes, hangs and exhausted memory, each of which costs one config."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernrec.errors import KernrecError
 from kernrec.measure.campaign import device_session
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.ingest import ingest
@@ -17,7 +19,6 @@ from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement, Outcome
 from tests.helpers.fault_injection import OPENING
-from tests.helpers.refusals import Refuses
 from tests.helpers.rig import PROBLEM, campaign, collect, outcomes, stored, target, unclosed
 
 here = pytest.mark.usefixtures("measured_here")
@@ -165,10 +166,9 @@ def test_a_block_ends_with_the_problem_that_is_given_up(tmp_path: Path) -> None:
     assert blocks == {(plan.problem.key, 0), (other.key, 1)}
 
 
-def test_a_device_that_cannot_be_opened_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
-) -> None:
-    from kernrec.measure.worker import worker_client
-
-    monkeypatch.setattr(worker_client.sys, "executable", "/bin/false")
-    refuses(lambda: collect(tmp_path / "k.duckdb", target(1)))
+def test_a_device_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(
+        KernrecError, match=r"^the device cannot be opened: the measuring process ended with exit status 1$"
+    ):
+        collect(tmp_path / "k.duckdb", target(1))

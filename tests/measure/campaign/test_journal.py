@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,30 @@ def test_a_record_that_somebody_damaged_is_a_measurement_that_cannot_be_read(tmp
         connection.execute("UPDATE record SET content = '{'")
     with Journal(path) as journal:
         assert journal.records() == [{"row": "{"}]
+
+
+def test_a_damaged_journal_is_one_line(tmp_path: Path) -> None:
+    (path := journal_path(tmp_path / "own.duckdb")).write_bytes(b"no database")
+    with pytest.raises(UsageError, match="cannot be used: file is not a database"):
+        Journal(path)
+    with pytest.raises(OSError, match="file is not a database"):
+        waiting_measurements(tmp_path / "own.duckdb")
+
+
+def test_a_journal_whose_tables_run_queries_is_refused(tmp_path: Path) -> None:
+    path = journal_path(tmp_path / "own.duckdb")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "CREATE VIEW record AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n)"
+            " SELECT 1 AS measured FROM n"
+        )
+    with pytest.raises(UsageError, match="'record' is not a plain table"):
+        Journal(path)
+    with pytest.raises(OSError, match="'record' is not a plain table"):
+        waiting_measurements(tmp_path / "own.duckdb")
+
+
+def test_an_old_record_with_an_infinite_number_is_no_measurement(tmp_path: Path) -> None:
+    (tmp_path / "own.duckdb.journal").write_text('{"row": {"latency_s": 1e999}}\n')
+    with Journal(journal_path(tmp_path / "own.duckdb")) as journal:
+        assert journal.records() == [{"row": '{"row": {"latency_s": 1e999}}'}]

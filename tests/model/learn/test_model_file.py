@@ -1,6 +1,8 @@
 """Model files: what was saved comes back, and what is damaged, foreign or too old is said in one line."""
 
 import json
+import multiprocessing
+import os
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -61,6 +63,33 @@ def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
     save(other, card.parent, "matmul", TRAINING)
     assert len(list(card.parent.glob("*.ubj"))) == len(list(card.parent.glob("*.trees"))) == 2
+    load(card)
+
+
+def test_saving_keeps_other_models_and_deletes_what_a_killed_training_left(model: Model, card: Path) -> None:
+    version = save(model, card.parent, "matmul.v2", TRAINING)
+    (left := card.parent / f".matmul.latency.{'0' * 12}.ubj.{'0' * 12}").touch()
+    save(model, card.parent, "matmul", TRAINING)
+    assert not left.exists()
+    load(card)
+    load(version)
+
+
+def _save_often(model: Model, folder: Path) -> None:
+    for _ in range(20):
+        save(model, folder, "matmul", TRAINING)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_trainings_at_the_same_time_leave_a_model(model: Model, card: Path) -> None:
+    other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_save_often, args=(each, card.parent)) for each in (model, other)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
     load(card)
 
 
