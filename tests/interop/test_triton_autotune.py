@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kernrec.errors import UsageError
 from kernrec.interop.import_export import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.op import find_op
@@ -50,13 +51,25 @@ def test_a_cache_of_triton_3_2_lacks_a_later_attribute(tmp_path: Path) -> None:
     assert read_results(write(tmp_path, [(earlier, [0.5, 0.4, 0.6])])).results[0].config["num_warps"] == 4
 
 
-def test_what_triton_would_not_write_is_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
-    refuses(lambda entry: read_results(write(tmp_path, [entry])), [
-        (config(cluster_dims=[1, 1, 1]), [1, 1, 1]), (config(pre_hook="f"), [1, 1, 1]),
-        (config(ir_override="mine.ptx"), [1, 1, 1]), (config(), [0.4, 0.5, 0.6]), (config(), 0.4),
-        (config(), [INFINITY, 1, 1]), (config(), [0.5, -INFINITY, 0.6]), (config(kwargs={"num_warps": 4}), [1, 1, 1]),
-        "config",
-    ])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ((config(cluster_dims=[1, 1, 1]), [1, 1, 1]), "other attributes than those of Triton 3.2 to 3.9: cluster_dims"),
+        ((config(pre_hook="f"), [1, 1, 1]), "a hook or code of its own"),
+        ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or code of its own"),
+        ((config(), [0.4, 0.5, 0.6]), "are not median, 20th and 80th percentile"),
+        ((config(), 0.4), "expected three times"),
+        ((config(), [INFINITY, 1, 1]), "time is not finite"),
+        ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),
+        ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
+        ("config", "expected the attributes of a config and its times"),
+    ],
+)
+def test_what_triton_would_not_write_is_refused_in_one_line(tmp_path: Path, entry: Any, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read_results(write(tmp_path, [entry]))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_rows_are_stored_as_those_of_another_tuner(tmp_path: Path, refuses: Refuses) -> None:
