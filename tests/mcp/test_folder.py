@@ -37,8 +37,9 @@ def test_without_a_folder_no_file_is_read(refuses: Refuses) -> None:
     refuses(lambda: Folder(None).text("kernel.cu"))
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, refuses: Refuses) -> None:
-    refuses(lambda: Folder(tmp_path / "nothing"))
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such folder"):
+        Folder(tmp_path / "nothing")
 
 
 def test_a_card_file_of_the_folder_is_a_gpu_and_no_other_file_is(folder: Folder, tmp_path: Path) -> None:
