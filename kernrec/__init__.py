@@ -109,7 +109,8 @@ def recommend(
         inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
         top: how many choices are returned at most.
         backend: the backends whose baselines are wanted, such as `vllm` or `["cublas", "pytorch"]`; all by default.
-        source: the only source that answers, `prior`, `learned`, `measured` or `recorded`; the best of all by default.
+        source: the only source that answers, `predicted`, `transferred`, `learned`, `measured` or `published`; the best
+            of all by default.
         **dims: the op's dimensions by name.
 
     Returns:

@@ -41,7 +41,7 @@ class StackRow:
 
     @property
     def source(self) -> str:
-        """`recorded`, `learned` or `transferred`."""
+        """`published`, `learned`, `transferred` or `predicted`."""
         return self.line.source
 
     def __getattr__(self, name: str) -> Any:
@@ -333,7 +333,7 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
         Column("vs first", "right", versus),
         quantities("energy", "J", [value for value, _ in energies], [interval for _, interval in energies], USUALLY),
         quantities("power", "W", [line.power_w for line in lines], importance=USUALLY),
-        Column("source", "left", [line.source for line in lines], styles=[_STYLES[line.source] for line in lines]),
+        Column("source", "left", [line.source for line in lines], styles=[line.source for line in lines]),
         Column(
             "recorded on",
             "left",
@@ -341,6 +341,3 @@ def line_columns(lines: "Sequence[Line]") -> list[Column]:
             SELDOM,
         ),
     ]
-
-
-_STYLES = {"published": "measured", "learned": "learned", "transferred": "predicted", "predicted": "predicted"}

@@ -61,8 +61,8 @@ def one_line(text: str) -> str:
 
 
 def source_text(choice: "Choice | Foreign") -> str:
-    """The sources of a choice's costs."""
-    if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source:
+    """Return the sources of a choice's costs; a transferred latency goes without that of its energy, to save space."""
+    if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source or choice.source == "transferred":
         return choice.source
     return f"{choice.source}, energy {choice.energy_j.source}"
 

@@ -29,8 +29,11 @@ PIPE_WIDTH = 100
 _NARROWEST = 20
 """Least number of characters that a cell is wrapped to."""
 _NOTHING = ("", "-", "0.0 %")
-_STYLES = {"measured": "32", "learned": "36", "predicted": "33", "unsure": "2", "marked": "1"}
-"""Codes of ANSI terminals: measured green, learned cyan, predicted yellow, ties dim."""
+_STYLES = {
+    "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
+    "marked": "1",
+}  # fmt: skip
+"""Codes of ANSI terminals: measured green, learned cyan, transferred and predicted yellow, ties dim."""
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,9 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
     def lines() -> Iterator[str]:
         if Source.PRIOR in sources:
             yield PREDICTED_NOTE
-        if Source.LEARNED in sources:
+        if sources & {Source.TRANSFERRED, Source.LEARNED}:
             yield from dict.fromkeys(scope.note for scope in scopes)
-        if sources & {Source.PRIOR, Source.LEARNED}:
+        if sources & {Source.PRIOR, Source.TRANSFERRED, Source.LEARNED}:
             yield from dict.fromkeys(
                 f"coefficients of the analytical model: {fitted.summary}" for fitted in calibrations if fitted
             )

@@ -21,7 +21,7 @@ from kernrec.recommender.answer import answer_by_lines, recommendation
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.engine import Space
-from kernrec.recommender.estimate.estimates import LEARNED
+from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.physics import fits
@@ -259,8 +259,10 @@ class Recommender:
             candidates = self._of_source(problem, gpu, query)
         except NoKernelError as reason:
             return answer_by_lines(self.context, problem, gpu, query, reason)
-        if query.source == "learned" and not (candidates.latency_source == LEARNED).any():
-            return answer_by_lines(self.context, problem, gpu, query, alone)
+        if query.source in ("transferred", "learned"):
+            wanted = SOURCES.index(Source(query.source))
+            if not (candidates.latency_source == wanted).any():
+                return answer_by_lines(self.context, problem, gpu, query, alone)
         return recommendation(candidates, query, self.context)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:

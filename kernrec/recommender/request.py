@@ -43,7 +43,7 @@ class Objective(StrEnum):
         return energy_j * latency_s if self is Objective.EDP else energy_j
 
 
-SOURCES = ("predicted", "learned", "measured", "published")
+SOURCES = ("predicted", "transferred", "learned", "measured", "published")
 """Sources that a query can be restricted to; `published` means recorded baselines of this problem on this GPU."""
 _FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}
 """Names of sources in 0.1.0, and their replacements."""

@@ -31,7 +31,7 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
         of_equals = 1.0 - 1e-9 * (candidates.latency_source[first:] == MEASURED)
         latency, energy = latency * of_equals, energy * of_equals
     wanted = None
-    if query.source in ("learned", "measured"):
+    if query.source in ("transferred", "learned", "measured"):
         wanted = candidates.latency_source[first:].ravel() == SOURCES.index(Source(query.source))
         if not wanted.any():
             raise UsageError(f"nothing {query.source} answers this problem on {candidates.gpu.name}")

@@ -52,6 +52,8 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
         pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
         pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
+        pytest.param("changed graph", "7 9 cudaErrorInvalidValue", "", 0, id="a graph instantiated twice, then gone"),
+        pytest.param("events", "cudaErrorInvalidResourceHandle 1", "", 0, id="the time between two events"),
         pytest.param("joined stream", "1 0 15", "", 0, id="a stream that joined a capture"),
         pytest.param("many", "1", "", 0, id="more allocations than ranges of addresses"),
         pytest.param("registered", "3 3", "", 0, id="registered memory of the host"),
@@ -115,6 +117,36 @@ def test_call_has_bytes_of_a_buffer_smaller_than_an_element() -> None:
     recorder.add(module, KernelLaunch("scale", (1, 1, 1), (32, 1, 1), arguments, {"b1": np.zeros(2, np.uint8)}))
     ((call,),) = (calls.values() for calls in recorder._calls.values())
     assert 'arguments = ["b1=u8[2]"' in call.lines[-1]
+
+
+def test_contents_of_buffers_leave_memory(tmp_path: Path) -> None:
+    ptx = """.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry follow(.param .u64 places, .param .u64 out)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [places];
+    ld.param.u64 %rd2, [out];
+    ld.global.u32 %r1, [%rd1];
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.global.u32 [%rd4], %r1;
+    ret;
+}
+"""
+    places = np.array([1, 2], np.uint32).view(np.uint8)
+    buffers = {"b1": places, "b2": np.zeros(16, np.uint8)}
+    recorder = Recorder()
+    arguments = [(slot << 40).to_bytes(8, "little") for slot in (1, 2)]
+    module = LoadedModule(1, [], [ptx], 1 << 50)
+    recorder.add(module, KernelLaunch("follow", (1, 1, 1), (1, 1, 1), arguments, buffers))
+    ((call,),) = (calls.values() for calls in recorder._calls.values())
+    assert not call.contents
+    (file,) = recorder.write(tmp_path)
+    name = tomllib.loads(file.read_text())["arguments"][0].partition("@")[2]
+    assert np.load(tmp_path / name).tolist() == [1, 2]
 
 
 def test_session_answers_after_an_unexpected_error(capsys: pytest.CaptureFixture[str]) -> None:

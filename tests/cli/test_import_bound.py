@@ -72,8 +72,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             card,
             "--map",
             "latency_s=duration*1e-6",
-            "--by",
-            "a test",
+            "--map",
+            "by=a test",
         )
         assert run(["db", "import", str(folder / f"{card}.csv"), *bound, "--db", str(folder / "own.duckdb")]) == 0
     return folder
@@ -118,7 +118,7 @@ def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(
     pytest.importorskip("xgboost")
     assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
     choices = recommended(kernel, capsys, "rtx4080-super")
-    assert {choice["source"] for choice in choices} == {"learned"}
+    assert {choice["source"] for choice in choices} == {"transferred"}
     assert {choice["config"]["taps"] for choice in choices[:6]} == {1}
     assert run(["evaluate", "--kernel", "smooth", "--split", "gpu", "--db", str(kernel / "own.duckdb"), "--json"]) == 0
     capsys.readouterr()

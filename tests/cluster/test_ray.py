@@ -95,7 +95,7 @@ def command(folder: Path, address: str, held: tuple[Path, int, int] | None = Non
         make_recording(recording, CONFIGS, energy=False)
     replaying = ["--replay", str(recording), "--db", str(folder / "own.duckdb")]
     program = [HELD + OFTEN, *map(str, held)] if held else [OFTEN]
-    return [sys.executable, "-c", *program, "collect", *replaying, "--effort", "exhaustive", "--cluster", address]
+    return [sys.executable, "-c", *program, "collect", *replaying, "--strategy", "exhaustive", "--cluster", address]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -171,7 +171,7 @@ def test_an_estimate_is_its_value_as_a_number() -> None:
 
 def test_csv_has_a_row_for_each_baseline(recommender: Recommender, capsys: pytest.CaptureFixture[str]) -> None:
     question = "--op matmul --gpu h200 --dtype bf16 --layout nt --shape m=4096,n=4096,k=4096 --objective latency"
-    assert run(["recommend", *question.split(), "--csv"]) == 0
+    assert run(["recommend", *question.split(), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     lines = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", FASTEST).lines
     assert [row["stack"] for row in rows] == [""] * 5 + [line.stack for line in lines]
@@ -197,7 +197,7 @@ def test_a_problem_that_no_kernel_runs_is_answered_by_lines(
     assert document["choices"] == []
     assert document["no_kernel"] == answer.no_kernel
     assert document["regret"] == {}
-    assert run([*question, "--csv"]) == 0
+    assert run([*question, "--format", "csv"]) == 0
     assert answer.lines[0].stack in capsys.readouterr().out
 
 

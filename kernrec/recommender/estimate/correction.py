@@ -33,7 +33,7 @@ from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import Costs, median
-from kernrec.recommender.estimate.estimates import OWN, Estimates, Kinds
+from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, Estimates, Kinds
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -142,7 +142,8 @@ class ModelScope:
     def note(self) -> Note:
         """Note on the model for an answer."""
         trained = self.trained
-        text = f"source learned: model {trained.name}"
+        source = "learned" if self.gpu_known or self.adapted_to else "transferred"
+        text = f"source {source}: model {trained.name}"
         corrects = "the analytical model"
         if self.beneath:
             corrects += f" after model {self.beneath.trained.name}"
@@ -283,10 +284,11 @@ class Correction:
         """Return the model's estimates for `predicted`, the estimates of the analytical model."""
         by_latency, by_energy, by_power = self.factors
         latency, energy, power_w = predicted.latency, predicted.energy, predicted.power_w
-        latency = latency.learned(by_latency, self.scored, self._half_widths("latency"))
+        source = LEARNED if self.scopes[0].gpu_known else TRANSFERRED
+        latency = latency.learned(by_latency, self.scored, self._half_widths("latency"), source)
         if by_power is None:
             return Costs(latency, energy.scaled(by_energy), power_w)
-        energy = energy.learned(by_energy, self.scored, self._half_widths("energy"))
+        energy = energy.learned(by_energy, self.scored, self._half_widths("energy"), source)
         return Costs(latency, energy, power_w * by_power)
 
     def corrected_values(self, latency_s: Array, energy_j: Array) -> tuple[Array, Array]:
@@ -331,6 +333,7 @@ class Correction:
         def scaled(quantity: str, estimates: Estimates) -> Estimates:
             value, adaptation = estimates.value[self.scored] * factors[quantity], adaptations.get(quantity)
             below, above, source, own = (estimates.by_kind(each)[self.scored] for each in estimates.kinds)
+            source = np.where(source == TRANSFERRED, np.int8(LEARNED), source)  # now it is a model of this GPU's rows
             if adaptation is not None and adaptation.interval.groups >= groups_needed():
                 low, high = adaptation.interval.around(value)
                 below, above = value / low, high / value

@@ -16,13 +16,14 @@ class Source(StrEnum):
     """Source of a number, least certain first."""
 
     PRIOR = "predicted"
+    TRANSFERRED = "transferred"
     LEARNED = "learned"
     MEASURED = "measured"
 
 
 SOURCES = tuple(Source)
 """Sources in the order that arrays of sources index."""
-PRIOR, LEARNED, MEASURED = range(3)
+PRIOR, TRANSFERRED, LEARNED, MEASURED = range(4)
 
 OWN = 0.35
 """Default fraction of a prediction's variance that belongs to the config. For times and energies of the analytical
@@ -100,7 +101,7 @@ class Estimates:
     @property
     def has_learned(self) -> bool:
         """Whether a trained model predicted any of the values."""
-        return bool((self.kinds.source == LEARNED).any())
+        return bool(((self.kinds.source == LEARNED) | (self.kinds.source == TRANSFERRED)).any())
 
     def by_kind(self, values: Array) -> Array:
         """Return the value of each candidate's kind, in the shape of `value`."""
@@ -160,15 +161,16 @@ class Estimates:
         kind[..., positions] = np.arange(float(len(positions))) + len(self.kinds.own)
         return Estimates(values, kind, self.kinds.and_also(kinds))
 
-    def learned(self, factor: Array, positions: Array, half_widths: Array) -> "Estimates":
+    def learned(self, factor: Array, positions: Array, half_widths: Array, source: int) -> "Estimates":
         """Return values multiplied by a model's correction, with its intervals at some positions.
 
         Args:
             factor: correction in the shape of `value`.
             positions: candidates that the model evaluated, ascending, (N,).
             half_widths: logarithmic half-widths of their 90 % intervals, (N,).
+            source: `LEARNED` or `TRANSFERRED`.
         """
-        value, kinds = self.value * factor, Kinds.even(np.exp(half_widths), LEARNED, math.sqrt(OWN) * half_widths)
+        value, kinds = self.value * factor, Kinds.even(np.exp(half_widths), source, math.sqrt(OWN) * half_widths)
         if len(positions) < value.shape[-1]:
             return Estimates(value, self.kind, self.kinds).replaced(positions, value[..., positions], kinds)
         return Estimates(value, np.broadcast_to(np.arange(float(len(positions))), value.shape), kinds)

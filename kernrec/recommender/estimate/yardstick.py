@@ -214,7 +214,7 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
     """
     if not measured and (of_card or not latency.has_learned):
         factor = unsure(deviation)
-        return latency.by_kind(np.array((factor, 1.0, factor)).take(latency.kinds.source))
+        return latency.by_kind(np.array((factor, factor, 1.0, factor)).take(latency.kinds.source))
     own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences

@@ -64,7 +64,7 @@ class LayerAnswer:
         """Latency and energy of the baseline; None if there is none."""
         if (line := self.line) is None:
             return None
-        source = Source.MEASURED if line.source == "published" else Source.LEARNED
+        source = Source.MEASURED if line.source == "published" else Source(line.source)
         assert line.energy_j is not None, "every baseline has a power"
         source_of_power = Source.PRIOR if line.power_predicted else source
         return replace(line.latency_s, source=source), replace(line.energy_j, source=source_of_power)

@@ -325,3 +325,30 @@ def test_offset_beyond_64_bits_wraps_and_is_out_of_bounds(offset: str) -> None:
     launch = KernelLaunch("k", (1,), (32,), ["x"], {"x": np.zeros(8, np.uint32)})
     with pytest.raises(EmulationError, match="accesses 4 bytes at global address"):
         emulate(parse(code), launch)
+
+
+def test_clocks_advance_with_each_instruction() -> None:
+    ptx = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %clock;
+    mov.u64 %rd2, %clock64;
+    mov.u64 %rd3, %globaltimer;
+    mov.u32 %r2, %clock_hi;
+    cvt.u64.u32 %rd4, %r1;
+    sub.u64 %rd2, %rd2, %rd4;
+    sub.u64 %rd3, %rd3, %rd4;
+    st.global.u64 [%rd1], %rd2;
+    st.global.u64 [%rd1+8], %rd3;
+    st.global.u32 [%rd1+16], %r2;
+    ret;
+}
+"""
+    out = np.zeros(3, np.uint64)
+    emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], {"out": out}))
+    assert out.tolist() == [1, 2, 0]

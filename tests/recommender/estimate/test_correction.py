@@ -97,8 +97,8 @@ def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu: Path, th
     results = []
     for database in (one_gpu, three_gpus):
         answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)
-        assert answer.best.latency_s.source == "learned"
-        (note,) = [note for note in answer.notes if note.startswith("source learned")]
+        assert answer.best.latency_s.source == "transferred"
+        (note,) = [note for note in answer.notes if note.startswith("source transferred")]
         assert isinstance(note, Note)
         assert note.endswith("trained without h200-sxm")
         results.append((factor_of(answer), note.why))

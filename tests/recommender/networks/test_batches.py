@@ -71,6 +71,10 @@ def seconds(answer: NetworkAnswer) -> dict[str, float]:
     return times
 
 
+def _most(name: str) -> float:
+    return LEARNED if name.startswith(("learned", "transferred")) else NOISE
+
+
 def faster_with_more(recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int]) -> list[str]:
     """Return what is faster with a larger batch, in words."""
     faster, before, smaller = [], dict[str, float](), 0
@@ -79,7 +83,7 @@ def faster_with_more(recommender: Recommender, gpu: GPU, name: str, batches: Seq
         faster += [
             f"{gpu.name}, {name}, batch {smaller} to {batch}: {each} takes {time_s / times[each]:.3f} times as long"
             for each, time_s in before.items()
-            if each in times and time_s > (LEARNED if each.startswith("learned") else NOISE) * times[each]
+            if each in times and time_s > _most(each) * times[each]
         ]
         before, smaller = times, batch
     return faster
