@@ -36,10 +36,13 @@ RIGHT = re.compile(
 WRONG = re.compile(
     r"\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b)|mismatch|incorrect|wrong|not correct|Error Threshold.*: [1-9]", re.I
 )
-_FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}"}
+_FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}.cu"}
 _OPTIONS = {
     "cuda-samples": ["-I{root}/Common"],
-    "PolyBench-ACC": ["-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"],
+    "PolyBench-ACC": [
+        *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the older name
+    ],
 }
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
 _BUILD_S = 400.0
@@ -130,9 +133,10 @@ def _tools(built: Path) -> Path:
 
 def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
     """Copy and compile a program unless it is built; return the first error, or nothing."""
-    folder = next((path for path in root.glob(_FOLDERS[program.suite].format(program.name)) if path.is_dir()), None)
-    if folder is None:
-        return "the suite has no such folder"
+    places = list(root.glob(_FOLDERS[program.suite].format(program.name)))
+    if not places:
+        return "the suite has no such program"
+    folder = places[0] if places[0].is_dir() else places[0].parent
     copied = made / folder.name
     if (made / "built").exists():
         return ""

@@ -15,6 +15,7 @@ from kernrec.errors import UsageError
 from kernrec.op import Problem, all_ops, find_op, parse_shape, problem_from_key
 from kernrec.op.dtype import FORMATS
 from kernrec.op.problem import LARGEST
+from tests.helpers.refusals import Refuses
 
 MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
 
@@ -272,15 +273,12 @@ def test_ops_are_found_by_alias_and_loose_spelling(typed: str, name: str) -> Non
     assert find_op(typed).name == name
 
 
-@pytest.mark.parametrize(("name", "number"), [("gelu", 2), ("ReLU", 1), ("silu", 3)])
-def test_an_activation_is_no_op_but_there_is_one_like_it(name: str, number: int) -> None:
-    with pytest.raises(UsageError, match=f"unknown op '{name}'.* as op elementwise is .*activation={number}"):
-        find_op(name)
+def test_an_activation_is_no_op_but_there_is_one_like_it(refuses: Refuses) -> None:
+    refuses(find_op, ["gelu", "ReLU", "silu"])
 
 
-def test_an_unknown_op_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"unknown op 'matmull'; did you mean matmul.*kernrec list ops"):
-        find_op("matmull")
+def test_an_unknown_op_names_the_nearest(refuses: Refuses) -> None:
+    refuses(lambda: find_op("matmull"))
 
 
 def test_no_two_ops_share_a_name_or_alias() -> None:
