@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from kernrec.emit import emit, write_files
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import all_kernels
 from kernrec.kernel.binding import workspaces
 from kernrec.op import Problem, decode_elements, encode_elements, reference
@@ -226,7 +226,9 @@ def test_folder_refuses_a_problem_without_a_reference(recommender: Recommender) 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path, refuses: Refuses) -> None:
     write_files(tmp_path / "new", {"a/b.txt": b"1", "c.txt": b"2"})
     assert sorted(p.name for p in (tmp_path / "new").rglob("*")) == ["a", "b.txt", "c.txt"]
-    refuses(lambda: write_files(tmp_path / "new", {"d.txt": b"3"}))
-    refuses(lambda: write_files(tmp_path / "none" / "new", {"d.txt": b"3"}))
+    with pytest.raises(UsageError, match="is there already; expected a new or an empty folder"):
+        write_files(tmp_path / "new", {"d.txt": b"3"})
+    with pytest.raises(UsageError, match="expected a new folder in an existing one"):
+        write_files(tmp_path / "none" / "new", {"d.txt": b"3"})
     refuses(lambda: write_files(tmp_path / "half", {"e.txt": b"4", "e.txt/f": b"5"}))
     assert [p.name for p in tmp_path.iterdir()] == ["new"]

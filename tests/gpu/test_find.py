@@ -121,11 +121,6 @@ def test_a_gpu_that_is_not_supported_is_refused_with_the_reason(typed: str, why:
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownGPU, match="rtx4090"):
-        find_gpu("rtx4900")
-
-
 def test_limits_of_an_unknown_architecture_are_misuse(refuses: Refuses) -> None:
     refuses(lambda: limits(81))
 

@@ -128,13 +128,6 @@ def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write: Writ
             assert "\n" not in str(caught.value)
 
 
-def test_a_tuner_that_was_killed_between_two_entries_loses_none(write: Write) -> None:
-    file = read_results(write(cache(*MANY, closed=False)))
-    assert (len(file.results), file.dropped) == (4, 0)
-    file = read_results(write(cache(*MANY, closed=False) + '\n"12'))
-    assert (len(file.results), file.dropped) == (4, 1)
-
-
 def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write: Write) -> None:
     text = cache(*(entry(bx=32 * i, time=0.1 + i / 7) for i in range(500)))
     data = gzip.compress(text.encode())

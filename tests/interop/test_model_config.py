@@ -1,6 +1,5 @@
 """The shapes of a model are read from its config.json, by the names that model families have for them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +98,3 @@ def test_what_is_no_config_is_refused_in_one_line(tmp_path: Path, refuses: Refus
         with pytest.raises(UsageError, match=message):
             read_model(str(file))
     refuses(lambda: read_model("org/model"))
-
-
-def test_a_file_may_have_any_fields_beside_those_that_count(tmp_path: Path) -> None:
-    noise = {**MIXTRAL, "rope_scaling": {"x": [1, None]}, "eos_token_id": [1, 2]}
-    assert read_model(str(written(tmp_path, noise))).experts == Experts(8, 2, 14336)
-    assert json.loads((tmp_path / "config.json").read_text())["rope_scaling"]

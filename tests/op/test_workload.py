@@ -161,10 +161,6 @@ def test_a_set_is_found_by_loose_spelling() -> None:
     assert workload("MobileNet_V2").name == "mobilenetv2"
 
 
-def test_an_unknown_set_names_the_nearest(refuses: Refuses) -> None:
-    refuses(lambda: workload("resnet5O1"))
-
-
 HEAD = """
 name = "x"
 title = "t"

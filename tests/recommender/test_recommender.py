@@ -230,10 +230,6 @@ def test_an_impossible_query_is_refused(refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-def test_an_impossible_power_limit_names_the_range(recommender: Recommender, refuses: Refuses) -> None:
-    refuses(lambda: recommender.recommend("matmul", "rtx4090", SQUARE, query=Query(power_limit_w=20.0)))
-
-
 def test_a_kernel_without_profiles_is_named(recommender: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.stack.shipped_profiles", lambda *_: {})
     with pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):

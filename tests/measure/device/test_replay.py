@@ -187,11 +187,6 @@ def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_p
     refuses(lambda: _collect(recording, tmp_path / "k.duckdb", problems=[WantedProblem("layer", problem)]))
 
 
-def test_a_recording_is_not_collected_into_itself(tmp_path: Path, refuses: Refuses) -> None:
-    recording = make_recording(tmp_path / "r.duckdb")
-    refuses(lambda: _collect(recording, recording))
-
-
 @pytest.mark.deep
 def test_a_fifth_of_a_recorded_convolution_space_of_an_a100_is_searched_to_its_best(tmp_path: Path) -> None:
     path = SPACES / "convolution-a100.t4.json.gz"

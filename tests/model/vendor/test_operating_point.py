@@ -18,7 +18,6 @@ from kernrec.op import Problem, find_op
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from tests.helpers.depth import few_examples
-from tests.helpers.refusals import Refuses
 
 
 @dataclass(frozen=True)
@@ -120,10 +119,6 @@ def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock() -> None:
     gpu = find_gpu("a100")
     default = replace(line(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
     assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_a_limit_that_the_card_does_not_accept_is_refused(refuses: Refuses) -> None:
-    refuses(lambda: at_point(line(1e-3, None, 1.0, 0.1), find_gpu("rtx4090"), OperatingPoint(20.0)))
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
