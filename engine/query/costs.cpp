@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #include "features.h"
 
@@ -51,15 +50,17 @@ void mark_promising(const double* latency, const double* energy, int64_t size, i
         std::fill(chosen, chosen + size, uint8_t(1));
         return;
     }
-    std::vector<int64_t> order(static_cast<size_t>(size));
+    const auto key = [](double cost) { return cost == cost ? cost : kInfinity; };
     for (const double* costs : {latency, energy}) {
-        std::iota(order.begin(), order.end(), int64_t(0));
-        const auto key = [&](int64_t i) { return costs[i] == costs[i] ? costs[i] : kInfinity; };
-        std::nth_element(order.begin(), order.begin() + count / 2, order.end(), [&](int64_t a, int64_t b) {
-            const double of_a = key(a), of_b = key(b);
-            return of_a < of_b || (of_a == of_b && a < b);
-        });
-        for (int64_t i = 0; i < count / 2; i++) chosen[order[size_t(i)]] = 1;
+        std::vector<double> keys(costs, costs + size);
+        for (double& each : keys) each = key(each);
+        std::nth_element(keys.begin(), keys.begin() + count / 2, keys.end());
+        const double least = keys[size_t(count / 2)];  // the first one that is not marked
+        int64_t left = count / 2;
+        for (int64_t i = 0; i < size; i++)
+            if (key(costs[i]) < least) chosen[i] = 1, left--;
+        for (int64_t i = 0; i < size && left > 0; i++)
+            if (key(costs[i]) == least) chosen[i] = 1, left--;
     }
 }
 
@@ -122,8 +123,8 @@ class Costs {
         return result;
     }
 
-    // Fill the inputs among `quantities` (Q, N) for candidates of a kernel. positions: ascending, from the candidate
-    // `first` on. limited: costs of the candidates from there on under a power limit, (7, C).
+    // Fill the inputs among `quantities` (Q, N) for candidates of a kernel. positions: from the candidate `first` on.
+    // limited: costs of the candidates from there on under a power limit, (7, C).
     void fill(size_t kernel, int64_t first, Array<const int64_t, 1> positions_of, Array<const double, 2> limited_of,
               Array<double, 2> quantities_of) const {
         const Part& part = parts_.at(kernel);
@@ -135,15 +136,14 @@ class Costs {
                     limited.rows == features::kRegime + 1 && quantities.rows == features::kQuantities && quantities.columns == positions.size,
                 "positions: expected candidates of the kernel");
         const size_t configs = part.kernel->able.size();
-        std::vector<size_t> next(part.done.size(), 0);
-        size_t problem = 0;
         const Launch& first_launch = *part.kernel->launches[0];
+        size_t problem = part.problems.size();
         Launch::Figures on_problem;
         for (int64_t i = 0; i < positions.size; i++) {
             const int64_t position = first + positions[i], row = part.rows[size_t(position)];
-            require(i == 0 || positions[i - 1] < position, "positions: expected ascending ones");
-            if (i == 0 || position >= part.starts[problem + 1]) {
-                while (position >= part.starts[problem + 1]) problem++;
+            const auto end = std::upper_bound(part.starts.begin(), part.starts.end(), position);
+            if (const size_t its = size_t(end - part.starts.begin()) - 1; its != problem) {
+                problem = its;
                 on_problem = first_launch.on(*part.problems[problem]);
             }
             for (int64_t cost = 0; cost < limited.rows; cost++) quantities(cost, i) = limited(cost, positions[i]);
@@ -156,15 +156,14 @@ class Costs {
             quantities(features::kBytes, i) = part.problems[problem]->bytes;
             quantities(features::kBlocks, i) = first_launch.blocks(on_problem, row);
             for (int64_t each = features::kBusyS; each < features::kOne; each++) quantities(each, i) = 0.0;
-            for (size_t launch = 0; launch < part.done.size(); launch++) {
-                const Done& done = part.done[launch];
+            for (const Done& done : part.done) {
                 const int64_t launched = int64_t(done.positions.size());
-                while (next[launch] < done.positions.size() && done.positions[next[launch]] < position) next[launch]++;
-                if (next[launch] == done.positions.size() || done.positions[next[launch]] != position) continue;
+                const auto place = std::lower_bound(done.positions.begin(), done.positions.end(), position);
+                if (place == done.positions.end() || *place != position) continue;
                 const double* const figures = done.figures->data();
                 features::add_times({figures + done.pipes, kPipes, launched, launched, 1},
-                                    {figures + done.times, kTimes, launched, launched, 1}, int64_t(next[launch]),
-                                    quantities, i);
+                                    {figures + done.times, kTimes, launched, launched, 1},
+                                    place - done.positions.begin(), quantities, i);
             }
         }
     }
