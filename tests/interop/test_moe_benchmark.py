@@ -41,7 +41,7 @@ def test_lines_that_a_cluster_or_a_logger_marks_are_read(write: Write) -> None:
     assert read_results(write(marked, "out.txt")).results == read_results(SAMPLE).results
 
 
-def test_what_states_no_times_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
+def test_output_without_times_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
     def refused(text: str) -> None:
         path = write(text, "out.txt")
         read_results(path)
