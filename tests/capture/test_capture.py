@@ -62,7 +62,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("device", "108 8", "", 0, id="attributes and occupancy"),
         pytest.param("driver", "37 4", "", 0, id="the driver API"),
         pytest.param(
-            "out of bounds", "cudaErrorIllegalAddress cudaErrorIllegalAddress",
+            "out of bounds", "cudaErrorIllegalAddress cudaErrorIllegalAddress cudaErrorIllegalAddress",
             "an allocation (number 1), which has 800 bytes", 0, id="an access out of bounds fails what follows, too",
         ),
         pytest.param("refused", "cudaErrorInvalidConfiguration", "refuses this grid", 0, id="a grid of no blocks"),

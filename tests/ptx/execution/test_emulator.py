@@ -342,3 +342,24 @@ def test_clocks_advance_with_each_instruction() -> None:
     out = np.zeros(3, np.uint64)
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], {"out": out}))
     assert out.tolist() == [1, 2, 0]
+
+
+def test_environment_registers_hold_the_address_of_the_grid_barrier() -> None:
+    ptx = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %envreg1;
+    mov.u32 %r2, %envreg2;
+    mov.b64 %rd2, {%r2, %r1};
+    atom.add.u32 %r1, [%rd2+4], 7;
+    ret;
+}
+"""
+    buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
+    emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
+    assert buffers["barrier"].tolist() == [8, 7]
