@@ -72,7 +72,7 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 class Program(NamedTuple):
     """Program of a suite, with its arguments.
 
-    `check` names what tells a right result: the program's `output`, or only its exit `status`. `known` is `right` for
+    `check` names what tells a right result: the program's `output`, or only its exit `status`. `verified` is `right` for
     programs that ran correctly before; the others are candidates.
     """
 
@@ -80,7 +80,7 @@ class Program(NamedTuple):
     name: str
     arguments: str
     check: str
-    known: str
+    verified: str
 
 
 class Outcome(NamedTuple):
@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--built", type=Path, required=True, help="folder for programs; those in it are not compiled")
     parser.add_argument("--seconds", type=int, default=20, help="processor time of one run")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--known", action="store_true", help="run only programs that ran correctly before")
+    parser.add_argument("--verified", action="store_true", help="run only programs that ran correctly before")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--report", type=Path, help="CSV with a row for each program")
     parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
@@ -107,7 +107,7 @@ def main() -> int:
     with LIST.open(newline="") as file:
         programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]
     programs = [each for each in programs if not wanted.only or each.name in wanted.only]
-    programs = [each for each in programs if each.known or not wanted.known]
+    programs = [each for each in programs if each.verified or not wanted.verified]
     wanted.built.mkdir(parents=True, exist_ok=True)
     tools = _tools(wanted.built.absolute())
 
@@ -125,7 +125,7 @@ def main() -> int:
     if wanted.report:
         with wanted.report.open("w", newline="") as file:
             csv.writer(file).writerows(
-                [("suite", "program", "arguments", "check", "known", "result", "seconds", "text"), *rows]
+                [("suite", "program", "arguments", "check", "verified", "result", "seconds", "text"), *rows]
             )
     for key, count in sorted(Counter((row[0], row[5]) for row in rows).items()):
         print(*key, count)
