@@ -72,8 +72,8 @@ os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments,
 class Program(NamedTuple):
     """Program of a suite, with its arguments.
 
-    `check` names what tells a right result: the program's `output`, or only its exit `status`. `verified` is `right` for
-    programs that ran correctly before; the others are candidates.
+    `check` names what tells a right result: the program's `output`, or only its exit `status`. `verified` is `right`
+    for programs that ran correctly before; the others are candidates.
     """
 
     suite: str
