@@ -4,12 +4,13 @@ All warps of a block are in the same phase. While some wait for memory, the othe
 kernel that loads a tile, waits at a barrier and then computes, that is almost nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from kernrec.ptx.analysis.dependence import load_chain
+from kernrec.ptx.analysis.dependence import load_depths
 from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.analysis.liveness import successors
-from kernrec.ptx.ir.program import BasicBlock, Function
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
@@ -33,20 +34,36 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
 
 
 def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> float:
-    """Return the number of waits for global memory in basic blocks that form one piece; loads wait together.
+    """Return the number of waits for global memory in a piece; independent loads wait together.
 
     Args:
         piece: the basic blocks.
         ran: executions of each basic block by a warp, by block index.
     """
-    if not (loading := [ran.get(block.index, 0) for block in piece if load_chain(block)]):
-        return 0
-    return max(loading) * load_chain(as_one(piece))
+    guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
+    depths = load_depths(ins for _, ins in guarded)
+    most: dict[int, float] = {}  # by place in a chain of loads: executions of the loads that run most often
+    for place, depth in depths:
+        most[depth] = max(most.get(depth, 0), ran.get(guarded[place][0], 0))
+    return sum(most.values())
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Return several basic blocks as one."""
-    return BasicBlock(piece[0].index, tuple(ins for block in piece for ins in block.instructions), ())
+    """Return several basic blocks as one, whose instructions wait for the conditions that guard them."""
+    return BasicBlock(piece[0].index, tuple(ins for _, instructions in _guarded(piece) for ins in instructions), ())
+
+
+def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
+    """Yield each basic block with its instructions, which have predicates if a branch of the piece skips the block."""
+    guard = None
+    for block in piece:
+        yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
+        last = block.instructions[-1]
+        guard = last.predicate if guard is None and last.opcode == "bra" else None
+
+
+def _with(guard: tuple[str, bool], ins: Instruction) -> Instruction:
+    return replace(ins, predicate=guard) if ins.predicate is None else ins
 
 
 def overlapped_waits(

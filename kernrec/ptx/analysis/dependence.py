@@ -7,6 +7,7 @@ report a dependence that no execution has. It misses none within the registers o
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from kernrec.ptx.analysis.def_use import DefUse
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
@@ -63,16 +64,19 @@ def stores_global(ins: Instruction) -> bool:
 
 def load_chain(block: BasicBlock) -> int:
     """Return the length of the longest chain of dependent loads from global memory; 1 if they are independent."""
+    return max((depth for _, depth in load_depths(block.instructions)), default=0)
+
+
+def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
+    """Yield the index of each load from global memory, and its place from 1 in the chain of loads that it ends."""
     depths: dict[str, int] = {}  # by register: dependent loads before its value, if any
-    deepest = 0
-    for ins in block.instructions:
+    for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
         if loads_global(ins):
             depth += 1
-            deepest = max(deepest, depth)
+            yield number, depth
         if depth or depths:
             depths.update(dict.fromkeys(ins.results, depth))
-    return deepest
 
 
 def data_dependences(function: Function) -> list[Dependence]:

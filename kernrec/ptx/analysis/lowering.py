@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from kernrec.ptx.analysis.def_use import DefUse, with_local_names
+from kernrec.ptx.analysis.dependence import loads_global
 from kernrec.ptx.analysis.folding import folded_costs
 from kernrec.ptx.ir.operand import Symbol
 from kernrec.ptx.ir.program import BasicBlock, Function
@@ -62,16 +63,20 @@ def _under(function: Function, position: int) -> range:
     return range(target, position) if target <= position else range(position + 1, target)
 
 
-_MOST_PREDICATED = 7
+_MOST_PREDICATED = 8
 """Maximum machine instructions after a branch that are executed with predicates instead."""
+_MOST_PREDICATED_LOADING = 20
+"""Maximum if a load from global memory is among them: a branch would delay the load. Both limits are those of ptxas
+13.5 for sm_75, 86, 90 and 120, with bodies of arithmetic, loads and stores of each length."""
 _MOST_GUARDS = 6
-"""Maximum branches of one piece that become predicates. A thread has seven (P0 to P6 in NVIDIA's "CUDA Binary
-Utilities"), of which the enclosing loop is assumed to use one; ptxas 13 has five such loads in flight."""
+"""Maximum branches of one piece whose predicates are needed until a load arrives. A thread has seven (P0 to P6 in
+NVIDIA's "CUDA Binary Utilities"), of which the enclosing loop is assumed to use one; ptxas 13 has five such loads in
+flight. A predicate that only guards loads is free when they are issued: ptxas 13.5 has sixteen of them in flight."""
 _PROLOGUE = 1  # stack pointer
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",
-        "call", "trap",
+        "call", "trap", "atom", "red",
     }
 )  # fmt: skip
 
@@ -95,18 +100,32 @@ def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list
         function: function without calls.
         issue: result of `lowered`.
     """
-    entered, pieces, predicated = _entered(function), [[function.blocks[0]]], False
+    entered, pieces, predicated, guards = _entered(function), [[function.blocks[0]]], False, 0
     for before, block in pairwise(function.blocks):
         branches = entered.get(block.index, 0)
-        if predicated and branches == 1 and len(pieces[-1]) < 2 * _MOST_GUARDS:
+        if predicated and branches == 1 and guards < _MOST_GUARDS:
             predicated = False
         else:
             skips = _skips(function, before) == block.index + 1
             predicated = skips and not branches and not any(issue[block.index].values())
-            if not predicated:
+            if predicated:
+                guards += _uses_load(block)
+            else:
                 pieces.append([])
+                guards = 0
         pieces[-1].append(block)
     return pieces
+
+
+def _uses_load(block: BasicBlock) -> bool:
+    """Return whether a basic block reads a value that it loads from global memory."""
+    loaded: set[str] = set()
+    for ins in block.instructions:
+        if not loaded.isdisjoint(ins.sources):
+            return True
+        if loads_global(ins):
+            loaded |= ins.results
+    return False
 
 
 def _entered(function: Function) -> dict[int, int]:
@@ -164,7 +183,8 @@ class _Lowering:
         instructions = self.function.blocks[body].instructions
         if any(ins.opcode in _STAYS for ins in instructions):
             return False
-        return sum(self.issue[body].values()) <= _MOST_PREDICATED
+        most = _MOST_PREDICATED_LOADING if any(map(loads_global, instructions)) else _MOST_PREDICATED
+        return sum(self.issue[body].values()) <= most
 
     def _reconverge(self, predicated: set[int]) -> None:
         """Add the instructions that reconverge a warp after divergent branches."""

@@ -175,12 +175,22 @@ BRANCH = (
 )
 
 
-def test_short_code_behind_a_branch_is_predicated_and_long_code_is_not() -> None:
-    short = blocks(BRANCH.format("%tid.x", "fma.rn.f32 %f1, %f1, %f1, %f1;" * 7))
-    assert (short[0]["fma32"], short[1]) == (7, {})
+ARITHMETIC = "fma.rn.f32 %f1, %f1, %f1, %f1;"
+LOAD = "ld.global.f32 %f1, [%rd0];"
+
+
+@pytest.mark.parametrize(("begin", "most"), [("", 8), (LOAD, 20)])
+def test_short_code_behind_a_branch_is_predicated_and_long_code_is_not(begin: str, most: int) -> None:
+    loads = bool(begin)
+    short = blocks(BRANCH.format("%tid.x", begin + ARITHMETIC * (most - loads)))
+    assert (short[0]["fma32"], short[1]) == (most - loads, {})
     assert "branch" not in short[0]
-    long = blocks(BRANCH.format("%tid.x", "fma.rn.f32 %f1, %f1, %f1, %f1;" * 8))
-    assert (long[0]["branch"], long[1]) == (1, {"fma32": 8})
+    long = blocks(BRANCH.format("%tid.x", begin + ARITHMETIC * (most - loads + 1)))
+    assert (long[0]["branch"], long[1]["fma32"]) == (1, most - loads + 1)
+
+
+def test_an_atomic_operation_stays_behind_its_branch() -> None:
+    assert blocks(BRANCH.format("%tid.x", "red.global.add.u32 [%rd0], %r1;"))[1] == {"atomic": 1}
 
 
 GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st.global.f32 [%rd30], %f1;"
@@ -190,7 +200,7 @@ GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st
     ("guarded", "pieces"),
     [
         ("ld.global.f32 %f1, [%rd0];", [[0, 1, 2, 3, 4]]),
-        ("fma.rn.f32 %f1, %f1, %f1, %f1;" * 8, [[0], [1], [2], [3], [4]]),
+        (ARITHMETIC * 9, [[0], [1], [2], [3], [4]]),
         ("bar.sync 0;", [[0], [1], [2], [3], [4]]),
     ],
 )
@@ -199,14 +209,15 @@ def test_code_around_predicated_branches_is_one_piece(guarded: str, pieces: list
     assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
-def test_a_piece_has_no_more_guards_than_a_thread_has_predicates() -> None:
-    guarded = "".join(f"@%p1 bra $A{i}; ld.global.f32 %f1, [%rd0]; $A{i}: add.s32 %r9, %r9, 1;" for i in range(8))
+@pytest.mark.parametrize(("used", "pieces"), [("", [17]), ("st.shared.f32 [%r4], %f1;", [12, 5])])
+def test_a_piece_has_no_more_guards_than_predicates_that_wait_for_loads(used: str, pieces: list[int]) -> None:
+    guarded = "".join(f"@%p1 bra $A{i}; {LOAD} {used} $A{i}: add.s32 %r9, %r9, 1;" for i in range(8))
     arguments = function("setp.gt.s32 %p1, %r1, 5;" + guarded + "st.global.b32 [%rd30], %r9;")
-    assert [len(piece) for piece in straightened(arguments, lowered(arguments))] == [12, 5]
+    assert [len(piece) for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
 def test_only_a_branch_that_parts_a_warp_has_to_bring_it_together() -> None:
-    long = "fma.rn.f32 %f1, %f1, %f1, %f1;" * 8
+    long = ARITHMETIC * 9
     parted = blocks(BRANCH.format("%tid.x", long))
     assert (parted[0]["converge"], parted[2]["converge"]) == (1, 1)
     assert not any("converge" in block for block in blocks(BRANCH.format("%ctaid.x", long)))

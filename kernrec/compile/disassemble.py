@@ -1,0 +1,127 @@
+"""Read the machine code of PTX: ptxas assembles it with line information, nvdisasm prints it.
+
+The line information relates each machine instruction to a line of the PTX. `machine_code` returns None if a program of
+the toolkit is missing, refuses the code, crashes or takes too long, or if its output is not as expected.
+"""
+
+import re
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from kernrec.compile.assemble import assembler, toolkit_program
+from kernrec.util.light_dataclass import dataclass
+
+_LIMIT_S = 60.0
+_LARGEST = 100_000_000
+"""Bytes of nvdisasm's output from which it is not read."""
+_OLDEST = 75
+_SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+),")
+_LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d{1,9})$')
+_LABEL = re.compile(r"([.$\w]+):$")
+_INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,8})\*/\s+(@!?U?P[0-9T]+ )?\s*([A-Z][A-Z0-9_]*)((?:\.\w+)*)([^;]*);")
+_TARGET = re.compile(r"`\(([.$\w]+)\)")
+_ARCHITECTURE = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class MachineInstruction:
+    """One machine instruction."""
+
+    line: int
+    """Line of the PTX, from 1; 0 if there is none."""
+
+    guard: str
+    """Predicate that guards the instruction, such as `@!P0`; empty without one."""
+
+    opcode: str
+    """Opcode without modifiers, such as `LDG`."""
+
+    modifiers: tuple[str, ...]
+    """Modifiers in order, such as `E` and `128`."""
+
+    operands: str
+    """Text of the operands."""
+
+    @property
+    def target(self) -> str | None:
+        """Label in the operands, such as that of a branch; None without one."""
+        match = _TARGET.search(self.operands)
+        return match[1] if match else None
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """Machine code of one kernel, with the subroutines that ptxas adds behind it."""
+
+    instructions: tuple[MachineInstruction, ...]
+
+    labels: dict[str, int]
+    """Index of the instruction after each label."""
+
+
+def disassembler() -> str | None:
+    """Return the path of `nvdisasm`; None if it is not installed."""
+    return toolkit_program("nvdisasm")
+
+
+@lru_cache(maxsize=4)
+def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
+    """Return the machine code of each function of a PTX text by name; None if it cannot be read.
+
+    Args:
+        ptx: the PTX.
+        sm: compute capability.
+    """
+    ptxas, nvdisasm = assembler(), disassembler()
+    if ptxas is None or nvdisasm is None or sm < _OLDEST:
+        return None
+    stated = _ARCHITECTURE.search(ptx)
+    target = f"sm_{sm}{stated[2] if stated and int(stated[1]) == sm else ''}"
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin, text = (Path(folder, f"kernel.{kind}") for kind in ("ptx", "cubin", "sass"))
+        source.write_text(ptx, encoding="utf-8")
+        try:
+            command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
+            subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
+            with text.open("wb") as output:
+                # Without data flow analysis, which only finds the targets of indirect branches, it takes half the time.
+                command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
+                subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        if text.stat().st_size > _LARGEST:
+            return None
+        return parse_disassembly(text.read_text("utf-8", errors="replace"))
+
+
+def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
+    """Return the machine code in the output of nvdisasm by function; None if a line of code has another form."""
+    functions: dict[str, MachineCode] = {}
+    instructions: list[MachineInstruction] = []
+    labels: dict[str, int] = {}
+    name, line = "", 0
+
+    def close() -> None:
+        if name:
+            functions[name] = MachineCode(tuple(instructions), dict(labels))
+        instructions.clear()
+        labels.clear()
+
+    for row in text.splitlines():
+        if match := _INSTRUCTION.match(row):
+            _, guard, opcode, modifiers, operands = match.groups()
+            marks = tuple(modifiers[1:].split(".")) if modifiers else ()
+            instructions.append(MachineInstruction(line, (guard or "").strip(), opcode, marks, operands.strip()))
+        elif match := _LINE.match(row):
+            line = int(match[1])
+        elif match := _SECTION.match(row):
+            close()
+            name, line = match[1], 0
+        elif match := _LABEL.match(row):
+            labels[match[1]] = len(instructions)
+        elif row.lstrip().startswith("/*"):
+            return None
+    close()
+    return functions
