@@ -25,13 +25,13 @@ def space(
     return query.Space(values, rows, lets or {}, facts or {}, [], list(conditions), 10_000)
 
 
-def column(of: object, expression: str, **names: int) -> object:
-    return query.Problem(of, names, {}, False, 0.0, 0.0).column(parse(expression))
+def column(made: object, expression: str, **names: int) -> object:
+    return query.Problem(made, names, {}, False, 0.0, 0.0).column(parse(expression))
 
 
-def held(of: object, count: int, **names: int) -> list[bool]:
+def held(made: object, count: int, **names: int) -> list[bool]:
     holds = np.ones(count, dtype=bool)
-    query.Problem(of, names, {}, False, 0.0, 0.0).test(holds)
+    query.Problem(made, names, {}, False, 0.0, 0.0).test(holds)
     return holds.tolist()
 
 
@@ -69,13 +69,13 @@ def test_columns_of_random_expressions_hold_the_values_of_each_config(
 ) -> None:
     values, lets = {"a": np.array(a), "b": np.array(b)}, {"let": parse(texts[0])}
     conditions = (implication(parse("a > c"), parse(f"{texts[0]} > 0")), parse("let != b"))
-    of = space(values, None, lets, {}, conditions)
+    made = space(values, None, lets, {}, conditions)
     configs = [{"a": x, "b": y, "c": c} for x in a for y in b]
     names = [config | {"let": int(lets["let"].evaluate(config))} for config in configs]
-    assert held(of, len(configs), c=c) == [all(each.evaluate(here) for each in conditions) for here in names]
+    assert held(made, len(configs), c=c) == [all(each.evaluate(here) for each in conditions) for here in names]
     for text in (*texts, f"let + {texts[-1]}", f"({texts[-1]}) + c > b"):
         expected = [parse(text).evaluate(here) for here in names]
-        np.testing.assert_array_equal(np.broadcast_to(column(of, text, c=c), len(configs)), expected, text)
+        np.testing.assert_array_equal(np.broadcast_to(column(made, text, c=c), len(configs)), expected, text)
 
 
 def test_groups_join_exactly_the_rows_with_the_same_values() -> None:
@@ -87,20 +87,20 @@ def test_groups_join_exactly_the_rows_with_the_same_values() -> None:
 
 
 def test_text_used_as_a_number_is_refused_in_one_line() -> None:
-    of = space({"s": VALUES["s"]}, facts={"dtype": "f32"})
+    made = space({"s": VALUES["s"]}, facts={"dtype": "f32"})
     with pytest.raises(ValueError, match="expression 's \\* dtype': text 'f32' where a number is expected"):
-        column(of, "s * dtype")
+        column(made, "s * dtype")
     with pytest.raises(ValueError, match="expression 's \\* m' needs m"):
-        column(of, "s * m")
-    assert column(of, "m if dtype == 'f32' else 0", m=3) == 3
+        column(made, "s * m")
+    assert column(made, "m if dtype == 'f32' else 0", m=3) == 3
 
 
 def test_a_let_that_is_not_chosen_is_not_evaluated() -> None:
     lets = {"wrong": parse("dtype * m"), "chosen": parse("s + m if m > 1 else wrong")}
-    of = space({"s": VALUES["s"]}, None, lets, {"dtype": "f32"})
-    np.testing.assert_array_equal(column(of, "chosen", m=2), [3, 4, 5])
+    made = space({"s": VALUES["s"]}, None, lets, {"dtype": "f32"})
+    np.testing.assert_array_equal(column(made, "chosen", m=2), [3, 4, 5])
     with pytest.raises(ValueError, match="expression 'dtype \\* m'"):
-        column(of, "chosen", m=1)
+        column(made, "chosen", m=1)
 
 
 def test_lets_that_name_each_other_are_refused() -> None:
@@ -112,7 +112,7 @@ def test_lets_that_name_each_other_are_refused() -> None:
 def test_more_tunables_than_bits_of_a_mask_keep_their_values() -> None:
     values = {f"t{i}": np.array([i, i + 1]) for i in range(70)}
     rows = np.random.default_rng(0).integers(0, 2, (50, 70))
-    of = space(values, rows)
+    made = space(values, rows)
     for name in (0, 62, 63, 64, 69):
-        np.testing.assert_array_equal(column(of, f"t{name} * m", m=2), 2 * (name + rows[:, name]))
-    np.testing.assert_array_equal(column(of, "t63 + t69"), 132 + rows[:, 63] + rows[:, 69])
+        np.testing.assert_array_equal(column(made, f"t{name} * m", m=2), 2 * (name + rows[:, name]))
+    np.testing.assert_array_equal(column(made, "t63 + t69"), 132 + rows[:, 63] + rows[:, 69])

@@ -157,13 +157,13 @@ class SpaceCosts:
 
 def _part(table: StaticTable, on_problems: Sequence[ProblemSpace], measured: Sequence[MeasuredRows]) -> Part:
     """Return a kernel as the engine's costs take it; measured: rows at each operating point, on the only problem."""
-    able = kept = None
+    able = ran = None
     if measured[0] is not NOTHING:
-        kept = np.unique(np.concatenate([rows.rows for rows in measured]))
-        able = table.able_configs(on_problems[0], kept)
+        ran = np.unique(np.concatenate([rows.rows for rows in measured]))
+        able = table.able_configs(on_problems[0], ran)
         able[measured[0].failed] = False
     epilogues = finishing(table, [here.problem for here in on_problems])
-    return table.plan(on_problems[0]), [here.in_engine for here in on_problems], None, able, kept, epilogues
+    return table.plan(on_problems[0]), [here.in_engine for here in on_problems], None, able, ran, epilogues
 
 
 def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> SpaceCosts:

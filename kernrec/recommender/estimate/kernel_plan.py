@@ -1,6 +1,6 @@
 """Prepare a kernel for the engine, with the values that hold for every problem of a space."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +24,13 @@ from kernrec.recommender.estimate.launch_table import LaunchGeometry
 from kernrec.recommender.estimate.sampled_launch import busy_grid, footprints
 from kernrec.util.engine import query
 
-if TYPE_CHECKING:
-    from kernrec.recommender.estimate.static_table import StaticTable
-
 Array = np.ndarray
 
 _SECOND_PASS_CLK = 2500.0
 """Clocks of a second pass in quick costs: blocks with little work start, load once and store."""
 
 
-def kernel_plan(table: "StaticTable", on_problem: ProblemSpace) -> Any:
+def kernel_plan(table: Any, on_problem: ProblemSpace) -> Any:
     """Return the kernel of a table in the engine's form, for all problems with the launch geometry of this one.
 
     For a kernel profiled from a sample of blocks, the plan holds for this problem only.
@@ -51,7 +48,7 @@ def kernel_plan(table: "StaticTable", on_problem: ProblemSpace) -> Any:
     return query.Kernel(table.space.in_engine, launches, able, score, shapes, clk_j, table.dram_byte_j)
 
 
-def _launch(table: "StaticTable", on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Any:
+def _launch(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Any:
     spec, launch, access = table.kernel.launches[index], table.launches[index], table.launches[index].access
     figures: list[Expression | None] = [None] * (3 + 2 * len(launch.loops) + access.steps)
     if launch.sample is None:
@@ -83,7 +80,7 @@ def _launch(table: "StaticTable", on_problem: ProblemSpace, index: int, geometry
     )
 
 
-def _sampled_work(table: "StaticTable", on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
+def _sampled_work(table: Any, on_problem: ProblemSpace, index: int, geometry: LaunchGeometry) -> Array:
     """Return the work of a launch of every config by row of `LaunchWork`, from a sample of blocks, (rows, configs)."""
     spec, launch = table.kernel.launches[index], table.launches[index]
     sample, variants, rows = launch.sample, launch.variant, np.arange(len(table))
