@@ -3,7 +3,8 @@
     python tools/bench.py query [--before ../other-checkout] [--shapes 60] [--rounds 5]
 
 Each contestant is a process of its own. They answer the same new shapes in turn. Figures are milliseconds of processor
-time of a shape: the median over shapes in each round, of these the median over rounds, and ratios of rounds.
+time of a shape: the median over shapes in each round, of these the median over rounds, and ratios of rounds. Calls are
+those of Python functions in one more answer.
 """
 
 import importlib.metadata
@@ -26,13 +27,19 @@ _KERNREC = """
 import json, sys, time
 from kernrec.recommender import Objective, Query, Recommender
 recommender, cases = Recommender([]), json.loads(sys.stdin.readline())
+def count(frame, event, argument):
+    global calls
+    calls += event == "call"
 for line in sys.stdin:
-    case, dims = json.loads(line)
+    case, dims, counted = json.loads(line)
     gpu, dtype, layout, objective = cases[case]
-    query = Query(Objective(objective))
+    query, calls = Query(Objective(objective)), 0
+    sys.setprofile(count if counted else None)
     start = time.thread_time()
     recommender.recommend("matmul", gpu, dims, dtype, layout, query)
-    print(time.thread_time() - start, flush=True)
+    seconds = time.thread_time() - start
+    sys.setprofile(None)
+    print(calls if counted else seconds, flush=True)
 """
 _WHEEL = """
 import json, sys, time
@@ -48,7 +55,7 @@ for name, (gpu, dtype, layout, _) in cases.items():
     interface.setHardwarePredefinedGpu(card, of_gpu[gpu])
     targets[name] = interface, card, getattr(layouts, (layout or "nn").upper() + "_ROW_MAJOR")
 for line in sys.stdin:
-    case, dims = json.loads(line)
+    case, dims, _ = json.loads(line)
     interface, card, layout = targets[case]
     start = time.thread_time()
     interface.get_with_mnk(dims["m"], dims["n"], dims["k"], layout, 8, card)
@@ -81,9 +88,9 @@ class _Contestant:
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
 
-    def seconds(self, case: str, dims: Mapping[str, int]) -> float:
-        """Return the processor time of an answer."""
-        self._send([case, dims])
+    def figure(self, case: str, dims: Mapping[str, int], counted: bool = False) -> float:
+        """Return the processor time of an answer in seconds, or the number of kernrec's Python calls."""
+        self._send([case, dims, counted])
         assert self._process.stdout is not None
         return float(self._process.stdout.readline())
 
@@ -104,6 +111,9 @@ def run(before: Path | None = None, shapes: int = 60, rounds: int = 5) -> None:
                 for name, seconds in _round(contestants, case, shapes, number).items():
                     times[name].append(seconds)
             cells = {f"{name} [ms]": f"{1e3 * median(each):.3f}" for name, each in times.items()}
+            new = {name: size + 8 for name, size in matmuls(1, rounds)[0].items()}
+            calls = {name: int(contestants[name].figure(case, new, True)) for name in times if name != "wheel"}
+            cells |= {f"{name} [calls]": str(each) for name, each in calls.items()}
             others = [name for name in times if name != "kernrec"]
             table.row({"": case, **cells, **{f"over {n}": ratio(times["kernrec"], times[n]) for n in others}})
 
@@ -115,5 +125,5 @@ def _round(contestants: Mapping[str, _Contestant], case: str, count: int, number
     for dims in matmuls(_WARM + count, number):
         new = {name: size + 8 * draw.randrange(64) for name, size in dims.items()}
         for name in draw.sample(list(contestants), len(contestants)):
-            times[name].append(contestants[name].seconds(case, new))
+            times[name].append(contestants[name].figure(case, new))
     return {name: median(seconds[_WARM:]) for name, seconds in times.items()}
