@@ -42,6 +42,8 @@ _TOLERANCE = 0.25
 _NEAR, _MOST = 1.5, 3.0
 """Factors between estimated and actual machine instructions, and between actual and estimated ones, up to which a block
 without other relation matches."""
+_LARGEST = 10_000_000
+"""Maximum product of machine instructions and branches."""
 _UNROLLING = 40
 """Machine instructions that choose how many trips of an unrolled loop to run, before the loop."""
 
@@ -133,7 +135,7 @@ class MachineLowering:
         return self._mixes[id(function)][1]
 
     def _mix(self, function: Function) -> BlockMix:
-        if self._code is not None:
+        if self._code is not None and _is_small(self._code):
             return block_mix(function, self._code)
         return BlockMix([*lowered(function)], [False] * len(function.blocks))
 
@@ -279,6 +281,12 @@ class _Matching:
                 yield self.starts[place - 1], self.starts[place] - 1
 
 
+def _is_small(code: MachineCode) -> bool:
+    """Return whether machine code has few enough instructions and branches to relate them in about a second."""
+    branches = sum(ins.opcode == "BRA" for ins in code.instructions)
+    return len(code.instructions) * (1 + branches) <= _LARGEST
+
+
 def _starts(code: MachineCode) -> list[int]:
     """Return the index of the first machine instruction of each basic block of a kernel, and the end of the last."""
     ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
@@ -291,8 +299,11 @@ def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, Machi
     """Yield the machine instructions of a kernel by index, without its subroutines, slow paths and padding."""
     for first, last in pairwise(starts):
         block = code.instructions[first:last]
-        if not any(_calls(ins) and "slowpath" in ins.operands for ins in block):
-            yield from enumerate(block, first)
+        if any(_calls(ins) and "slowpath" in ins.operands for ins in block):
+            continue
+        for position, ins in enumerate(block, first):
+            if ins.opcode != "BRA" or code.labels.get(ins.target or "") != position:  # a branch to itself is padding
+                yield position, ins
 
 
 def _calls(ins: MachineInstruction) -> bool:

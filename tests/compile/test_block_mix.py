@@ -100,6 +100,7 @@ def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit: str, sm: int)
     assert code is not None
     mix = block_mix(function, code["k"])
     assert all(mix.from_code)
+    assert mix.issue[-1]["branch"] == 1.0  # the padding behind the end is a branch to itself
     assert mix.issue[1]["ld_global"] == pytest.approx(1.0)
     assert mix.issue[1]["fma32"] == pytest.approx(1.0)
     assert sum(mix.issue[1].values()) < sum(lowered(function)[1].values())
