@@ -575,7 +575,7 @@ void move_matrix(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"}) refuse();
+    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"} || ins.operands.size() != 2) refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), d = decoder.write(ins.operands[0], "b32");
     Instruction& made = decoder.emit(move_matrix);
     made.a = a;

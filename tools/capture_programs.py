@@ -30,11 +30,12 @@ from kernrec.compile.nvcc import nvcc_version, required_nvcc
 LIST = Path(__file__).with_suffix(".csv")
 RIGHT = re.compile(
     r"\bPASS(?:ED)?\b|test passed|(?:verification|check|sort)\b.*succe|results? (?:are|is) correct|\bOK\b|successful"
-    r"|Error Threshold.*: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK",
+    r"|Error Threshold.*: 0$|misses: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK",
     re.I | re.M,
 )
 WRONG = re.compile(
-    r"\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b)|mismatch|incorrect|wrong|not correct|Error Threshold.*: [1-9]", re.I
+    r"\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b)|mismatch|incorrect|wrong|not correct|Error Threshold.*: [1-9]|misses: [1-9]",
+    re.I,
 )
 _FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}.cu"}
 _OPTIONS = {

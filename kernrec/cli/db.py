@@ -36,8 +36,8 @@ class ImportOptions(options.Options):
     file: Annotated[
         Path,
         typer.Argument(
-            help="A bundle, or results of Kernel Tuner (T4, cache), KTT, CLBlast, Triton, vLLM's and SGLang's"
-            " benchmark_moe or Nsight Compute; with --spec a table in CSV or Parquet, too."
+            help="A bundle, or results of Kernel Tuner (T4, cache), KTT, CLBlast, Triton or Nsight Compute; with --spec"
+            " a table in CSV or Parquet, too."
         ),
     ]
     op: Annotated[

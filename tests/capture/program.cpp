@@ -31,7 +31,7 @@ int cudaStreamCreate(void**), cudaGraphInstantiate(void**, void*, unsigned long 
 int cudaHostGetDevicePointer(void**, void*, unsigned), cudaDeviceGetAttribute(int*, int, int), cudaIpcCloseMemHandle(void*);
 int cudaGraphExecUpdate(void*, void*, void*), cudaStreamWaitEvent(void*, void*, unsigned), cudaEventCreate(void**);
 int cudaEventRecord(void*, void*), cudaEventDestroy(void*), cudaStreamIsCapturing(void*, int*);
-int cudaEventElapsedTime(float*, void*, void*), cudaGraphGetNodes(void*, void**, size_t*), cudaGraphDestroy(void*);
+int cudaDeviceSynchronize(), cudaEventElapsedTime(float*, void*, void*), cudaGraphGetNodes(void*, void**, size_t*), cudaGraphDestroy(void*);
 int cudaGraphKernelNodeGetParams(void*, void*), cudaGraphExecKernelNodeSetParams(void*, void*, const void*);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int*, const void*, int, size_t);
 const char* cudaGetErrorName(int);
@@ -198,7 +198,8 @@ int main(int argc, char** argv) {
     } else if (mode == "out of bounds") {
         scale(out, in, 1000, 16);
         printf("%s ", cudaGetErrorName(cudaGetLastError()));
-        printf("%s\n", cudaGetErrorName(scale(out, in, n, 4)));
+        printf("%s ", cudaGetErrorName(scale(out, in, n, 4)));
+        printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
     } else if (mode == "refused") {
         printf("%s\n", cudaGetErrorName(scale(out, in, n, 0)));
     } else if (mode == "missing call") {

@@ -105,7 +105,7 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     yield Format("t4", "case.json", (t4,), read_results)
     kernel_tuner = foreign_files.cache(foreign_files.entry(), foreign_files.entry(bx=64)).encode()
     yield Format("kernel-tuner", "case.json", (kernel_tuner,), read_results)
-    for name in ("benchmark_moe.txt", "ncu_metrics.csv", "ncu_raw.csv"):
+    for name in ("ncu_metrics.csv", "ncu_raw.csv"):
         sample = ROOT / "tests" / "interop" / "samples" / name
         options = ReadOptions(kernels=("copy_sweep_grid_shape", "smooth"), gpu="Quadro GV100")
         case = f"case{sample.suffix}"

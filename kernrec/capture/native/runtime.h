@@ -7,6 +7,8 @@ namespace capture {
 
 // Return the error of a call, and keep it for cudaGetLastError.
 int done(int error);
+// Return the error of a failed kernel, if there was one.
+int synchronize();
 
 // The kernel whose host function has this address, or null.
 Function* find(const void* host);

@@ -8,12 +8,16 @@ using namespace capture;
 
 namespace {
 thread_local int last_error = kSuccess;
+int failed_kernel = kSuccess;  // after a failed kernel, each synchronization fails, too
 }  // namespace
 
 int capture::done(int error) {
     if (error) last_error = error;
+    for (int lasting : {700, 702, 710, 719})
+        if (error == lasting) failed_kernel = error;
     return error;
 }
+int capture::synchronize() { return done(failed_kernel); }
 
 // Devices.
 
@@ -25,8 +29,8 @@ API int cudaSetDeviceFlags(unsigned) { return kSuccess; }
 API int cudaGetDeviceFlags(unsigned* flags) { return *flags = 0, kSuccess; }
 API int cudaSetValidDevices(int*, int) { return kSuccess; }
 API int cudaChooseDevice(int* device, const void*) { return *device = 0, kSuccess; }
-API int cudaDeviceSynchronize() { return kSuccess; }
-API int cudaThreadSynchronize() { return kSuccess; }
+API int cudaDeviceSynchronize() { return synchronize(); }
+API int cudaThreadSynchronize() { return synchronize(); }
 API int cudaDeviceReset() { return kSuccess; }
 API int cudaThreadExit() { return kSuccess; }
 API int cudaDeviceSetCacheConfig(int) { return kSuccess; }

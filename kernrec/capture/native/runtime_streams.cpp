@@ -18,7 +18,7 @@ API int cudaStreamDestroy(void* stream) {
     if (stream_of(stream) == stream) delete static_cast<Stream*>(stream);
     return kSuccess;
 }
-API int cudaStreamSynchronize(void*) { return kSuccess; }
+API int cudaStreamSynchronize(void*) { return synchronize(); }
 API int cudaStreamQuery(void*) { return kSuccess; }
 API int cudaStreamGetFlags(void* stream, unsigned* flags) { return *flags = stream_of(stream)->flags, kSuccess; }
 API int cudaStreamGetPriority(void*, int* priority) { return *priority = 0, kSuccess; }
@@ -43,7 +43,7 @@ API int cudaEventRecord(void* handle, void* stream) {
     return done(submit(stream, kRecordNode, [event] { return record(*event); }));
 }
 API int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
-API int cudaEventSynchronize(void*) { return kSuccess; }
+API int cudaEventSynchronize(void*) { return synchronize(); }
 API int cudaEventQuery(void*) { return kSuccess; }
 API int cudaEventElapsedTime(float* milliseconds, void* first, void* second) {
     return done(elapsed(milliseconds, first, second));
