@@ -209,18 +209,18 @@ class _Matching:
         for charge in charges:
             if self._is_inside(charge):
                 counts[charge.origin, charge.machine.line, charge.name] += 1
-        kept: dict[int, Counter[float]] = defaultdict(Counter)
+        anchors: dict[int, Counter[float]] = defaultdict(Counter)
         other: dict[int, Counter[float]] = defaultdict(Counter)
         for (block, line, name), count in counts.items():
             cost = dict(machine_cost(self.ptx[line]))
             if name in cost and name in _KEPT | _ARITHMETIC:
                 number = count / len(self.places[line]) * self.places[line].count(block) / cost[name]
-                (kept if name in _KEPT else other)[block][number] += 1
+                (anchors if name in _KEPT else other)[block][number] += 1
         copies = [1.0] * len(self.function.blocks)
         for block in range(len(copies)):
-            if votes := kept[block] or other[block]:
+            if votes := anchors[block] or other[block]:
                 copies[block] = max(votes.most_common(1)[0][0], 1.0)
-        related = {block for votes in (kept, other) for block, of_block in votes.items() if of_block}
+        related = {block for votes in (anchors, other) for block, of_block in votes.items() if of_block}
         for first, last in sorted(_ptx_loops(self.function), key=lambda loop: loop[1] - loop[0]):
             inside = [copies[block] for block in range(first, last + 1) if block in related]
             for block in range(first, last + 1):
@@ -263,8 +263,8 @@ class _Matching:
             around = [loop for loop in loops if 2 * sum(loop[0] <= b <= loop[1] for b in blocks) > len(blocks)]
             if around:
                 ranges[min(around, key=lambda loop: loop[1] - loop[0])].append((start, position))
-        kept = sorted(ranges, key=lambda loop: loop[0] - loop[1])
-        return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in kept]
+        surviving = sorted(ranges, key=lambda loop: loop[0] - loop[1])
+        return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield pieces of machine code outside a loop that run some of its trips: they repeat its memory accesses."""
