@@ -307,6 +307,7 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         case Space::kShared: {
             const uint32_t own = block_of(at.warp);
             if (high >> kRankShift) {  // in another block of the cluster
+                at.same = at.consecutive = false;
                 for (uint32_t lane = 0; lane < kWarp; lane++) {
                     const int64_t rank = (raw[lane] >> kRankShift) - 1, byte = raw[lane] & ((1 << kRankShift) - 1);
                     if (rank < -1 || rank >= int64_t(cluster_blocks()) || byte + bytes > launch.shared_bytes) return false;
@@ -325,6 +326,7 @@ KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes
         case Space::kLocal:
         case Space::kArgument: {
             const bool local = space == Space::kLocal;
+            at.same = at.consecutive = false;  // each lane has its own memory
             if (!within(0, local ? launch.local_bytes : launch.argument_bytes)) return false;
             const uint32_t stride = local ? local_stride_ : argument_stride_;
             uint8_t* own = (local ? local_ : argument_).data() + size_t(first_lane) * stride;

@@ -37,6 +37,10 @@ ALWAYS_SKIPPED = re.compile(
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# Counts of instructions are those from PTX, so that results depend neither on ptxas nor on nvdisasm. Tests of machine
+# code remove the variable.
+os.environ["KERNREC_COUNTS"] = "ptx"
+
 # Programs and profiles that tests share live as long as the process: looking for cycles among them every thousand
 # objects takes a fifteenth of the time of the tests of kernels.
 gc.set_threshold(100_000, 20, 100)

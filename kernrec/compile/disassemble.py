@@ -1,9 +1,11 @@
 """Read the machine code of PTX: ptxas assembles it with line information, nvdisasm prints it.
 
 The line information relates each machine instruction to a line of the PTX. `machine_code` returns None if a program of
-the toolkit is missing, refuses the code, crashes or takes too long, or if its output is not as expected.
+the toolkit is missing, refuses the code, crashes or takes too long, if its output is not as expected, or if
+`KERNREC_COUNTS=ptx` is set.
 """
 
+import os
 import re
 import subprocess
 import tempfile
@@ -13,6 +15,8 @@ from pathlib import Path
 from kernrec.compile.assemble import assembler, toolkit_program
 from kernrec.util.light_dataclass import dataclass
 
+COUNTS = "KERNREC_COUNTS"
+"""Environment variable: `ptx` to count instructions from PTX although machine code can be read."""
 _LIMIT_S = 60.0
 _LARGEST = 100_000_000
 """Bytes of nvdisasm's output from which it is not read."""
@@ -66,7 +70,20 @@ def disassembler() -> str | None:
     return toolkit_program("nvdisasm")
 
 
-@lru_cache(maxsize=4)
+def code_source(sm: int) -> str:
+    """Return the architecture and sizes of the programs that `machine_code` uses; empty if it returns None."""
+    programs = _programs(sm)
+    return " ".join([f"sm_{sm}", *(str(Path(path).stat().st_size) for path in programs)]) if programs else ""
+
+
+def _programs(sm: int) -> tuple[str, ...]:
+    """Return the paths of the assembler and the disassembler; empty if machine code of `sm` is not to be read."""
+    ptxas, nvdisasm = assembler(), disassembler()
+    if ptxas is None or nvdisasm is None or sm < _OLDEST or os.environ.get(COUNTS) == "ptx":
+        return ()
+    return ptxas, nvdisasm
+
+
 def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
     """Return the machine code of each function of a PTX text by name; None if it cannot be read.
 
@@ -74,9 +91,13 @@ def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
         ptx: the PTX.
         sm: compute capability.
     """
-    ptxas, nvdisasm = assembler(), disassembler()
-    if ptxas is None or nvdisasm is None or sm < _OLDEST:
-        return None
+    programs = _programs(sm)
+    return _read(ptx, sm, programs) if programs else None
+
+
+@lru_cache(maxsize=4)
+def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode] | None:
+    ptxas, nvdisasm = programs
     stated = _ARCHITECTURE.search(ptx)
     target = f"sm_{sm}{stated[2] if stated and int(stated[1]) == sm else ''}"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Cache emulation results of users' kernels on disk, so that no launch runs twice.
 
-Counts depend on the architecture only through the PTX, so a second GPU often needs only the assembler. The key of a
-launch contains everything that affects its counts: the kernel with its tensor files, the problem, the code, the launch,
-the instruction budget of a block, and the emulator's sources. Errors are cached too.
+The key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem, the
+code, the launch, the instruction budget of a block, and the emulator's sources. Counts from machine code depend on the
+architecture. Counts from PTX do not, so a second GPU needs only the compiler. Errors are cached too.
 """
 
 import json
@@ -29,6 +29,8 @@ from kernrec.util.file_hash import files_hash
 _ROOT = Path(__file__).parents[1]
 _MODULES = ("sample_profile", "cache_behavior", "tensor_values", "uneven_blocks", "wave_reuse")
 """Modules of this package that determine the counts."""
+_MACHINE_CODE = ("block_mix", "disassemble", "machine_classes")
+"""Modules of `kernrec.compile` that determine the counts."""
 
 Emulated = list[LaunchProfile] | str
 """Profiles of a config's launches, or the emulator's error."""
@@ -100,5 +102,6 @@ def _restored(fields: dict[str, Any], compiled: Compiled) -> LaunchProfile:
 @once
 def emulator_hash() -> str:
     """Return a hash of the sources that determine the emulator's counts and errors."""
-    modules = (_ROOT / "profile" / f"{name}.py" for name in _MODULES)
+    modules = [_ROOT / "profile" / f"{name}.py" for name in _MODULES]
+    modules += [_ROOT / "compile" / f"{name}.py" for name in _MACHINE_CODE]
     return files_hash(_ROOT, [*(_ROOT / "ptx").rglob("*.py"), *modules])

@@ -121,7 +121,9 @@ class _ProbeEmulator:
         if key not in self._counts:
             self._module = self._module or parse(self._compiled.ptx)
             buffers = {name: np.zeros(elements, ELEMENTS[dtype]) for name, (dtype, elements) in sizes.items()}
-            self._counts[key] = emulate(self._module, kernel_launch(launch, buffers))
+            self._counts[key] = {
+                name: int(count) for name, count in emulate(self._module, kernel_launch(launch, buffers)).items()
+            }
         return self._counts[key]
 
 

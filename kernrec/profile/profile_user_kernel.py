@@ -4,7 +4,7 @@ Equivalent configs are processed once. Configs that differ only in unused define
 same code, launch and arguments are emulated once. Results are yielded immediately, so an interrupted run continues
 where
 it stopped. Results and errors of the compiler and the emulator are cached. Another architecture with the same PTX needs
-no emulation.
+no emulation if instructions are counted from PTX.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kernrec.compile.compiled import Compiled, CompileError, CompileJob, Result
+from kernrec.compile.disassemble import code_source
 from kernrec.compile.launched import launched_only
 from kernrec.compile.pool import Processors, ProcessorsLostError, processors_of
 from kernrec.errors import KernrecError
@@ -80,6 +81,7 @@ class _EmulationTasks:
         self._kernel = kernel
         self._target = target
         self._processors = processors
+        self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
         self._configs: dict[tuple[str, ...], list[Config]] = {}  # of the running tasks
@@ -96,7 +98,7 @@ class _EmulationTasks:
         except KernrecError as error:
             yield ProfileFailure(config, str(error))
             return
-        key = (compiled.ptx_hash, *map(repr, launches))
+        key = (compiled.ptx_hash, self._code_source, *map(repr, launches))
         if key not in self._done and key not in self._configs:
             cached = self._cache.get(key, compiled)
             if cached is not None:

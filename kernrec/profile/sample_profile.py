@@ -17,6 +17,8 @@ A sample adds these metrics to the emulator's counts:
     stretch.<n>.<class> machine instructions by stretch of the code, if it has several
                         (`kernrec.ptx.analysis.stretches`)
     blocks.sampled      number of sampled blocks
+    from_code           fraction of the machine instructions whose counts are those of machine code
+                        (`kernrec.compile.block_mix`); the others are estimated from PTX
     touch.<buffer>.read distinct sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from
                         one block to the next along that axis; likewise for writes
     instructions        number of instructions of the code
@@ -38,6 +40,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from kernrec.compile.block_mix import MachineLowering
 from kernrec.compile.compiled import Compiled
 from kernrec.errors import KernrecError
 from kernrec.kernel.binding import bind_launches, workspaces
@@ -183,7 +186,8 @@ def profile_by_sampling(
             check_block(module, launch)
             if name not in joined:
                 joined[name] = with_wide_accesses(module, name)
-            counts = _sampled(joined[name], launch, replace(options, budget=target.budget))
+            lowering = MachineLowering(compiled.ptx, sm, name)
+            counts = _sampled(joined[name], launch, replace(options, budget=target.budget, lowering=lowering))
         except KernrecError as error:
             raise KernrecError(f"{kernel.name} {config_text(config)}: {error}") from None
         for dependence in dependences[bound.entry]:
@@ -250,6 +254,8 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
         "chain": chain,
         "blocks.sampled": float(len(inner) + len(ends)),
     }
+    if isinstance(options.lowering, MachineLowering):
+        extra["from_code"] = _from_code(emulation, options.lowering, ran)
     accesses = emulation.accesses()
     extra |= dict(_touch_metrics(accesses, sample, written=False))
     extra |= dict(_touch_metrics(accesses, sample, written=True))
@@ -290,6 +296,13 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 def _chain(emulation: Emulation, ran: Mapping[int, float]) -> float:
     """Return the clocks of all warps' instructions without waits, summed over warps."""
     return sum(max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces)
+
+
+def _from_code(emulation: Emulation, lowering: MachineLowering, ran: Mapping[int, float]) -> float:
+    """Return the fraction of the machine instructions whose counts are those of machine code."""
+    taken = lowering.mix(emulation.function).from_code
+    issued = [sum(issue.values()) * ran.get(index, 0) for index, issue in enumerate(emulation.issue)]
+    return sum(count for count, from_code in zip(issued, taken, strict=True) if from_code) / max(sum(issued), 1.0)
 
 
 def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:

@@ -234,7 +234,7 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
     yield Note(
         f"counts are scaled from a sample: {blocks} of {best.launches[0].blocks} blocks were emulated",
         "They are from the middle of the grid and its ends, of the first launch of each config. The number of all"
-        " blocks is that of the top recommendation.",
+        f" blocks is that of the top recommendation. {_source_of_counts(table.launches[0].profiles)}",
     )
     count, share = _extrapolated(considered, "extrapolated")
     if count:
@@ -278,6 +278,20 @@ def _extrapolated(considered: RunnableConfigs, metric: str) -> tuple[int, float]
             configs = max(configs, int(np.count_nonzero(left_out > 0)))
             greatest = max(greatest, float((left_out / issued).max()))
     return configs, greatest
+
+
+def _source_of_counts(profiles: ProfileTable) -> str:
+    """Return a sentence on the origin of the instruction counts."""
+    share = 0.0
+    if "from_code" in profiles.metrics:
+        share = float(profiles.counts[:, profiles.metrics.index("from_code"), 0].min())
+    if share <= 0.0:
+        return "Instructions: counts from PTX."
+    rest = "" if share > _WHOLE else f", counts from PTX for the other {100 * (1 - share):.0f} %"
+    return f"Instructions: counts from machine code{rest}."
+
+
+_WHOLE = 0.995  # fraction of instructions that is printed as all of them
 
 
 def _with_metric(profiles: ProfileTable, metric: str) -> int:

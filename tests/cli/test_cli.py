@@ -17,7 +17,9 @@ MATMUL = ("recommend", "--op", "matmul", "--gpu", "rtx4090", "--shape", "m=512,n
 
 
 def run(*arguments: str, home: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))} | variables
+    environment = {
+        k: v for k, v in os.environ.items() if k == "KERNREC_COUNTS" or not k.startswith(("KERNREC_", "XDG_"))
+    } | variables
     if home:
         environment["HOME"] = str(home)
     command = [sys.executable, "-m", "kernrec", *arguments]

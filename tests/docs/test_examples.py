@@ -117,6 +117,7 @@ def _commands(block: Block) -> list[tuple[str, str]]:
 
 def _environment(home: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("KERNREC_", "PYTHON"))}
+    environment["KERNREC_COUNTS"] = "ptx"
     scripts = str(Path(sys.executable).parent)
     return environment | {
         "PATH": os.pathsep.join([scripts, environment.get("PATH", os.defpath)]),

@@ -42,7 +42,9 @@ def run_here(
     words = [str(argument) for argument in arguments]
     environment = dict(os.environ if variables is None else variables)
     if home is not None:
-        environment = {k: v for k, v in environment.items() if not k.startswith(("KERNREC_", "XDG_"))}
+        environment = {
+            k: v for k, v in environment.items() if k == "KERNREC_COUNTS" or not k.startswith(("KERNREC_", "XDG_"))
+        }
         environment["HOME"] = str(home)
     out = io.TextIOWrapper(_Screen() if in_terminal else io.BytesIO(), encoding="utf-8")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernrec.compile import disassemble
 from kernrec.compile.compiled import Compiled, Resources
 from kernrec.compile.pool import LocalProcessors
 from kernrec.kernel import Kernel, load_kernel
@@ -83,7 +84,16 @@ def test_a_damaged_file_counts_as_absent(kernel: Kernel, tmp_path: Path) -> None
     assert cache.get(("ptx",), code(16)) is None
 
 
+def test_counts_from_machine_code_hold_for_their_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(disassemble.COUNTS, raising=False)
+    monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
+    monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
+    assert disassemble.code_source(80) != disassemble.code_source(86)
+    assert disassemble.code_source(70) == ""
+
+
 def test_another_architecture_is_compiled_and_not_emulated(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(disassemble.COUNTS, "ptx")
     configs = [{"threads": 64}, {"threads": 128}]
 
     def counts(sm: int) -> dict[str, np.ndarray]:

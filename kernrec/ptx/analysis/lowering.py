@@ -89,7 +89,7 @@ def lowered(function: Function) -> list[dict[str, int]]:
     return issue
 
 
-def straightened(function: Function, issue: Sequence[Mapping[str, int]]) -> list[list[BasicBlock]]:
+def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:
     """Return the basic blocks of a function, grouped into pieces of machine code.
 
     After a branch that became a predicate, the assembler moves instructions freely. In an unrolled loop that checks

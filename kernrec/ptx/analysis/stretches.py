@@ -23,7 +23,7 @@ MOST = 12
 
 
 def issued_by_stretch(
-    function: Function, issue: Sequence[Mapping[str, int]], ran: Mapping[int, float]
+    function: Function, issue: Sequence[Mapping[str, float]], ran: Mapping[int, float]
 ) -> list[dict[str, float]]:
     """Return the machine instructions by class that warps issued in each stretch, in text order.
 
@@ -65,7 +65,7 @@ def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
 
 
 def _parts(
-    block: BasicBlock, issue: Mapping[str, int], length: int
+    block: BasicBlock, issue: Mapping[str, float], length: int
 ) -> Iterator[tuple[Sequence[Instruction], dict[str, float]]]:
     """Yield a basic block in pieces of at most `length` instructions, with the fraction of its machine instructions."""
     count = -(-len(block.instructions) // length)

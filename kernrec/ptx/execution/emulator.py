@@ -176,7 +176,7 @@ class Emulation:
         return self._engine.unsupported()
 
     @property
-    def issue(self) -> list[Mapping[str, int]]:
+    def issue(self) -> list[Mapping[str, float]]:
         """Machine instructions by class of each basic block; empty for blocks that no warp ran."""
         blocks, lowered = self.function.blocks, self.lowered
         return [

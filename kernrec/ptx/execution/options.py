@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kernrec.ptx.ir.program import Function
 from kernrec.util.light_dataclass import dataclass
 
-Lowering = Callable[[Function], Sequence[Mapping[str, int]]]
+Lowering = Callable[[Function], Sequence[Mapping[str, float]]]
 
 BUDGET = 20_000_000
 

@@ -1,12 +1,12 @@
 """Counters of a launch."""
 
 
-class Counts(dict[str, int]):
+class Counts(dict[str, float]):
     """Totals by metric name; a metric that never occurred reads as 0."""
 
-    def __missing__(self, key: str) -> int:
+    def __missing__(self, key: str) -> float:
         return 0
 
-    def bump(self, key: str, by: int) -> None:
+    def bump(self, key: str, by: float) -> None:
         """Add `by` to a metric."""
         self[key] = self.get(key, 0) + by

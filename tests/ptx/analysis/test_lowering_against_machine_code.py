@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from kernrec.compile.disassemble import MachineCode, disassembler, machine_code
+from kernrec.compile.disassemble import COUNTS, MachineCode, disassembler, machine_code
 from kernrec.ptx import parse
 from kernrec.ptx.analysis.lowering import lowered
 
@@ -59,7 +59,9 @@ SMS = (75, 86, 90, 120)
 
 @cache
 def machine(sm: int) -> dict[str, MachineCode]:
-    code = machine_code(PTX, sm)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(COUNTS, raising=False)
+        code = machine_code(PTX, sm)
     assert code is not None
     return code
 

@@ -363,3 +363,14 @@ def test_environment_registers_hold_the_address_of_the_grid_barrier() -> None:
     buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
     assert buffers["barrier"].tolist() == [8, 7]
+
+
+def test_lanes_load_their_own_local_memory_at_equal_addresses() -> None:
+    body = """
+    .local .align 4 .b8 own[8];
+    mov.u32 %r1, %tid.x; st.local.u32 [own], %r1; ld.local.u32 %r2, [own];
+    ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;
+    """
+    y = np.zeros(32, np.uint32)
+    run(body, "u64 y", ["y"], {"y": y}, block=(32,))
+    assert y.tolist() == list(range(32))

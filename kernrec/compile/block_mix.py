@@ -1,0 +1,339 @@
+"""Relate machine code to the basic blocks of PTX: the machine instructions by class of each block.
+
+Line information names the PTX line of each machine instruction, and the emulator counts the executions of each PTX
+block. The assembler keeps neither the blocks nor the loops of PTX:
+
+- It unrolls loops. If a block's loads, stores, barriers and arithmetic occur n times in machine code, each machine
+  instruction counts as 1/n per execution.
+- It moves code out of loops and between blocks. An instruction outside its loop counts for the block before the loop.
+- It replaces branches by predicates. The code behind such a branch counts for the block before it.
+
+A block does not match if its loads and stores in machine code move other bytes than those in PTX, if it calls a
+subroutine, or if nothing relates it to machine code. It keeps the machine instructions that
+`kernrec.ptx.analysis.lowering` estimates. Slow paths of divisions and roots for extreme operands are left out.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from kernrec.compile.disassemble import MachineCode, MachineInstruction, machine_code
+from kernrec.compile.machine_classes import access_bytes, machine_class
+from kernrec.ptx.analysis.liveness import successors
+from kernrec.ptx.analysis.lowering import lowered
+from kernrec.ptx.analysis.machine_cost import machine_cost
+from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.ptx.ir.types import size_of
+from kernrec.util.light_dataclass import dataclass
+
+_MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})
+_KEPT = _MEMORY | {"bar", "shfl", "mma"}
+"""Classes whose instructions the assembler neither adds nor removes, if it does not join them."""
+_ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
+"""Classes that count copies of blocks without instructions of `_KEPT`."""
+_LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
+_SUBROUTINE = "$"
+"""First character of the labels of subroutines that ptxas adds."""
+_FEW = 6
+"""Machine instructions of a block up to which all of them may have become part of other blocks."""
+_TOLERANCE = 0.25
+"""Relative difference of bytes that loads and stores move, up to which a block matches."""
+_NEAR, _MOST = 1.5, 3.0
+"""Factors between estimated and actual machine instructions, and between actual and estimated ones, up to which a block
+without other relation matches."""
+_LARGEST = 10_000_000
+"""Maximum product of machine instructions and branches."""
+_UNROLLING = 40
+"""Machine instructions that choose how many trips of an unrolled loop to run, before the loop."""
+
+
+@dataclass(frozen=True)
+class BlockMix:
+    """Machine instructions of the basic blocks of a function."""
+
+    issue: Sequence[Mapping[str, float]]
+    """Machine instructions by class of each basic block."""
+
+    from_code: list[bool]
+    """Whether the instructions of each block were taken from machine code."""
+
+
+def block_mix(function: Function, code: MachineCode) -> BlockMix:
+    """Return the machine instructions of each basic block of a function without calls.
+
+    Args:
+        function: the PTX, with its line numbers.
+        code: machine code of the same PTX, assembled with line information.
+    """
+    return _Matching(function, code).result()
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop of the PTX that machine code keeps."""
+
+    first: int
+    """Index of its first basic block in text order."""
+
+    last: int
+    """Index of its last basic block."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """First and last machine instruction of each of its copies."""
+
+    def holds(self, block: int) -> bool:
+        """Return whether a basic block of the PTX is in the loop."""
+        return self.first <= block <= self.last
+
+    def runs(self, position: int) -> bool:
+        """Return whether a machine instruction is in a copy of the loop."""
+        return any(first <= position <= last for first, last in self.ranges)
+
+
+@dataclass(frozen=True)
+class _Charge:
+    """Part of a machine instruction that counts for a basic block."""
+
+    name: str
+    """Class."""
+
+    origin: int
+    """Basic block of its line."""
+
+    target: int
+    """Basic block whose executions issue the instruction."""
+
+    share: float
+    """Reciprocal of the number of basic blocks with the line."""
+
+    machine: MachineInstruction
+
+
+class MachineLowering:
+    """Lowering of a kernel by its machine code, or by rules if there is none (`EmulationOptions.lowering`)."""
+
+    def __init__(self, ptx: str, sm: int, entry: str) -> None:
+        """Assemble the kernel.
+
+        Args:
+            ptx: the PTX.
+            sm: compute capability.
+            entry: name of the kernel.
+        """
+        self._code = (machine_code(ptx, sm) or {}).get(entry)
+        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # by identity: functions cannot be hashed
+
+    def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
+        """Return the machine instructions by class of each basic block of a function without calls."""
+        return self.mix(function).issue
+
+    def mix(self, function: Function) -> BlockMix:
+        """Return the machine instructions of a function, and which of them are those of machine code."""
+        if id(function) not in self._mixes:
+            self._mixes[id(function)] = function, self._mix(function)
+        return self._mixes[id(function)][1]
+
+    def _mix(self, function: Function) -> BlockMix:
+        if self._code is not None and _is_small(self._code):
+            return block_mix(function, self._code)
+        return BlockMix([*lowered(function)], [False] * len(function.blocks))
+
+
+class _Matching:
+    def __init__(self, function: Function, code: MachineCode) -> None:
+        self.function = function
+        self.estimated = lowered(function)
+        self.starts = _starts(code)
+        self.code = list(_main(code, self.starts))
+        self.labels = code.labels
+        self.places: dict[int, list[int]] = defaultdict(list)  # by line: a basic block for each instance
+        self.ptx: dict[int, Instruction] = {}
+        for block in function.blocks:
+            for ins in block.instructions:
+                self.places[ins.line].append(block.index)
+                self.ptx[ins.line] = ins
+        self.loops = self._loops()
+        self.heads = self._heads()
+
+    def result(self) -> BlockMix:
+        charges = [charge for position, ins in self.code for charge in self._charges(position, ins)]
+        copies, related = self._copies(charges)
+        issue: list[dict[str, float]] = [{} for _ in self.function.blocks]
+        for charge in charges:
+            mix = issue[charge.target]
+            place = charge.origin if self._is_inside(charge) else charge.target
+            mix[charge.name] = mix.get(charge.name, 0.0) + charge.share / copies[place]
+        moved = self._bytes_moved(charges, copies)
+        called = {block for _, ins in self.code if _calls(ins) for block in self.places.get(ins.line, ())}
+        matched = []
+        for block in self.function.blocks:
+            index, estimate = block.index, self.estimated[block.index]
+            actual, few = sum(issue[index].values()), sum(estimate.values())
+            near = few <= _NEAR * actual + _FEW and actual <= _MOST * few + _UNROLLING
+            same = index in related or self.heads.get(index, index) != index or near
+            matched.append(same and index not in called and _agree(moved[index], _bytes_of(block)))
+            if not matched[-1]:
+                issue[index] = {name: float(count) for name, count in estimate.items()}
+        return BlockMix(issue, matched)
+
+    def _charges(self, position: int, ins: MachineInstruction) -> Iterator[_Charge]:
+        """Yield the parts of a machine instruction, one for each basic block with its line."""
+        name = machine_class(ins)
+        if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
+            return  # padding, and spills, whose costs follow from the resources
+        blocks = self.places.get(ins.line, ())
+        for block in blocks:
+            yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
+
+    def _modifiers(self, line: int) -> tuple[str, ...]:
+        return self.ptx[line].modifiers if line in self.ptx else ()
+
+    def _target(self, block: int, position: int) -> int:
+        """Return the basic block whose executions issue a machine instruction that has a line of `block`."""
+        around = [loop for loop in self.loops if loop.runs(position)]
+        if around and not around[-1].holds(block):
+            block = around[-1].first  # moved into a loop
+        for loop in self.loops:
+            if loop.holds(block) and not loop.runs(position):
+                block = max(loop.first - 1, 0)  # moved out of a loop
+                break
+        return self.heads.get(block, block)
+
+    def _is_inside(self, charge: _Charge) -> bool:
+        return charge.target == self.heads.get(charge.origin, charge.origin)
+
+    def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
+        """Return how often machine code has each basic block, and the blocks that an instruction relates to it."""
+        counts: Counter[tuple[int, int, str]] = Counter()
+        for charge in charges:
+            if self._is_inside(charge):
+                counts[charge.origin, charge.machine.line, charge.name] += 1
+        anchors: dict[int, Counter[float]] = defaultdict(Counter)
+        other: dict[int, Counter[float]] = defaultdict(Counter)
+        for (block, line, name), count in counts.items():
+            cost = dict(machine_cost(self.ptx[line]))
+            if name in cost and name in _KEPT | _ARITHMETIC:
+                number = count / len(self.places[line]) * self.places[line].count(block) / cost[name]
+                (anchors if name in _KEPT else other)[block][number] += 1
+        copies = [1.0] * len(self.function.blocks)
+        for block in range(len(copies)):
+            if votes := anchors[block] or other[block]:
+                copies[block] = max(votes.most_common(1)[0][0], 1.0)
+        related = {block for votes in (anchors, other) for block, of_block in votes.items() if of_block}
+        for first, last in sorted(_ptx_loops(self.function), key=lambda loop: loop[1] - loop[0]):
+            inside = [copies[block] for block in range(first, last + 1) if block in related]
+            for block in range(first, last + 1):
+                if inside and block not in related:
+                    copies[block] = Counter(inside).most_common(1)[0][0]
+        return copies, related
+
+    def _bytes_moved(self, charges: Sequence[_Charge], copies: Sequence[float]) -> list[float]:
+        """Return the bytes that a lane moves by loads and stores in machine code, for each run of a basic block."""
+        moved = [0.0] * len(self.function.blocks)
+        for charge in charges:
+            if _moves_bytes(self.ptx[charge.machine.line]) and charge.name in _MEMORY and self._is_inside(charge):
+                moved[charge.origin] += access_bytes(charge.machine) * charge.share / copies[charge.origin]
+        return moved
+
+    def _heads(self) -> dict[int, int]:
+        """Return, for basic blocks behind a branch that became a predicate, the block before the branch."""
+        lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
+        entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
+        heads: dict[int, int] = {}
+        for block in self.function.blocks:
+            last = block.instructions[-1]
+            following = successors(self.function, block.index)
+            if last.opcode != "bra" or last.predicate is None or last.line in lines or min(following) <= block.index:
+                continue  # no conditional branch forward, or one that machine code has, too
+            for after in following:
+                if entries[after] == 1:
+                    heads[after] = heads.get(block.index, block.index)
+        return heads
+
+    def _loops(self) -> list[_Loop]:
+        """Return the loops of the PTX that machine code keeps, outer ones first."""
+        loops = _ptx_loops(self.function)
+        ranges: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for position, ins in self.code:
+            start = self.labels.get(ins.target or "", position)
+            if ins.opcode != "BRA" or start >= position:
+                continue
+            blocks = [self.places[i.line][0] for p, i in self.code if start <= p <= position and i.line in self.places]
+            around = [loop for loop in loops if 2 * sum(loop[0] <= b <= loop[1] for b in blocks) > len(blocks)]
+            if around:
+                ranges[min(around, key=lambda loop: loop[1] - loop[0])].append((start, position))
+        surviving = sorted(ranges, key=lambda loop: loop[0] - loop[1])
+        return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
+
+    def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield pieces of machine code outside a loop that run some of its trips: they repeat its memory accesses."""
+        inside, outside = set(), []
+        for position, ins in self.code:
+            if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
+                if any(first <= position <= last for first, last in ranges):
+                    inside.add(ins.line)
+                else:
+                    outside.append((position, ins.line))
+        for position, line in outside:
+            if line in inside:
+                place = bisect_right(self.starts, position)
+                yield self.starts[place - 1], self.starts[place] - 1
+
+
+def _is_small(code: MachineCode) -> bool:
+    """Return whether machine code has few enough instructions and branches to relate them in about a second."""
+    branches = sum(ins.opcode == "BRA" for ins in code.instructions)
+    return len(code.instructions) * (1 + branches) <= _LARGEST
+
+
+def _starts(code: MachineCode) -> list[int]:
+    """Return the index of the first machine instruction of each basic block of a kernel, and the end of the last."""
+    ends = [position for label, position in code.labels.items() if label.startswith(_SUBROUTINE)]
+    end = min(ends, default=len(code.instructions))
+    leaves = (i + 1 for i, ins in enumerate(code.instructions) if ins.opcode in _LEAVES)
+    return [0, *sorted(start for start in {*code.labels.values(), *leaves} if 0 < start < end), end]
+
+
+def _main(code: MachineCode, starts: Sequence[int]) -> Iterator[tuple[int, MachineInstruction]]:
+    """Yield the machine instructions of a kernel by index, without its subroutines, slow paths and padding."""
+    for first, last in pairwise(starts):
+        block = code.instructions[first:last]
+        if any(_calls(ins) and "slowpath" in ins.operands for ins in block):
+            continue
+        for position, ins in enumerate(block, first):
+            if ins.opcode != "BRA" or code.labels.get(ins.target or "") != position:  # a branch to itself is padding
+                yield position, ins
+
+
+def _calls(ins: MachineInstruction) -> bool:
+    return ins.opcode == "CALL"
+
+
+def _ptx_loops(function: Function) -> list[tuple[int, int]]:
+    """Return the first and last basic block of each loop, in text order."""
+    last: dict[int, int] = {}
+    for block in function.blocks:
+        for after in successors(function, block.index):
+            if after <= block.index:
+                last[after] = max(last.get(after, after), block.index)
+    return sorted(last.items())
+
+
+def _moves_bytes(ins: Instruction) -> bool:
+    spaces = {"param", "const", "local", "argument"}
+    return ins.opcode in ("ld", "ldu", "st") and spaces.isdisjoint(ins.modifiers)
+
+
+def _bytes_of(block: BasicBlock) -> float:
+    """Return the bytes that the loads and stores of a basic block move for a lane."""
+    widths = {"v2": 2, "v4": 4, "v8": 8}
+    total = 0
+    for ins in block.instructions:
+        if _moves_bytes(ins):
+            total += size_of(ins.modifiers[-1]) * next((widths[m] for m in ins.modifiers if m in widths), 1)
+    return float(total)
+
+
+def _agree(actual: float, stated: float) -> bool:
+    return abs(actual - stated) <= _TOLERANCE * stated

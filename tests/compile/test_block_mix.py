@@ -1,0 +1,121 @@
+"""Machine code is read line by line, and its instructions count for the basic blocks of PTX that issue them."""
+
+import pytest
+
+from kernrec.compile import disassemble
+from kernrec.compile.block_mix import MachineLowering, block_mix
+from kernrec.compile.disassemble import COUNTS, disassembler, machine_code, parse_disassembly
+from kernrec.ptx import parse
+from kernrec.ptx.analysis.lowering import lowered
+
+needs_disassembler = pytest.mark.skipif(disassembler() is None, reason="there is no nvdisasm here")
+
+
+@pytest.fixture(autouse=True)
+def reads_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COUNTS, raising=False)
+
+
+HEAD = """
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u32 n)
+{
+.reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>;
+ld.param.u64 %rd1, [x]; ld.param.u32 %r1, [n];
+mov.u32 %r2, %tid.x;
+mul.wide.u32 %rd2, %r2, 4;
+add.s64 %rd3, %rd1, %rd2;
+"""
+LOOP = """
+mov.f32 %f1, 0f00000000;
+mov.u32 %r3, 0;
+$LOOP:
+ld.global.f32 %f2, [%rd3];
+fma.rn.f32 %f1, %f1, %f1, %f2;
+add.s64 %rd3, %rd3, 512;
+add.s32 %r3, %r3, 1;
+setp.lt.s32 %p1, %r3, LIMIT;
+@%p1 bra $LOOP;
+st.global.f32 [%rd3], %f1;
+ret;
+}
+"""
+TEXT = """
+        .section        .text.k,"ax",@progbits
+k:
+.text.k:
+        //## File ".nv_debug_ptx_txt", line 7
+        /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;
+.L_x_0:
+        //## File ".nv_debug_ptx_txt", line 9
+        /*0010*/              @!P0 LDG.E.128 R4, [R2.64] ;
+        /*0020*/               @P1 BRA `(.L_x_0) ;
+"""
+
+
+def test_a_listing_is_read_with_lines_guards_and_labels() -> None:
+    code = parse_disassembly(TEXT)
+    assert code is not None
+    first, load, branch = code["k"].instructions
+    assert (first.line, first.opcode, first.modifiers, first.guard) == (7, "IMAD", ("MOV", "U32"), "")
+    assert (load.line, load.opcode, load.modifiers, load.guard) == (9, "LDG", ("E", "128"), "@!P0")
+    assert (branch.target, code["k"].labels[".L_x_0"]) == (".L_x_0", 1)
+
+
+@pytest.mark.parametrize("row", ["/*0030*/  ???", "/*0030*/ lower R1 ;", "/*0030*/"])
+def test_a_listing_of_another_form_is_not_read(row: str) -> None:
+    assert parse_disassembly(f"{TEXT}        {row}\n") is None
+
+
+@pytest.mark.parametrize("program", ["assembler", "disassembler"])
+def test_without_a_program_or_if_it_fails_counts_are_those_of_ptx(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ptx = HEAD + LOOP.replace("LIMIT", "%r1")
+    function = parse(ptx).functions["k"]
+    for path in (None, "/bin/false", "/nowhere"):
+        monkeypatch.setattr(disassemble, program, lambda path=path: path)
+        lowering = MachineLowering(ptx, 86, "k")
+        assert lowering(function) == lowered(function)
+        assert not any(lowering.mix(function).from_code)
+
+
+@needs_disassembler
+def test_a_variable_turns_machine_code_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptx = HEAD + LOOP.replace("LIMIT", "8")
+    assert machine_code(ptx, 86) is not None
+    monkeypatch.setenv(COUNTS, "ptx")
+    assert machine_code(ptx, 86) is None
+
+
+@needs_disassembler
+@pytest.mark.parametrize("sm", [75, 86, 90, 120])
+@pytest.mark.parametrize("limit", ["%r1", "8"])
+def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit: str, sm: int) -> None:
+    ptx = HEAD + LOOP.replace("LIMIT", limit)
+    function = parse(ptx).functions["k"]
+    code = machine_code(ptx, sm)
+    assert code is not None
+    mix = block_mix(function, code["k"])
+    assert all(mix.from_code)
+    assert mix.issue[-1]["branch"] == 1.0  # the padding behind the end is a branch to itself
+    assert mix.issue[1]["ld_global"] == pytest.approx(1.0)
+    assert mix.issue[1]["fma32"] == pytest.approx(1.0)
+    assert sum(mix.issue[1].values()) < sum(lowered(function)[1].values())
+    assert sum(issue.get("st_global", 0.0) for issue in mix.issue) == pytest.approx(1.0)
+
+
+@needs_disassembler
+def test_halves_that_are_packed_and_loads_that_are_joined_count_once() -> None:
+    packed = "".join(f"ld.shared.b16 %h{i}, [tile+{2 * i}];\n" for i in range(1, 5)) + "".join(
+        f"fma.rn.f16 %h{i}, %h{i}, %h{i}, %h{i};\n" for i in range(1, 5)
+    )
+    stores = "".join(f"st.global.b16 [%rd3+{128 * i}], %h{i};\n" for i in range(1, 5))
+    ptx = HEAD + f".shared .align 16 .b8 tile[64];\n{packed}{stores}ret;\n}}\n"
+    code = machine_code(ptx, 86)
+    assert code is not None
+    (issue,) = block_mix(parse(ptx).functions["k"], code["k"]).issue
+    assert issue["st_global"] == 4
+    assert issue["f16"] <= 4
