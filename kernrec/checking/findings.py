@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from kernrec.kernel.expression import as_in_source
 from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.ir.source_lines import Place, SourceLines
@@ -17,7 +18,7 @@ FIXES = {
     "uninitialized-shared": "write every element before it is read (shared memory is not zero at the start)",
     "uninitialized-global": "fill the buffer before the launch, for example with cudaMemset",
     "outside-array": "check the index against the array's size",
-    "out-of-bounds": "guard the access with the size of the buffer, as in `if (i < n)`",
+    "out-of-bounds": "guard the access with the bounds of the buffer, as in `if (i < n)`",
     "misaligned": "a vector access needs an address that is a multiple of its size: align the offset, or load elements",
     "null-pointer": "check that the buffer is allocated, and that the pointer is one of the device",
     "read-only": "remove the write: constant memory and parameters cannot be written by a kernel",
@@ -115,7 +116,7 @@ class Describer:
         who = f"thread {raw.thread} of block {raw.block}"
         writes = "writes" if ins.opcode in ("st", "cp", "stmatrix") else "reads"
         did = "wrote" if writes == "reads" else "also touched"
-        memory = _plain_name(raw.memory)
+        memory = as_in_source(_plain_name(raw.memory))
         match raw.kind:
             case "race-shared" | "race-warp":
                 warp = " of its own warp" if raw.kind == "race-warp" else ""
@@ -154,7 +155,10 @@ class Describer:
         text = _COORDINATES.sub(lambda pair: f"thread {pair[2]} of block {pair[1]} ", text)
         text = re.sub(r" near PTX line \d+| \(address 0x[0-9a-f]+\)", "", text)
         outside = _OUTSIDE.search(text)
-        memory, byte = (outside[3], int(outside[2])) if outside else ("", None)
+        memory, byte = (as_in_source(outside[3]), int(outside[2])) if outside else ("", None)
+        if outside and byte is not None and byte < 0:
+            text = text.replace(outside[0], f"accesses {outside[1]} bytes, {-byte} bytes before `{memory}`")
+        text = as_in_source(text)
         return Finding(kind, self.kernel, text, *place, block, thread, memory, byte)
 
 
