@@ -483,10 +483,9 @@ void Batch::fail_access(const Instruction& ins, uint32_t bytes, bool write, uint
                 case Space::kGlobal: {
                     const int64_t number = low >> kBufferShift;
                     if (number != high >> kBufferShift) return split(part, space, kBufferShift);
-                    const int64_t nearest = batch.launch.nearest_buffer(uint64_t(low));
-                    if (nearest < 1) refuse(part, space, nullptr, 0, 0);
-                    const Region& buffer = batch.launch.buffers[nearest - 1];
-                    start = uint64_t(nearest) << kBufferShift;
+                    if (number < 1 || uint64_t(number) > batch.launch.buffers.size()) refuse(part, space, nullptr, 0, 0);
+                    const Region& buffer = batch.launch.buffers[number - 1];
+                    start = uint64_t(number) << kBufferShift;
                     size = buffer.size;
                     region = buffer.name;
                     writable = buffer.writable;
@@ -714,14 +713,14 @@ void Batch::count_bulk_shared(uint64_t bytes, AccessKind kind) {
 }
 
 uint8_t* Batch::global(uint32_t warp, uint32_t lane, uint64_t address, uint64_t bytes, bool write) {
-    const int64_t number = launch.nearest_buffer(address);
-    if (number < 1)
+    const uint64_t number = address >> kBufferShift;
+    if (number < 1 || number > launch.buffers.size())
         fail(warp, lane, "accesses " + std::to_string(bytes) + " bytes at global address " + hex(address) +
                              ", which is in no buffer");
     const Region& region = launch.buffers[number - 1];
-    const uint64_t within = address - (uint64_t(number) << kBufferShift);  // wraps if the address is before the buffer
+    const uint64_t within = address - (number << kBufferShift);
     if (bytes > region.size || within > region.size - bytes)
-        fail(warp, lane, "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(int64_t(within)) + " of " +
+        fail(warp, lane, "accesses " + std::to_string(bytes) + " bytes at offset " + std::to_string(within) + " of " +
                              region.name + ", which has " + std::to_string(region.size) + " bytes (address " +
                              hex(address) + ")");
     if (write && !region.writable) fail(warp, lane, "writes to " + region.name + ", which is read-only");

@@ -133,8 +133,6 @@ struct Region {
     bool writable = false;
 };
 
-constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
-
 struct Launch {
     uint32_t grid[3], block[3], cluster[3] = {1, 1, 1};
     uint32_t blocks_per_batch = 1;
@@ -150,19 +148,11 @@ struct Launch {
     uint64_t budget = 0;
 
     uint32_t cluster_blocks() const { return cluster[0] * cluster[1] * cluster[2]; }
-
-    // Number of the buffer, from 1, that a global address belongs to: an address shortly before a buffer is in the
-    // range of the previous one, but a negative index is the likelier error. 0 if there is no such buffer.
-    int64_t nearest_buffer(uint64_t address) const {
-        constexpr uint64_t half = uint64_t(1) << (kBufferShift - 1);
-        for (const uint64_t number : {(address + half) >> kBufferShift, address >> kBufferShift})
-            if (number >= 1 && number <= buffers.size()) return int64_t(number);
-        return 0;
-    }
-
     bool count = true, check_races = false, same_way = false, watch = false;
     std::shared_ptr<struct Watch> checks;  // null for no checks beyond fatal errors
 };
+
+constexpr uint32_t kBufferShift = 40, kWindowShift = 56;
 
 // Kind of error; Python adds the place.
 enum class FaultKind : uint8_t { kEmulation, kUnsupported, kBudget, kDiffer };

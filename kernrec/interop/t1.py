@@ -17,7 +17,8 @@ from typing import Any
 from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.interop.python_expressions import Translator, read_values
 from kernrec.kernel import Kernel
-from kernrec.kernel.expression import identifier, is_identifier
+from kernrec.kernel import expression
+from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.util.input_file import read_input
@@ -122,7 +123,7 @@ class _T1Reader:
 
     def name(self) -> str:
         title = str(self.general.get("BenchmarkName") or self.kernel["KernelName"])
-        return identifier(title)
+        return expression.identifier(title)
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
         """Return the name of a parameter as an unused identifier of kernel.toml."""
