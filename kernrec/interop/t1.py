@@ -16,8 +16,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.interop.python_expressions import Translator, read_values
-from kernrec.kernel import Kernel
-from kernrec.kernel import expression
+from kernrec.kernel import Kernel, expression
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source
 from kernrec.kernel.spec_reader import kernel_from

@@ -177,7 +177,7 @@ def test_a_listing_never_deletes_answers(base: Path) -> None:
         assert bob.pull(team).withdrawn == 0
         assert len(bob.pulled()) == 5
     shutil.rmtree(team)
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="does not exist; create it"):
         bob.pull(team)
     assert len(bob.pulled()) == 5
 
