@@ -34,7 +34,15 @@ void load(Batch& batch, const Instruction& ins) {
             if (!ins.list[i]) continue;
             R* d = batch.row<R>(ins.list[i]) + first;
             const size_t offset = size_t(i) * sizeof(M);
-            if (at.mask == ~0u) {
+            if (at.same) {
+                M value;
+                std::memcpy(&value, at.places[0] + offset, sizeof value);
+                std::fill_n(d, kWarp, R(value));
+            } else if (at.consecutive && count == 1) {
+                M values[kWarp];
+                std::memcpy(values, at.places[0], sizeof values);
+                for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = R(values[lane]);
+            } else if (at.mask == ~0u) {
                 for (uint32_t lane = 0; lane < kWarp; lane++) {
                     M value;
                     std::memcpy(&value, at.places[lane] + offset, sizeof value);
@@ -131,6 +139,10 @@ void store(Batch& batch, const Instruction& ins) {
         for (uint32_t i = 0; i < count; i++) {
             const T* source = batch.row<T>(ins.list[i]) + at.warp * kWarp;
             const size_t offset = size_t(i) * sizeof(T);
+            if (at.consecutive && count == 1) {
+                std::memcpy(at.places[0], source, kWarp * sizeof(T));
+                continue;
+            }
             for (uint32_t rest = at.mask; rest; rest &= rest - 1) {
                 const uint32_t lane = __builtin_ctz(rest);
                 std::memcpy(at.places[lane] + offset, source + lane, sizeof(T));
@@ -563,7 +575,7 @@ void move_matrix(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kMoveMatrix({"movmatrix"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"}) refuse();
+    if (ins.modifiers != std::vector<std::string>{"sync", "aligned", "m8n8", "trans", "b16"} || ins.operands.size() != 2) refuse();
     const Row a = decoder.read(ins.operands[1], "b32"), d = decoder.write(ins.operands[0], "b32");
     Instruction& made = decoder.emit(move_matrix);
     made.a = a;

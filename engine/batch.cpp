@@ -95,6 +95,7 @@ Batch::Batch(const Program& program, const Launch& launch) : program(program), l
     live_.resize(warp_count);
     positions_.resize(lanes);
     parked_.resize(lanes);
+    masks_.resize(warp_count);
     waiting_at_.resize(lanes);
     resume_.resize(lanes);
     committed.resize(lanes);
@@ -234,7 +235,7 @@ void Batch::fail(uint32_t warp, uint32_t lane, const std::string& text) {
 
 // Memory
 
-bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
+KERNREC_INLINE bool Batch::resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
     int64_t raw[kWarp];
     const uint32_t first_lane = at.warp * kWarp;
     if (narrow) {
@@ -250,6 +251,10 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
         for (uint32_t lane = 0; lane < kWarp; lane++) raw[lane] = kLanes.bit[lane] & at.mask ? raw[lane] : one;
     uint64_t apart = 0;
     for (uint32_t lane = 0; lane < kWarp; lane++) apart |= uint64_t(raw[lane] ^ one);
+    uint64_t gaps = 0;
+    for (uint32_t lane = 0; lane < kWarp; lane++) gaps |= uint64_t(raw[lane] - raw[0]) ^ uint64_t(lane * bytes);
+    at.same = at.mask == ~0u && apart == 0;
+    at.consecutive = at.mask == ~0u && gaps == 0;
     int64_t low = one, high = one;
     if (apart >> 31 == 0) {  // the addresses differ only in their lowest bits
         int32_t least = INT32_MAX, most = 0;
@@ -338,6 +343,16 @@ bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, boo
     }
     for (uint32_t lane = 0; lane < kWarp; lane++) at.places[lane] = base + raw[lane];
     return true;
+}
+
+bool Batch::resolve_plain(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
+    return resolve_inline(ins, bytes, write, narrow, at);
+}
+bool Batch::resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
+    return resolve_inline(ins, bytes, write, narrow, at);
+}
+bool Batch::resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at) {
+    return kAvx2 ? resolve_avx2(ins, bytes, write, narrow, at) : resolve_plain(ins, bytes, write, narrow, at);
 }
 
 const std::vector<Resolved>& Batch::access(const Instruction& ins, uint32_t bytes, AccessKind kind,
@@ -547,7 +562,10 @@ void Batch::count_access(const Instruction& ins, const Resolved& at, uint32_t by
     switch (at.space) {
         case Space::kGlobal: {
             BufferCounts& buffer = counts.buffers[at.buffer];
-            const uint64_t sectors = distinct(at.addresses, at.mask, 5);
+            const uint64_t sectors = at.same ? 1
+                                     : at.consecutive && bytes <= 32
+                                         ? uint64_t((at.addresses[kWarp - 1] >> 5) - (at.addresses[0] >> 5) + 1)
+                                         : distinct(at.addresses, at.mask, 5);
             site.moved += sectors;
             buffer.sectors[which].add(sectors);
             buffer.requests[which].add(1);

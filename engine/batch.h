@@ -6,6 +6,7 @@
 #include "async_copy.h"
 #include "checks.h"
 #include "phase_races.h"
+#include "instruction_sets.h"
 #include "program.h"
 #include "races.h"
 #include "watch.h"
@@ -39,9 +40,12 @@ struct Counts {
 
 // Resolved request: addresses of one warp's lanes, and the locations of their bytes.
 struct Resolved {
+    Resolved() {}  // does not clear the arrays
+
     uint32_t warp = 0, mask = 0;
     Space space = Space::kGlobal;
     uint32_t buffer = 0;
+    bool same = false, consecutive = false;  // the addresses of a whole warp: all equal, or one access after another
     int64_t addresses[kWarp];  // within the space
     size_t base = 0;           // for shared memory: offset from an address to its byte in the batch's shared memory
     uint8_t* places[kWarp];
@@ -103,6 +107,8 @@ class Batch : public Memory {
     // Whether all warps of the batch run with all lanes, so that one loop over all lanes suffices.
     bool all_full = false;
     uint32_t lanes = 0, warp_count = 0, warps_per_block = 0;
+    // Clock of the batch: the number of instructions that ran before the current one.
+    uint64_t clock() const { return executed_ + source - first_of_block_; }
     Counts counts;
     const Program& program;
     const Launch& launch;
@@ -199,6 +205,9 @@ class Batch : public Memory {
 
     void start(const int64_t* blocks, uint32_t count);
     bool resolve_warp(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
+    bool resolve_inline(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
+    KERNREC_AVX2 bool resolve_avx2(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
+    bool resolve_plain(const Instruction& ins, uint32_t bytes, bool write, bool narrow, Resolved& at);
     [[noreturn]] void fail_access(const Instruction& ins, uint32_t bytes, bool write, uint32_t lanes_of_warp);
 
     // Scheduling
@@ -237,6 +246,10 @@ class Batch : public Memory {
     uint32_t live_count_ = 0, live_warps_ = 0;
     std::vector<int32_t> positions_;   // basic block of each lane, while lanes diverge
     std::vector<uint8_t> parked_;      // lanes that wait for others of their warp
+    bool any_parked_ = false;
+    std::vector<uint32_t> masks_;      // lanes of each warp at the selected position
+    uint64_t executed_ = 0;            // instructions before the current basic block
+    uint32_t first_of_block_ = 0;
     std::vector<int32_t> waiting_at_;  // barrier of each lane, or -1
     std::vector<int32_t> resume_;
     bool any_waiting_ = false;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "instruction_sets.h"
+
 namespace kernrec {
 
 namespace {
@@ -32,17 +34,14 @@ uint32_t busiest_bank(const int64_t* units, uint32_t mask, uint32_t banks, bool 
     uint32_t most = 0;
     if (!atomic) {  // usually each bank has one unit
         int64_t of_bank[32];
-        uint32_t used = 0;
-        bool conflict = false;
+        uint64_t conflict = 0;
         for (uint32_t rest = mask; rest; rest &= rest - 1) {
             const int64_t unit = units[__builtin_ctz(rest)];
-            const uint32_t bank = uint32_t(unit) & (banks - 1), bit = 1u << bank;
-            if (!(used & bit)) {
-                used |= bit;
-                of_bank[bank] = unit;
-            } else {
-                conflict |= of_bank[bank] != unit;
-            }
+            of_bank[uint32_t(unit) & (banks - 1)] = unit;
+        }
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int64_t unit = units[__builtin_ctz(rest)];
+            conflict |= uint64_t(of_bank[uint32_t(unit) & (banks - 1)] ^ unit);
         }
         if (!conflict) return 1;
     }
@@ -87,19 +86,47 @@ uint32_t distinct(const int64_t* addresses, uint32_t mask, uint32_t shift) {
     return distinct_sorted(units, count);
 }
 
+namespace {
+
+// Units of an access, and how they lie for a whole warp.
+struct Units {
+    int64_t units[32];
+    bool consecutive, same;
+    int64_t span;  // between the first and the last unit
+};
+KERNREC_INLINE void units_inline(const int64_t* addresses, uint32_t shift, Units& to) {
+    const int64_t first = addresses[0] >> shift;
+    uint64_t apart = 0, gaps = 0;
+    int64_t low = first, high = first;
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const int64_t unit = addresses[lane] >> shift;
+        to.units[lane] = unit;
+        apart |= uint64_t(unit ^ first);
+        gaps |= uint64_t(unit - first) ^ lane;
+        low = unit < low ? unit : low;
+        high = unit > high ? unit : high;
+    }
+    to.consecutive = gaps == 0, to.same = apart == 0, to.span = high - low;
+}
+void units_plain(const int64_t* addresses, uint32_t shift, Units& to) { units_inline(addresses, shift, to); }
+KERNREC_AVX2 void units_avx2(const int64_t* addresses, uint32_t shift, Units& to) {
+    units_inline(addresses, shift, to);
+}
+
+}  // namespace
+
 Wavefronts wavefronts(const int64_t* addresses, uint32_t mask, uint32_t bytes, bool load, bool atomic) {
     const uint32_t unit = std::max(bytes, 4u), banks = 128 / unit, shift = __builtin_ctz(unit);
-    int64_t units[32];
-    bool consecutive = mask == ~0u, same = mask == ~0u;
-    for (uint32_t lane = 0; lane < 32; lane++) {
-        units[lane] = addresses[lane] >> shift;
-        consecutive &= units[lane] == units[0] + lane;
-        same &= units[lane] == units[0];
-    }
+    const bool whole = mask == ~0u;
+    Units all;
+    (kAvx2 ? units_avx2 : units_plain)(addresses, shift, all);
+    const int64_t* units = all.units;
+    const bool same = whole && all.same;
     uint32_t group = banks;
     if (load && unit > 4 && (same || paired(units, mask, 1) || paired(units, mask, 2))) group = 2 * banks;
+    // Units that span less than all banks are in different banks, or equal.
+    if (whole && (all.consecutive || (!atomic && all.span < int64_t(banks)))) return {32 / group, 32 / group};
     Wavefronts result{0, 0};
-    if (consecutive || (same && !atomic)) return {32 / group, 32 / group};
     const uint32_t group_mask = group == 32 ? ~0u : (1u << group) - 1;
     for (uint32_t first = 0; first < 32; first += group) {
         const uint32_t part = mask >> first & group_mask;

@@ -156,6 +156,27 @@ Row Decoder::carry(uint32_t which) {
     return carries_[which];
 }
 
+namespace {
+
+bool is_clock(const std::string& name) { return name.rfind("%clock", 0) == 0 || name.rfind("%globaltimer", 0) == 0; }
+
+template <class T>
+void read_clock(Batch& batch, const Instruction& ins) {
+    std::fill_n(batch.row<T>(ins.d), batch.lanes, T(batch.clock() >> ins.mode));
+}
+
+}  // namespace
+
+Row Decoder::clock(const Operand& operand, const std::string& name) {
+    const uint32_t width = uint32_t(operand.value);
+    const Row row = scratch(width);
+    Instruction& ins = emit(width == 64 ? read_clock<uint64_t> : read_clock<uint32_t>);
+    ins.guard = {};
+    ins.d = row;
+    ins.mode = name.size() > 3 && name.substr(name.size() - 3) == "_hi" ? 32 : 0;
+    return row;
+}
+
 Row Decoder::plain(const Operand& operand) {
     if (operand.kind == OperandKind::kRegister) {
         Row& row = registers_[operand.id];
@@ -163,6 +184,7 @@ Row Decoder::plain(const Operand& operand) {
         return row;
     }
     if (operand.kind == OperandKind::kSpecial) {
+        if (const std::string& name = launch_.special_names[operand.id]; is_clock(name)) return clock(operand, name);
         Row& row = specials_[operand.id];
         if (!row) {
             row = new_row(uint32_t(operand.value));
@@ -306,6 +328,7 @@ void Decoder::instruction(BasicBlock& block) {
     if (!from.modifiers.empty()) builder = builders().find(from.opcode + "." + from.modifiers[0]);
     if (builder == builders().end()) builder = builders().find(from.opcode);
     if (builder == builders().end()) refuse("the engine does not know it");
+    if (from.modifiers.empty()) refuse("without a type");  // builders read one
     used_scratch_.clear();
     after_.clear();
     builder->second(*this, from);

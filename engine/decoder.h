@@ -35,6 +35,8 @@ class Decoder {
     std::pair<Row, int64_t> address(const Operand& operand);
     Row constant(uint32_t width, uint64_t bits);
     Row scratch(uint32_t width);
+    // Read a clock into a row.
+    Row clock(const Operand& operand, const std::string& name);
     Row carry(uint32_t which);
     // Return the row of a value that an operation reads lane by lane: a register at least as wide as the type, or a
     // constant.

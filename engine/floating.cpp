@@ -166,8 +166,11 @@ struct Abs {
 template <class T>
 struct FlipSign {
     static T apply(T value, T by) {
-        if (std::isnan(Format<T>::value(value)) || !std::signbit(Format<T>::value(by))) return value;
-        return Neg<T>::apply(value);
+        // The sign as bits, because GCC 12 fails to vectorize std::signbit for AVX2.
+        using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+        constexpr Bits kSign = Bits(1) << (8 * sizeof(T) - 1);
+        if (std::isnan(Format<T>::value(value))) return value;
+        return bit_cast<T>(Bits(bit_cast<Bits>(value) ^ (bit_cast<Bits>(by) & kSign)));
     }
 };
 template <class T>
@@ -299,9 +302,9 @@ Run lanewise() {
 // Fused multiply-add of f32; rare ties are handled outside of the vector code.
 template <bool ftz>
 struct FmaLanes {
-    static void warp(float* d, const float* a, const float* b, const float* c) {
+    KERNREC_INLINE static void warp(float* d, const float* a, const float* b, const float* c) {
         double products[kWarp], totals[kWarp];
-        uint64_t ties = 0;
+        uint32_t ties = 0;
 #pragma GCC ivdep
         for (uint32_t lane = 0; lane < kWarp; lane++) {
             const float x = ftz ? flushed(a[lane]) : a[lane], y = ftz ? flushed(b[lane]) : b[lane];
@@ -317,16 +320,21 @@ struct FmaLanes {
                     totals[lane] = Fma<float>::decided(products[lane], ftz ? flushed(c[lane]) : c[lane], totals[lane]);
         for (uint32_t lane = 0; lane < kWarp; lane++) d[lane] = ftz ? flushed(float(totals[lane])) : float(totals[lane]);
     }
-    static void run(Batch& batch, const Instruction& ins) {
+    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins) {
         float* d = batch.row<float>(ins.d);
         const float *a = batch.row<float>(ins.a), *b = batch.row<float>(ins.b), *c = batch.row<float>(ins.c);
-        each_warp(batch, ins, [&](uint32_t, uint32_t first, uint32_t mask) {
+        for (uint32_t i = 0; i < batch.running; i++) {
+            const uint32_t mask = batch.mask(i, ins), first = batch.warps()[i] * kWarp;
+            if (!mask) continue;
             float result[kWarp];
             warp(result, a + first, b + first, c + first);
             if (mask == ~0u) std::memcpy(d + first, result, sizeof result);
             else put(d + first, result, mask);
-        });
+        }
     }
+    static void plain(Batch& batch, const Instruction& ins) { each(batch, ins); }
+    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) { each(batch, ins); }
+    static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
 };
 
 // Return the operation on f32 or f64.

@@ -215,7 +215,7 @@ std::vector<Row> vector_rows(Decoder& decoder, const Operand& operand, uint32_t 
 }
 
 const Registration kTex({"tex"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() < 2) refuse();
+    if (ins.operands.size() < 2 || ins.modifiers.empty()) refuse();
     const std::string& type = ins.type();
     if (type != "f32" && type != "s32") refuse();
     ImageForm form;
@@ -237,7 +237,7 @@ const Registration kTex({"tex"}, [](Decoder& decoder, const Source& ins) {
 });
 
 const Registration kGather({"tld4"}, [](Decoder& decoder, const Source& ins) {
-    if (ins.operands.size() != 2 || ins.type() != "f32" || ins.modifiers[0].size() != 1) refuse();
+    if (ins.operands.size() != 2 || ins.modifiers.empty() || ins.type() != "f32" || ins.modifiers[0].size() != 1) refuse();
     const size_t channel = std::string("rgba").find(ins.modifiers[0]);
     if (channel == std::string::npos) refuse();
     ImageForm form;
@@ -273,7 +273,8 @@ const Registration kQuery({"txq", "suq"}, [](Decoder& decoder, const Source& ins
         for (uint32_t i = 0; i < 6 && mode == 6; i++)
             if (mark == names[i]) mode = i;
     if (mode == 6 || ins.has("level")) refuse("this property");
-    if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress) refuse();
+    if (ins.operands.size() != 2 || ins.operands[1].kind != OperandKind::kAddress || ins.operands[1].items.empty())
+        refuse();
     const Row a = decoder.value(ins.operands[1].items[0], "b64"), d = decoder.write(ins.operands[0], "u32");
     Instruction& made = decoder.emit(query);
     made.a = a;

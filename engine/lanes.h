@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "batch.h"
+#include "instruction_sets.h"
 
 namespace kernrec {
 
@@ -18,12 +21,12 @@ struct LaneBits {
 inline constexpr LaneBits kLanes;
 
 template <class T>
-inline void put(T* to, const T* from, uint32_t mask) {
+KERNREC_INLINE void put(T* to, const T* from, uint32_t mask) {
     for (uint32_t lane = 0; lane < kWarp; lane++) to[lane] = kLanes.bit[lane] & mask ? from[lane] : to[lane];
 }
 
 template <class... S, size_t... I>
-std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::index_sequence<I...>) {
+KERNREC_INLINE std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::index_sequence<I...>) {
     const Row rows[] = {ins.a, ins.b, ins.c, ins.e};
     return {batch.row<S>(rows[I])...};
 }
@@ -32,53 +35,56 @@ std::tuple<const S*...> source_rows(Batch& batch, const Instruction& ins, std::i
 template <class Op, class D, class... S>
 struct Lanewise {
     template <size_t... I>
-    [[gnu::noinline]] static void loop(D* d, const std::tuple<const S*...>& sources, uint32_t count, std::index_sequence<I...>) {
-#pragma GCC ivdep
-        for (uint32_t lane = 0; lane < count; lane++) d[lane] = Op::apply(std::get<I>(sources)[lane]...);
-    }
-
-    static void run(Batch& batch, const Instruction& ins) {
-        const auto sources = source_rows<S...>(batch, ins, std::index_sequence_for<S...>{});
-        constexpr auto each = std::index_sequence_for<S...>{};
+    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
+        const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
         D* d = batch.row<D>(ins.d);
-        if (batch.all_full && !ins.guard) return loop(d, sources, batch.lanes, each);
+        if (batch.all_full && !ins.guard) {
+            const uint32_t lanes = batch.lanes;
+#pragma GCC ivdep
+            for (uint32_t lane = 0; lane < lanes; lane++) d[lane] = Op::apply(std::get<I>(sources)[lane]...);
+            return;
+        }
         for (uint32_t i = 0; i < batch.running; i++) {
             const uint32_t mask = batch.mask(i, ins), first = batch.warps()[i] * kWarp;
-            const auto here = std::apply([&](auto*... row) { return std::tuple<const S*...>{row + first...}; }, sources);
-            if (mask == ~0u) {
-                loop(d + first, here, kWarp, each);
-            } else if (mask) {
-                D result[kWarp];
-                loop(result, here, kWarp, each);
-                put(d + first, result, mask);
-            }
+            if (!mask) continue;
+            D* to = d + first;
+            const std::tuple<const S*...> here{std::get<I>(sources) + first...};
+            D result[kWarp];
+#pragma GCC ivdep
+            for (uint32_t lane = 0; lane < kWarp; lane++) result[lane] = Op::apply(std::get<I>(here)[lane]...);
+            if (mask == ~0u) std::memcpy(to, result, sizeof result);
+            else put(to, result, mask);
         }
     }
+    static void plain(Batch& batch, const Instruction& ins) { each(batch, ins, std::index_sequence_for<S...>{}); }
+    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) {
+        each(batch, ins, std::index_sequence_for<S...>{});
+    }
+    static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
 };
 
 // Predicate d = Op(a, b, ...), with lanes as bits.
 template <class Op, class... S>
 struct Compare {
     template <size_t... I>
-    static uint32_t bits(const std::tuple<const S*...>& sources, std::index_sequence<I...>) {
-        uint32_t bits = 0;
-#pragma GCC ivdep
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            bits |= Op::apply(std::get<I>(sources)[lane]...) ? kLanes.bit[lane] : 0;
-        return bits;
-    }
-
-    static void run(Batch& batch, const Instruction& ins) {
-        const auto sources = source_rows<S...>(batch, ins, std::index_sequence_for<S...>{});
+    KERNREC_INLINE static void each(Batch& batch, const Instruction& ins, std::index_sequence<I...> all) {
+        const std::tuple<const S*...> sources = source_rows<S...>(batch, ins, all);
         uint32_t* d = batch.flags(ins.d);
         for (uint32_t i = 0; i < batch.running; i++) {
             const uint32_t mask = batch.mask(i, ins), warp = batch.warps()[i], first = warp * kWarp;
             if (!mask) continue;
-            const auto here = std::apply([&](auto*... row) { return std::tuple<const S*...>{row + first...}; }, sources);
-            const uint32_t result = bits(here, std::index_sequence_for<S...>{});
-            d[warp] = (d[warp] & ~mask) | (result & mask);
+            const std::tuple<const S*...> here{std::get<I>(sources) + first...};
+            uint32_t bits = 0;
+            for (uint32_t lane = 0; lane < kWarp; lane++)
+                bits |= Op::apply(std::get<I>(here)[lane]...) ? kLanes.bit[lane] : 0;
+            d[warp] = (d[warp] & ~mask) | (bits & mask);
         }
     }
+    static void plain(Batch& batch, const Instruction& ins) { each(batch, ins, std::index_sequence_for<S...>{}); }
+    KERNREC_AVX2 static void avx2(Batch& batch, const Instruction& ins) {
+        each(batch, ins, std::index_sequence_for<S...>{});
+    }
+    static void run(Batch& batch, const Instruction& ins) { kAvx2 ? avx2(batch, ins) : plain(batch, ins); }
 };
 
 // d = Op(a, b) on masks.

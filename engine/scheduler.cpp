@@ -11,6 +11,7 @@
 
 #include "batch.h"
 #include "handovers.h"
+#include "lanes.h"
 #include "pending.h"
 
 namespace kernrec {
@@ -18,6 +19,44 @@ namespace kernrec {
 namespace {
 
 constexpr int32_t kExited = INT32_MAX, kWaits = INT32_MAX - 1, kDisagree = -1;
+// Fill the mask of each warp with the lanes at a position.
+KERNREC_INLINE void masks_at_inline(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
+    for (uint32_t warp = 0; warp < warps; warp++) {
+        uint32_t mask = 0;
+        for (uint32_t lane = 0; lane < kWarp; lane++)
+            mask |= positions[warp * kWarp + lane] == position ? kLanes.bit[lane] : 0;
+        masks[warp] = mask;
+    }
+}
+void masks_at_plain(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
+    masks_at_inline(positions, warps, position, masks);
+}
+KERNREC_AVX2 void masks_at_avx2(const int32_t* positions, uint32_t warps, int32_t position, uint32_t* masks) {
+    masks_at_inline(positions, warps, position, masks);
+}
+
+KERNREC_INLINE int32_t least_inline(const int32_t* positions, uint32_t lanes) {
+    int32_t least = INT32_MAX;
+    for (uint32_t lane = 0; lane < lanes; lane++) least = positions[lane] < least ? positions[lane] : least;
+    return least;
+}
+int32_t least_plain(const int32_t* positions, uint32_t lanes) { return least_inline(positions, lanes); }
+KERNREC_AVX2 int32_t least_avx2(const int32_t* positions, uint32_t lanes) { return least_inline(positions, lanes); }
+
+// Set the positions of a warp: `taken` for the lanes of a mask, and `next` for the others that run.
+KERNREC_INLINE void move_inline(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
+    for (uint32_t lane = 0; lane < kWarp; lane++) {
+        const int32_t to = kLanes.bit[lane] & mask ? taken : next;
+        here[lane] = kLanes.bit[lane] & all ? to : here[lane];
+    }
+}
+void move_plain(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
+    move_inline(here, all, next, mask, taken);
+}
+KERNREC_AVX2 void move_avx2(int32_t* here, uint32_t all, int32_t next, uint32_t mask, int32_t taken) {
+    move_inline(here, all, next, mask, taken);
+}
+
 constexpr uint32_t kLooksInVain = 2;  // failed looks of a waiting lane before the launch counts as stuck
 
 }  // namespace
@@ -55,6 +94,7 @@ void Batch::start(const int64_t* blocks, uint32_t count) {
     for (uint32_t lane = 0; lane < lanes; lane++)
         positions_[lane] = live_[lane / kWarp] >> lane % kWarp & 1 ? 0 : kExited;
     std::fill(parked_.begin(), parked_.end(), 0);
+    any_parked_ = false;
     std::fill(tried_.begin(), tried_.end(), 0);
     step_ = turn_ = room_ = 0;
     watches_.clear();
@@ -101,7 +141,10 @@ int32_t Batch::lowest() {
     while (true) {
         wake();
         int32_t lowest = kWaits;
-        if (!paused_ && !has_spins_) {
+        if (!paused_ && !has_spins_ && !any_parked_) {
+            const int32_t least = kAvx2 ? least_avx2(positions_.data(), lanes) : least_plain(positions_.data(), lanes);
+            lowest = std::min(lowest, least);
+        } else if (!paused_ && !has_spins_) {
             for (uint32_t lane = 0; lane < lanes; lane++)
                 lowest = std::min(lowest, parked_[lane] ? kWaits : positions_[lane]);
         } else {
@@ -126,20 +169,18 @@ bool Batch::select(int32_t position) {
     const BasicBlock& block = program.blocks[position];
     running = 0;
     all_full = false;
+    (kAvx2 ? masks_at_avx2 : masks_at_plain)(positions_.data(), warp_count, position, masks_.data());
     for (uint32_t warp = 0; warp < warp_count; warp++) {
-        if (!live_[warp]) continue;
-        const int32_t* here = &positions_[warp * kWarp];
-        uint32_t mask = 0;
-        for (uint32_t lane = 0; lane < kWarp; lane++) mask |= uint32_t(here[lane] == position) << lane;
-        if (!mask) continue;
-        for (uint32_t lane = 0; lane < kWarp; lane++)
+        uint32_t mask = masks_[warp];
+        if (!live_[warp] || !mask) continue;
+        for (uint32_t lane = 0; lane < kWarp && any_parked_; lane++)
             if (mask >> lane & 1) parked_[warp * kWarp + lane] = 0;
         if (block.phase_test) {
             if (!(mask = ready(*block.phase_test, warp, mask))) continue;
         } else if (block.warpgroup_synchronous) {
             if (incomplete_warpgroup(warp, position)) {
                 for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = 1;
+                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = any_parked_ = true;
                 continue;
             }
         } else if (block.warp_synchronous) {
@@ -152,7 +193,7 @@ bool Batch::select(int32_t position) {
             }
             if (named & live_[warp] & ~mask) {
                 for (uint32_t lane = 0; lane < kWarp; lane++)
-                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = 1;
+                    if (mask >> lane & 1) parked_[warp * kWarp + lane] = any_parked_ = true;
                 continue;
             }
         }
@@ -165,7 +206,7 @@ bool Batch::select(int32_t position) {
 void Batch::run(const int64_t* blocks, uint32_t count) {
     start(blocks, count);
     int32_t position = 0;  // common basic block of all live lanes, or kDisagree: see `positions_`
-    uint64_t executed = 0;
+    executed_ = 0;
     while (live_count_) {
         uint32_t index;
         const bool uniform = position != kDisagree;
@@ -201,10 +242,11 @@ void Batch::run(const int64_t* blocks, uint32_t count) {
         const BasicBlock& block = program.blocks[index];
         step_++;
         if (!block.goes_on) turn_ = step_;
+        first_of_block_ = block.first;
         execute(block);
         finish(block, index, uniform, position);
-        executed += block.count;
-        if (executed > launch.budget) throw Fault(FaultKind::kBudget, block.first, "");
+        executed_ += block.count;
+        if (executed_ > launch.budget) throw Fault(FaultKind::kBudget, block.first, "");
     }
     work_->end_batch();
 }
@@ -220,9 +262,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
         return mask;
     };
     auto move = [&](uint32_t i, uint32_t mask, int32_t to) {
-        int32_t* here = &positions_[running_warps_[i] * kWarp];
-        for (uint32_t lane = 0; lane < kWarp; lane++)
-            if (mask >> lane & 1) here[lane] = to;
+        (kAvx2 ? move_avx2 : move_plain)(&positions_[running_warps_[i] * kWarp], mask, to, 0, to);
     };
     if (uniform) {
         if (block.end == End::kNone) {
@@ -256,12 +296,16 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
         }
     }
     position = kDisagree;
-    for (uint32_t i = 0; i < running; i++) move(i, running_masks_[i], index + 1);
+    if (block.end == End::kBranch) {
+        for (uint32_t i = 0; i < running; i++)
+            (kAvx2 ? move_avx2 : move_plain)(&positions_[running_warps_[i] * kWarp], running_masks_[i], index + 1, on(i),
+                                             block.targets[0]);
+    } else {
+        for (uint32_t i = 0; i < running; i++) move(i, running_masks_[i], index + 1);
+    }
     switch (block.end) {
-        case End::kNone: break;
-        case End::kBranch:
-            for (uint32_t i = 0; i < running; i++) move(i, on(i), block.targets[0]);
-            break;
+        case End::kNone:
+        case End::kBranch: break;
         case End::kIndexedBranch: {
             uint32_t most = 0;
             for (uint32_t i = 0; i < running; i++) {
@@ -288,6 +332,7 @@ void Batch::finish(const BasicBlock& block, uint32_t index, bool uniform, int32_
             }
             end_blocks(block);
             update_live();
+            any_parked_ = false;
             std::fill(parked_.begin(), parked_.end(), 0);  // resume lanes that waited for exited ones
             release();
             break;

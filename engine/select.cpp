@@ -402,6 +402,7 @@ const Registration kCvta({"cvta"}, [](Decoder& decoder, const Source& ins) {
 
 const Registration kCreatepolicy({"createpolicy"}, [](Decoder& decoder, const Source& ins) {
     if (ins.modifiers.empty() || ins.modifiers[0] != "fractional") refuse("a policy for a range of addresses");
+    if (ins.operands.empty()) refuse();
     const Row d = decoder.write(ins.operands[0], "b64");
     emit_flags(decoder, copy_run(64), d, decoder.constant(64, 0));
 });

@@ -102,6 +102,7 @@ void active_mask(Batch& batch, const Instruction& ins) {
 }
 
 const Registration kActive({"activemask"}, [](Decoder& decoder, const Source& ins) {
+    if (ins.operands.size() != 1) refuse();
     const Row d = decoder.write(ins.operands[0], "b32");
     decoder.emit(active_mask).d = d;
 });

@@ -8,6 +8,7 @@ Needs the extras `measure` and `train`, and `cuda13` on a GPU.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,12 +29,13 @@ def main() -> None:
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
-        database, model = f"{folder}/measured.duckdb", f"{folder}/model"
+        database = f"{folder}/measured.duckdb"
         source = ["--replay", str(options.replay)] if options.replay else ["--op", options.op]
         kernrec("collect", "--budget", options.budget, "--db", database, *source)
         kernrec("db", "info", "--db", database)
-        measured = str(options.replay) if options.replay else database  # nothing is learned from replayed rows
-        kernrec("train", "--op", options.op, "--db", measured, "--out", model)
+        if options.replay:  # nothing is learned from replayed rows, and models are kept beside the database
+            database = shutil.copy(options.replay, f"{folder}/recorded.duckdb")
+        kernrec("train", "--op", options.op, "--db", database)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python examples/results_as_table.py results.json > table.csv    # nvbench --json
     python examples/results_as_table.py run.csv > table.csv         # HELION_AUTOTUNE_LOG=run
     python examples/results_as_table.py train.log > table.csv       # TORCHINDUCTOR_MAX_AUTOTUNE=1, standard error
+    python examples/results_as_table.py moe.txt > table.csv         # benchmark_moe.py without --tune
 
 Then `kernrec db import table.csv --kernel k.cu --spec kernel.toml --gpu h100`. Each reader has about ten lines: write
 one like it for your own tool.
@@ -49,10 +50,16 @@ def inductor(text: str) -> Iterator[Row]:
         yield {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", tunables)} | {"time_ms": time}
 
 
+def experts(text: str) -> Iterator[Row]:
+    """Yield the config and the time of each batch that benchmark_moe of vLLM or SGLang timed."""
+    for tokens, config, time in re.findall(r"Batch size: (\d+), config: (\{.*\})\s+Kernel time: ([\d.]+) us", text):
+        yield ast.literal_eval(config) | {"tokens": int(tokens), "time_us": time}
+
+
 def main() -> None:
     """Write the table of the file that the command line names."""
     path = Path(sys.argv[1])
-    reader = {".json": nvbench, ".csv": helion}.get(path.suffix, inductor)
+    reader = {".json": nvbench, ".csv": helion, ".txt": experts}.get(path.suffix, inductor)
     rows = list(reader(path.read_text(encoding="utf-8")))
     names = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(sys.stdout, list(names), lineterminator="\n")

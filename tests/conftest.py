@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.helpers.depth import DEEP
 from tests.helpers.paths import ROOT
+from tests.helpers.refusals import FILE, Refuses
 
 ROTATION = "KERNREC_TEST_ROTATION"
 """Environment variable whose text chooses the cases of `every(n)`; the commit where it is not set."""
@@ -83,6 +84,15 @@ def _no_database_left(no_database_of_the_user):
     folder = Path(os.environ["XDG_DATA_HOME"]) / "kernrec"
     left = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     assert not left, f"left in the data folder of all tests: {left}"
+
+
+@pytest.fixture
+def refuses(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Refuses]:
+    """Runs calls that have to raise; their messages are those of `messages.txt` in the test's folder."""
+    yield (seen := Refuses(tmp_path, tmp_path_factory.getbasetemp()))
+    seen.compare(request.path.with_name(FILE), f"{request.path.stem}::{request.node.name}")
 
 
 @pytest.fixture

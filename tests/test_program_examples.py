@@ -72,6 +72,9 @@ INDUCTOR = """AUTOTUNE mm(128x4096, 4096x12288)
   mm 0.0485 ms 100.0%
   triton_mm_18 0.0494 ms 98.2% ACC_TYPE='tl.float32', BLOCK_K=64, num_warps=8
 """
+EXPERTS = """Batch size: 1, config: {'BLOCK_SIZE_M': 16, 'num_warps': 4}
+Kernel time: 101.43 us
+"""
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,7 @@ INDUCTOR = """AUTOTUNE mm(128x4096, 4096x12288)
     [
         ("results.json", json.dumps(NVBENCH), "BlockSize,time_s\n256,0.002\n"),
         ("run.csv", HELION, "block_sizes_0,block_sizes_1,num_warps,time_ms\n64,32,4,0.0874\n"),
+        ("moe.txt", EXPERTS, "BLOCK_SIZE_M,num_warps,tokens,time_us\n16,4,1,101.43\n"),
         ("train.log", INDUCTOR, "BLOCK_K,num_warps,time_ms\n64,8,0.0494\n"),
     ],
 )

@@ -78,7 +78,7 @@ def test_doctor_answers_without_posix(tmp_path: Path) -> None:
 
 def test_a_replay_is_collected_without_posix(tmp_path: Path) -> None:
     make_recording(tmp_path / "recording.duckdb", configs=20)
-    line = "collect --replay recording.duckdb --db own.duckdb --effort quick"
+    line = "collect --replay recording.duckdb --db own.duckdb --strategy quick"
     done = run_without_posix(line, tmp_path)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stderr

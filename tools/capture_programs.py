@@ -1,10 +1,10 @@
 """Run self-checking CUDA programs under `kernrec capture`, and count those that are right.
 
-    python tools/capture_programs.py HeCBench/src/*-cuda cuda-samples/Samples/*/* --report programs.csv
+    python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
 
-Each folder is a program: it has a Makefile, or else all its .cu, .cpp and .c files make the program. A program that
-says PASS (or the like) and nothing of a failure is right. Counts of repetitions become 1, and large arguments are
-divided by 16; if the program then fails, it gets the arguments of its Makefile.
+capture_programs.csv lists the programs and their arguments, which are small so that each run ends within seconds. The
+suites are not part of kernrec: fetch their repositories first. A program is right if it exits with status 0 and prints
+that its check passed.
 """
 
 import argparse
@@ -19,23 +19,37 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from kernrec.capture.native_library import libraries
 from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
+LIST = Path(__file__).with_suffix(".csv")
 RIGHT = re.compile(
-    r"\bPASS(?:ED)?\b|test passed|verification.*success|results? (?:are|is) correct|\bOK\b|successful", re.I
+    r"\bPASS(?:ED)?\b|test passed|(?:verification|check|sort)\b.*succe|results? (?:are|is) correct|\bOK\b|successful"
+    r"|Error Threshold.*: 0$|misses: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK",
+    re.I | re.M,
 )
-WRONG = re.compile(r"\bFAIL|mismatch|incorrect|\berror\b(?!\S)(?!\s*[:=]?\s*[-+]?[0-9.]+)|wrong", re.I)
-_REPEATS = re.compile(r"repeat|iter|times|loops|trials|runs|timesteps|steps", re.I)
+WRONG = re.compile(
+    r"\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b)|mismatch|incorrect|wrong|not correct|Error Threshold.*: [1-9]|misses: [1-9]",
+    re.I,
+)
+_FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}.cu"}
+_OPTIONS = {
+    "cuda-samples": ["-I{root}/Common"],
+    "PolyBench-ACC": [
+        *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the older name
+    ],
+}
 _SUFFIXES = (".cu", ".cpp", ".c", ".cc")
-_BUILD_S = 900.0
-_LARGE = 1024
-_KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
-_WALL = 6
+_BUILD_S = 400.0
+_WALL = 15
 """Longest run on a busy machine, in multiples of its processor time."""
+_KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
 
 WRAPPER = """#!{python}
 import os, sys
@@ -51,40 +65,66 @@ for text in sys.argv[1:]:
         arguments.append(text)
 links = not {{"-c", "-dc", "-ptx", "-cubin", "-M", "-MM", "-E", "--compile"}} & set(arguments)
 tail = ["-L{folder}", "-l:libcudart.so.{version}", "-l:libcuda.so.1"] if links else []
-os.execv("{nvcc}", ["{nvcc}", "-arch=sm_80", "-cudart", "none", *arguments, *tail])
+os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments, *tail])
 """
+
+
+class Program(NamedTuple):
+    """Program of a suite, with its arguments."""
+
+    suite: str
+    name: str
+    arguments: str
+
+
+class Outcome(NamedTuple):
+    """Result of one program: `right`, `wrong`, `too slow`, `not built`, or its exit status."""
+
+    result: str
+    seconds: float = 0.0
+    text: str = ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--seconds", type=float, default=60.0, help="processor time of one run")
-    parser.add_argument(
-        "--include", action="append", default=[], help="folder with headers, for folders without Makefile"
-    )
+    parser.add_argument("--suite", action="append", default=[], help="NAME=FOLDER of a suite's repository")
+    parser.add_argument("--only", nargs="*", default=[], help="programs to run; all of the suites by default")
+    parser.add_argument("--built", type=Path, required=True, help="folder for programs; those in it are not compiled")
+    parser.add_argument("--seconds", type=int, default=20, help="processor time of one run")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--report", type=Path, help="CSV with a row for each program")
     parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
     wanted = parser.parse_args()
-    rows, counts = [], Counter[str]()
-    with tempfile.TemporaryDirectory() as scratch:
-        tools = _tools(Path(scratch))
-        for folder in wanted.folders:
-            row = _try(folder, Path(scratch), tools, wanted)
-            if row is None:
-                continue
-            rows.append(row)
-            counts[row[1]] += 1
-            print(*row[:3], row[3][:120], sep="\t", flush=True)
-            if wanted.report:
-                with wanted.report.open("w", newline="") as file:
-                    csv.writer(file).writerows([("program", "result", "seconds", "text"), *rows])
-    print(", ".join(f"{count} {result}" for result, count in counts.most_common()))
+    suites = dict(text.split("=", 1) for text in wanted.suite)
+    with LIST.open(newline="") as file:
+        programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]
+    programs = [each for each in programs if not wanted.only or each.name in wanted.only]
+    wanted.built.mkdir(parents=True, exist_ok=True)
+    tools = _tools(wanted.built.absolute())
+
+    def outcome(program: Program) -> Outcome:
+        made = wanted.built.absolute() / f"{program.suite}-{program.name}"
+        if problem := _build(program, Path(suites[program.suite]).absolute(), made, tools):
+            return Outcome("not built", text=problem)
+        return Outcome("built") if wanted.build_only else _try(program, made, wanted)
+
+    rows = []
+    with ThreadPoolExecutor(wanted.processes) as pool:
+        for program, result in zip(programs, pool.map(outcome, programs), strict=True):
+            rows.append((*program, result.result, f"{result.seconds:.0f}", result.text))
+            print(*program[:2], *rows[-1][3:5], result.text[:150], sep="\t", flush=True)
+    if wanted.report:
+        with wanted.report.open("w", newline="") as file:
+            csv.writer(file).writerows([("suite", "program", "arguments", "result", "seconds", "text"), *rows])
+    for key, count in sorted(Counter((row[0], row[3]) for row in rows).items()):
+        print(*key, count)
     return 0
 
 
-def _tools(scratch: Path) -> Path:
-    folder = scratch / "bin"
-    folder.mkdir()
+def _tools(built: Path) -> Path:
+    folder = built / "bin"
+    folder.mkdir(exist_ok=True)
     version = nvcc_version().removeprefix("nvcc ").partition(".")[0]
     text = WRAPPER.format(python=sys.executable, folder=libraries(), version=version, nvcc=required_nvcc())
     (folder / "nvcc").write_text(text)
@@ -92,104 +132,75 @@ def _tools(scratch: Path) -> Path:
     return folder
 
 
-def _try(folder: Path, scratch: Path, tools: Path, wanted: argparse.Namespace) -> tuple[str, str, str, str] | None:
-    sources = [path for path in folder.glob("**/*") if path.suffix in (*_SUFFIXES, ".h", ".cuh", ".hpp")]
-    text = "".join(path.read_text(errors="replace") for path in sources)
-    if not RIGHT.search(text) or not any(path.suffix == ".cu" for path in sources):
-        return None
-    copied = scratch / "program"
-    shutil.rmtree(copied.parent / "tree", ignore_errors=True)
-    copied = scratch / "tree" / folder.name
+def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
+    """Copy and compile a program unless it is built; return the first error, or nothing."""
+    places = list(root.glob(_FOLDERS[program.suite].format(program.name)))
+    if not places:
+        return "the suite has no such program"
+    folder = places[0] if places[0].is_dir() else places[0].parent
+    copied = made / folder.name
+    if (made / "built").exists():
+        return ""
+    shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(folder, copied)
-    for beside in folder.parent.iterdir():  # data and sources of other variants, by relative paths
+    for beside in folder.parent.iterdir():  # data and sources of other programs, by relative paths
         if beside.name != folder.name:
-            (copied.parent / beside.name).symlink_to(beside.absolute())
-    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    start = time.monotonic()
-    if problem := _build(copied, environment, wanted.include):
-        return folder.name, "not built", f"{time.monotonic() - start:.0f}", problem
-    for command in _commands(copied, text, environment):
-        start = time.monotonic()
-        calls = wanted.calls / folder.name if wanted.calls else scratch / "calls"
-        status, output = _run(
-            [sys.executable, "-m", "kernrec", "capture", "-o", str(calls), "--", *command], copied, wanted.seconds
-        )
-        took = f"{time.monotonic() - start:.0f}"
-        if status == 0 and not WRONG.search(output):
-            break
-    last = " | ".join(line for line in output.splitlines() if line.startswith(("kernrec:", "Usage", "usage")))[:300]
-    if status is None:
-        return folder.name, "too slow", took, last
-    printed = "\n".join(line for line in output.splitlines() if not line.startswith(("note:", "kernrec:")))
-    if status == 0 and RIGHT.search(printed) and not WRONG.search(printed):
-        return folder.name, "right", took, ""
-    printed_line = next((line for line in printed.splitlines() if WRONG.search(line)), "") or printed[-200:].replace(
-        "\n", " | "
-    )
-    return folder.name, "wrong" if status == 0 else f"status {status}", took, last or printed_line
-
-
-def _build(folder: Path, environment: dict[str, str], include: Sequence[str]) -> str:
-    if (folder / "Makefile").exists():
+            (made / beside.name).symlink_to(beside)
+    if program.suite == "HeCBench":
         command = ["make", "CC=nvcc", "NVCC=nvcc", "ARCH=sm_80", "EXTRA_CFLAGS=-w"]
     else:
-        sources = [str(path.relative_to(folder)) for path in sorted(folder.glob("*")) if path.suffix in _SUFFIXES]
-        options = [f"-I{path}" for path in (".", *include)]
-        command = ["nvcc", "-O3", "-std=c++17", "-w", *options, *sources, "-o", "main"]
+        sources = [str(path.relative_to(copied)) for path in sorted(copied.glob("*")) if path.suffix in _SUFFIXES]
+        options = [text.format(root=root) for text in ["-I.", *_OPTIONS[program.suite]]]
+        command = ["nvcc", "-O2", "-std=c++17", "-w", "-Xcompiler", "-fopenmp", *options, *sources, "-o", "main"]
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_BUILD_S, check=False
+            command, cwd=copied, env=environment, capture_output=True, text=True, timeout=_BUILD_S, check=False
         )
     except subprocess.TimeoutExpired:
         return "the build took too long"
     if done.returncode == 0:
+        (made / "built").touch()
         return ""
-    lines = [
-        line for line in (done.stderr + done.stdout).splitlines() if re.search(r"error|undefined|No such|No rule", line)
-    ]
-    return (lines or ["make failed"])[0][:200]
+    lines = (done.stderr + done.stdout).splitlines()
+    return next((line for line in lines if re.search(r"error|undefined|No such|No rule", line)), "make failed")[:200]
 
 
-def _commands(folder: Path, text: str, environment: dict[str, str]) -> Iterator[list[str]]:
-    command = ["./main"]
-    if (folder / "Makefile").exists():
-        shown = subprocess.run(
-            ["make", "-n", "run"], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
-        runs = [line.strip() for line in shown.stdout.splitlines() if re.match(r"\s*\./", line)]
-        if runs:
-            command = shlex.split(runs[0].split("&&")[0].split(">")[0].split("|")[0])
-        else:
-            programs = [
-                path for path in folder.iterdir() if path.is_file() and os.access(path, os.X_OK) and not path.suffix
-            ]
-            command = [f"./{programs[0].name}"] if programs else command
-    usage = re.search(r"[Uu]sage:?[^\n\"]*?%s\s+([^\"]+?)\\n", text)
-    names = re.findall(r"[<\[(]([^>\])]+)[>\])]", usage[1]) if usage else []
-    first = list(command)
-    for i, name in enumerate(names, 1):
-        if i < len(first) and first[i].isdigit() and _REPEATS.search(name):
-            first[i] = "1"
-    if not names and len(first) > 1 and first[-1].isdigit():
-        first[-1] = "1"
-    smaller = [str(int(word) // 16) if word.isdigit() and int(word) >= _LARGE else word for word in first]
-    if smaller != first:
-        yield smaller
-    yield first
+def _try(program: Program, made: Path, wanted: argparse.Namespace) -> Outcome:
+    folder = next(path for path in made.iterdir() if path.is_dir() and not path.is_symlink())
+    binary = next(
+        path for path in (folder / "main", *folder.iterdir())
+        if path.is_file() and os.access(path, os.X_OK) and not path.suffix
+    )  # fmt: skip
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        calls = wanted.calls.absolute() / program.name if wanted.calls else Path(scratch, "calls")
+        capture = [sys.executable, "-m", "kernrec", "capture", "-o", str(calls), "--", str(binary)]
+        status, output = _run([*capture, *shlex.split(program.arguments)], folder, wanted.seconds)
+    took = time.monotonic() - start
+    last = " | ".join(line for line in output.splitlines() if line.startswith(("kernrec:", "Usage", "usage")))[:300]
+    if status is None:
+        return Outcome("too slow", took, last)
+    printed = "\n".join(line for line in output.splitlines() if not line.startswith(("note:", "kernrec:")))
+    if status == 0 and RIGHT.search(printed) and not WRONG.search(printed) and not last.startswith("kernrec:"):
+        return Outcome("right", took)
+    wrong = next((line for line in printed.splitlines() if WRONG.search(line)), "")
+    text = last or wrong or printed[-200:].replace("\n", " | ")
+    return Outcome("wrong" if status == 0 else f"status {status}", took, text)
 
 
-def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
+def _run(command: Sequence[str], folder: Path, seconds: int) -> tuple[int | None, str]:
     with tempfile.TemporaryFile("w+", errors="replace") as output:
-        limit = f"ulimit -t {seconds:.0f}; exec {shlex.join(command)}"
-        program = subprocess.Popen(
+        limit = f"ulimit -t {seconds}; exec {shlex.join(command)}"
+        process = subprocess.Popen(
             ["bash", "-c", limit], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            status: int | None = program.wait(_WALL * seconds)
+            status: int | None = process.wait(_WALL * seconds)
             status = None if status in _KILLED else status
         except subprocess.TimeoutExpired:
-            os.killpg(program.pid, signal.SIGKILL)
-            program.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             status = None
         output.seek(0)
         return status, output.read(1 << 20)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from evidence.recordings.vendor import OPS, recordings
 from front import DATA, ROOT
+from library_training.table import FOLDS, Recording
+from library_training.train import train_set
 
 from kernrec.errors import KernrecError
 from kernrec.model.vendor import model_file
-from kernrec.training.train_vendor_model import train_set
-from kernrec.training.vendor_table import FOLDS, Recording
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernrec import paths
@@ -48,48 +49,35 @@ def compile_libraries(folder: Path) -> None:
         raise KernrecError("kernrec capture needs a C++ compiler to make its libraries: install g++, or set CXX")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        made = Path(name, "libraries")
+        scratch, made = Path(name), Path(name, "libraries")
         made.mkdir()
-        (stubs := Path(name, "stubs.cpp")).write_text(_stubs("driver"))
-        shared = [str(NATIVE / file) for file in ("core.cpp", "program.cpp", "driver.cpp")]
-        _run(
-            [
-                compiler,
-                *_FLAGS,
-                *shared,
-                str(stubs),
-                f"-I{NATIVE}",
-                f"-Wl,-soname,{_DRIVER}",
-                *_LINKED,
-                "-o",
-                str(made / _DRIVER),
-            ]
-        )
+        for kind in ("driver", "runtime"):
+            (scratch / f"stubs_{kind}.cpp").write_text(_stubs(kind))
+        runtime = [*sorted(NATIVE.glob("runtime_*.cpp")), scratch / "stubs_runtime.cpp"]
+        driver = [*(NATIVE / f"{part}.cpp" for part in ("core", "program", "driver")), scratch / "stubs_driver.cpp"]
+        shared = [*driver, *(source for source in runtime if not _by_version(source))]
+        jobs = [(source, 0) for source in shared]
+        jobs += [(source, version) for source in runtime if _by_version(source) for version in _RUNTIMES]
+
+        def compiled(job: tuple[Path, int]) -> str:
+            source, version = job
+            target = scratch / f"{source.stem}-{version}.o"
+            defined = [f"-DRUNTIME_MAJOR={version}"] if version else []
+            _run([compiler, *_FLAGS, *defined, f"-I{NATIVE}", "-c", str(source), "-o", str(target)])
+            return str(target)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = dict(zip(jobs, pool.map(compiled, jobs), strict=True))
+        linked = [objects[source, 0] for source in driver]
+        _run([compiler, *linked, f"-Wl,-soname,{_DRIVER}", *_LINKED, "-o", str(made / _DRIVER)])
+        # Programs with a default stream per thread call functions with these suffixes.
+        aliases = [f"-Wl,--defsym={call}{suffix}={call}" for call in _defined() for suffix in ("_ptsz", "_ptds")]
         for version in _RUNTIMES:
             library = f"libcudart.so.{version}"
-            (stubs := Path(name, f"stubs{version}.cpp")).write_text(_stubs("runtime"))
-            (exports := Path(name, "exports")).write_text(f"{library} {{ global: cuda*; __cuda*; local: *; }};")
-            # Programs with a default stream per thread call functions with these suffixes.
-            aliases = [
-                f"-Wl,--defsym={name}{suffix}={name}" for name in _defined("runtime") for suffix in ("_ptsz", "_ptds")
-            ]
-            _run(
-                [
-                    compiler,
-                    *_FLAGS,
-                    f"-DKERNREC_RUNTIME={version}",
-                    str(NATIVE / "runtime.cpp"),
-                    str(stubs),
-                    f"-I{NATIVE}",
-                    *aliases,
-                    str(made / _DRIVER),
-                    f"-Wl,-soname,{library}",
-                    f"-Wl,--version-script={exports}",
-                    *_LINKED,
-                    "-o",
-                    str(made / library),
-                ]
-            )
+            (exports := scratch / "exports").write_text(f"{library} {{ global: cuda*; __cuda*; local: *; }};")
+            linked = [objects.get((source, version)) or objects[source, 0] for source in runtime]
+            flags = [f"-Wl,-soname,{library}", f"-Wl,--version-script={exports}", *_LINKED]
+            _run([compiler, *linked, *aliases, str(made / _DRIVER), *flags, "-o", str(made / library)])
         try:
             made.rename(folder)
         except OSError:
@@ -97,8 +85,14 @@ def compile_libraries(folder: Path) -> None:
                 raise
 
 
-def _defined(name: str) -> list[str]:
-    return _DEFINED.findall((NATIVE / f"{name}.cpp").read_text(encoding="utf-8"))
+def _by_version(source: Path) -> bool:
+    """Return whether a file's code differs between CUDA versions."""
+    return "RUNTIME_MAJOR" in source.read_text(encoding="utf-8")
+
+
+def _defined() -> list[str]:
+    files = NATIVE.glob("runtime_*.cpp")
+    return [call for path in files for call in _DEFINED.findall(path.read_text(encoding="utf-8"))]
 
 
 def _stubs(name: str) -> str:

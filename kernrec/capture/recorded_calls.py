@@ -14,11 +14,13 @@ emulator, buffer i starts at address i << 40, so pointers into buffers are writt
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -66,12 +68,22 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
+    """Contents of buffers by name, until they are in files."""
+    files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def file(self) -> str:
         return f"{self.name}-{self.key}.toml"
+
+    def save_contents(self, folder: Path) -> None:
+        """Move the contents of buffers from memory to files."""
+        for name, array in self.contents.items():
+            self.files.append(f"{self.name}-{self.key}-{name}.npy")
+            with (folder / self.files[-1]).open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+        self.contents.clear()
 
 
 class Recorder:
@@ -86,6 +98,8 @@ class Recorder:
         self._about, self._per_function = about, per_function
         self._calls: dict[str, dict[str, Call]] = {}
         self._lock = threading.Lock()
+        self._scratch = TemporaryDirectory(prefix="kernrec-")
+        """Folder for the contents of buffers, which can be larger than memory."""
         self.launches = 0
         """Number of launches so far."""
 
@@ -110,8 +124,9 @@ class Recorder:
             if key in calls:
                 calls[key].launches += 1
             elif len(calls) < self._per_function:
-                calls[key] = described.call(key)
-                calls[key].launches = 1
+                call = calls[key] = described.call(key)
+                call.launches = 1
+                call.save_contents(Path(self._scratch.name))
             else:
                 threads = prod(launch.grid) * prod(launch.block)
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
@@ -138,9 +153,8 @@ class Recorder:
         ptx = f"{call.name}-{_digest(call.ptx.encode())}.ptx"
         if not (folder / ptx).exists():
             write_whole(folder / ptx, call.ptx.encode())
-        for name, array in call.contents.items():
-            with (folder / f"{call.name}-{call.key}-{name}.npy").open("wb") as file:
-                np.save(file, array, allow_pickle=False)
+        for name in call.files:
+            shutil.copyfile(Path(self._scratch.name, name), folder / name)
         head = [f"# {call.name}, {self._about}", *(f"# {note}" for note in call.notes), f'ptx = "{ptx}"']
         text = "\n".join([*head, f"launches = {call.launches}", *call.lines]) + "\n"
         write_whole(folder / call.file, text.encode())

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.kernel import Analysis
     from kernrec.recommender.analyze.profile_configs import Profiles
 
+_RECORDED = "recorded"
+"""The value of --effort for the configs that the database has measurements of."""
+
 
 @options.takes(AnalyzeOptions)
 def analyze(wanted: AnalyzeOptions) -> None:
@@ -109,13 +112,13 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     called = kernel.triton is not None
     problem = wanted.request(None if called else wanted.shape, kernel=kernel.name).problem_of(kernel)
     effort = wanted.effort or "normal"
-    if effort not in EFFORTS:
-        raise unknown("effort", effort, EFFORTS)
-    if wanted.effort and wanted.effort != "exhaustive" and not wanted.measure:
+    if effort not in (*EFFORTS, _RECORDED):
+        raise unknown("effort", effort, (*EFFORTS, _RECORDED))
+    if effort == _RECORDED and wanted.measure:
+        raise UsageError("--effort recorded profiles the configs of recorded rows; it goes without --measure")
+    if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
         raise UsageError(f"--effort {effort} says how much is measured; it goes with --measure")
     database = wanted.db or paths.user_database()
-    if wanted.recorded is not None and (wanted.measure or wanted.effort):
-        raise UsageError("--recorded profiles the configs of recorded rows; it goes without --measure and --effort")
     measurement = measured = None
     if wanted.measure:
         from kernrec.measure.measure_kernel import KernelMeasurement
@@ -184,10 +187,10 @@ def _analysis(
 
     database, folder = files
     only = None
-    if wanted.recorded is not None:
+    if wanted.effort == _RECORDED:
         from kernrec.recommender.recorded_configs import recorded_configs
 
-        only = recorded_configs(wanted.recorded, kernel, problem)
+        only = recorded_configs(database, kernel, problem)
     with _profiles(wanted.cluster) as profiles:
         profiling = ProfilingOptions(
             folder=folder,

@@ -7,13 +7,15 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from kernrec.cli.commands import Commands
 from kernrec.cli.format import one_line
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.version import __version__
 
 COMMANDS = {
@@ -35,6 +37,9 @@ COMMANDS = {
     "db": "db.app",
 }
 """By name, the module of `kernrec.cli` and the function in it, or the Typer application of a group of commands."""
+
+
+_DATABASE = "Database to use instead of your own, with any command that has one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
@@ -63,7 +68,10 @@ def __getattr__(name: str) -> typer.Typer:
     return application()
 
 
-def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    db: Annotated[list[str] | None, typer.Option("--db", help=_DATABASE, metavar="FILE")] = None,
+) -> None:
     """Offline recommender of GPU kernel configurations: latency and energy, no GPU needed."""
     if version:
         print(__version__)
@@ -90,11 +98,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        words, databases = _without_databases(arguments)
         # A command that is named first is the only one that can be meant; help and suggestions need all of them.
-        app = application(arguments[:1] if arguments and arguments[0] in COMMANDS else tuple(COMMANDS))
+        app = application(words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS))
         # nvcc's own spelling: `-std=c++20` would be read as the options -s, -t and -d.
-        words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in arguments]
-        status = app(words, prog_name="kernrec", standalone_mode=False)
+        words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in words]
+        status = app(words, prog_name="kernrec", standalone_mode=False, obj=databases)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except KernrecError as error:
@@ -115,6 +124,22 @@ def _run(arguments: Sequence[str]) -> int:
             raise
         _discard_output()
         return _fail(f"standard output cannot be written: {error.strerror}", 1)
+
+
+def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return a command line without its options --db, which any command accepts at any place, and their files."""
+    options = list(words[: words.index("--")] if "--" in words else words)
+    rest, databases = [], []
+    for number, word in enumerate(options):
+        if word.startswith("--db="):
+            databases.append(Path(word.removeprefix("--db=")))
+        elif number and options[number - 1] == "--db":
+            databases.append(Path(word))
+        elif word == "--db" and number == len(options) - 1:
+            raise UsageError(f"--db has no value; expected: {_DATABASE.rstrip('.').lower()}")
+        elif word != "--db":
+            rest.append(word)
+    return [*rest, *words[len(options) :]], databases
 
 
 def _discard_output() -> None:

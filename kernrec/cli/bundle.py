@@ -22,32 +22,22 @@ def export(
     path: Path,
     database: Path,
     selected: Selection,
-    *,
-    licence: str | None,
-    key: Path | None,
-    dry_run: bool,
+    licence: str,
 ) -> None:
-    """Write a bundle of a database, or list its contents.
-
-    key: file of the private key that signs it; None: it stays unsigned.
-    """
-    from kernrec.store.keys import Signer
+    """Write a bundle of a database, signed with the user's own key, which is made if there is none."""
+    from kernrec.store.keys import Signer, key_file, make_own_key
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
-    signer = Signer.of(key) if key else None
+    make_own_key()
     with Database.open(database) as opened, scratch_folder() as folder:
-        secret = "dry run" if dry_run else secret_of(database)
-        leaving = outgoing(opened, selected, secret, folder, licence)
+        leaving = outgoing(opened, selected, secret_of(database), folder, licence)
         if not leaving.measurements:
             raise KernrecError(f"{database} has no such measurements")
         print_leaving(leaving)
-        if dry_run:
-            print(f"nothing was written to {path}")
-            return
-        write_bundle(place, leaving.manifest, leaving.files, signer)
-    print(f"written to {path}, licence {leaving.manifest.licence}{'' if signer else ', not signed'}")
+        write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
+    print(f"written to {path}, licence {leaving.manifest.licence}")
 
 
 def import_(path: Path, database: Path, untrusted: bool) -> None:

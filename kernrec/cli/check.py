@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class CheckOptions(options.Options):
     """The options of `kernrec check`."""
 
+    databases_used = options.OWN
     source: Annotated[Path, typer.Argument(help="A .cu or .ptx file; one of its kernels: kernel.cu:name.")]
     arguments: Annotated[
         list[str] | None,
@@ -33,7 +34,6 @@ class CheckOptions(options.Options):
             " launches in the file's host code are checked."
         ),
     ] = None
-    entry: Annotated[str | None, option("The kernel, if the file has several.")] = None
     grid: Annotated[str, option("Thread blocks: 16 or 16,2,1.")] = "1"
     block: Annotated[str, option("Threads of a block: 256 or 16,16.")] = "32"
     shared: Annotated[int, option("Dynamic shared memory of a block in bytes.")] = 0
@@ -42,7 +42,6 @@ class CheckOptions(options.Options):
     define: Annotated[list[str] | None, option(options.DEFINE, "-D")] = None
     include: Annotated[list[Path] | None, option("Folder with headers; may be repeated.", "--include", "-I")] = None
     time: Annotated[str, option("How long the blocks of a launch may run.")] = "10s"
-    budget: Annotated[int, option("Most PTX instructions of a batch of blocks.")] = LAUNCH_BUDGET
     save: Annotated[list[str] | None, option("Write a buffer afterwards: c=result.npy.")] = None
     junit: Annotated[Path | None, option("Write a JUnit report.")] = None
     as_json: AsJson = False
@@ -57,10 +56,7 @@ def check(wanted: CheckOptions) -> None:
     refuses. Each finding names its line of the source, thread, buffer, byte and the usual fix. The exit status is then
     1. For one kernel with arguments the counts of instructions and memory accesses follow.
     """
-    if wanted.budget < 1:
-        raise UsageError(f"a budget of {wanted.budget} instructions: at least 1 is accepted")
-    path, named = with_entry(wanted.source)
-    entry = wanted.entry or named
+    path, entry = with_entry(wanted.source)
     program = path.suffix == ".cu" and _sets_only_variables(wanted, path)
     if program:
         results, errors = _check_program(wanted, path, entry)
@@ -126,7 +122,7 @@ def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str
     function, launch = inlined(made.module, made.launch.entry), made.launch
     origins = line_origins(path, flags.include) if path.suffix == ".cu" else []
     describer = Describer(entry or launch.entry, function, made.ptx, origins, path.name)
-    limits = LaunchLimits(_seconds(wanted), wanted.budget, gpu.limits, made.resources.get(launch.entry))
+    limits = LaunchLimits(_seconds(wanted), LAUNCH_BUDGET, gpu.limits, made.resources.get(launch.entry))
     checked = check_launch(made.module, launch, describer, limits, frozenset(read.unwritten))
     if not checked.findings:
         for name, file in targets.items():
@@ -161,7 +157,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
                     defines=flags.defines,
                     options=flags.options,
                 )
-                made = program_launch(path, words, gpu, _seconds(wanted), wanted.budget)
+                made = program_launch(path, words, gpu, _seconds(wanted), LAUNCH_BUDGET)
                 checked = check_launch(made.module, made.launch, made.describer, made.limits)
                 results[name] = _with_note(checked, made.unset)
             except KernrecError as error:

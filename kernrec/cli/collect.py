@@ -10,18 +10,19 @@ from kernrec.cli.collected import print_collected, print_outlook, print_result
 from kernrec.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.request import CollectRequest, Strategy
     from kernrec.recommender.estimate.operating_point import OperatingPoint
 
 __all__ = ["collect", "print_collected"]
 
 _SEARCHES = ("guide", "genetic")
+_EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
+"""Strategies that measure every problem in turn, and how many configs of each."""
 _ONLY_FOR = {
-    "effort": ("all",),
     "objective": ("refine", *_SEARCHES),
-    "until": ("refine",),
     "dry_run": ("refine",),
-    "workload": ("all", "refine"),
+    "workload": (*_EFFORTS, "refine"),
 }
 """The strategies that an option fits."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
@@ -43,8 +44,9 @@ class CollectOptions(options.Options):
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="all: every problem in turn. refine: what lowers the expected regret most. guide, genetic: search one"
-            " problem. plan: what models are unsure of. Default: all; plan if nothing is named."
+            help="all, quick, exhaustive: every problem in turn, at most 1,024, 64 or all configs. refine: what lowers"
+            " the expected regret most. guide, genetic: search one problem. plan: what models are unsure of. Default:"
+            " all; plan if nothing is named."
         ),
     ] = None
     objective: Annotated[
@@ -52,17 +54,12 @@ class CollectOptions(options.Options):
     ] = ""
     budget: Annotated[
         str | None,
-        typer.Option(help="When to stop: 30m, 2h or 200configs. Default: 10m (refine, plan), 200configs (searches)."),
-    ] = None
-    until: Annotated[
-        str | None,
-        typer.Option(help="refine: stop once the mean regret is below this with 95 % probability, such as 2%."),
+        typer.Option(
+            help="When to stop: 30m, 2h or 200configs; of refine also a mean regret: 2%, or 30m,2%. Default: 10m"
+            " (refine, plan), 200configs (searches)."
+        ),
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="refine: list what would be measured and why.")] = False
-    effort: Annotated[
-        str | None, typer.Option(help="all: configs to measure per problem: quick, normal (the default) or exhaustive.")
-    ] = None
-    db: measuring.Database = None
     replay: measuring.Replay = None
     set_power_limit: measuring.SetPowerLimit = None
     lock_clocks: measuring.LockClocks = None
@@ -70,14 +67,12 @@ class CollectOptions(options.Options):
 
     def request(self) -> "CollectRequest":  # type: ignore[override]
         """What to measure; `UsageError` for options that do not go together."""
-        from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
+        from kernrec.measure.campaign.results import EFFORTS
         from kernrec.measure.problems import select_layers
         from kernrec.measure.request import CollectRequest
         from kernrec.recommender.request import SCALAR_OBJECTIVES, objective_named
 
-        if self.effort is not None and self.effort not in EFFORTS:
-            raise unknown("effort", self.effort, EFFORTS)
-        strategy = self._strategy()
+        strategy, effort = self._strategy()
         if self.shape and self.workload:
             raise UsageError("--shape and --workload were both given; a shape is one problem, a workload has many")
         if strategy.searches and self.op and not self.shape:
@@ -86,9 +81,7 @@ class CollectOptions(options.Options):
         objective = objective_named(self.objective or usual)
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
-        budget = self.budget or ("" if self.until else _BUDGETS.get(strategy, ""))
-        seconds, configs = quantity.budget("--budget", budget) if budget else (None, None)
-        until = None if self.until is None else quantity.fraction("--until", self.until)
+        budget, until = self._budget(strategy)
         recording, database = measuring.replay_files(self.replay, self.db)  # last: it reads a recording
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
@@ -97,23 +90,40 @@ class CollectOptions(options.Options):
             recording=recording,
             strategy=strategy,
             objective=objective,
-            effort=EFFORTS[self.effort or "normal"],
-            budget=CampaignBudget(seconds, configs),
+            effort=EFFORTS[effort],
+            budget=budget,
             until=until,
         )
 
-    def _strategy(self) -> "Strategy":
+    def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
+        """Return what ends the campaign, and the mean regret at which a refinement ends."""
+        from kernrec.measure.campaign.results import CampaignBudget
+
+        parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
+        bounds = [part for part in parts if part.strip().endswith("%")]
+        amounts = [part for part in parts if part not in bounds]
+        if len(bounds) > 1 or len(amounts) > 1:
+            raise UsageError(f"--budget {self.budget!r:.60}: expected one amount and one regret, such as 30m,2%")
+        if bounds and strategy != "refine":
+            raise UsageError(f"--budget {bounds[0]} is a mean regret, which goes with --strategy refine")
+        seconds, configs = quantity.budget("--budget", amounts[0]) if any(amounts) else (None, None)
+        return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
+
+    def _strategy(self) -> "tuple[Strategy, str]":
+        """Return the strategy, and how many configs of each problem it may measure."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
         name = self.strategy or ("plan" if nothing and self.cluster is None else "all")
-        if name not in list(Strategy):
-            raise unknown("strategy", name, list(Strategy))
+        names = [*_EFFORTS, *(each for each in Strategy if each not in _EFFORTS)]
+        if name not in names:
+            raise unknown("strategy", name, names)
         for option, strategies in _ONLY_FOR.items():
             if getattr(self, option) and name not in strategies:
                 flag, fits = f"--{option.replace('_', '-')}", " or ".join(strategies)
                 raise UsageError(f"{flag} goes with --strategy {fits}; the strategy is {name}")
-        return Strategy(name)
+        effort = _EFFORTS.get(name)
+        return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
         """The operating points to measure at; only the GPU's own if none is named."""

@@ -29,6 +29,8 @@ class Commands(typer.Typer):
 
         def register(function: Callable[..., Any]) -> Any:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))
+            if more := getattr(function, "epilogue", ""):
+                text = f"{text}\n\n{more}"
             return typer.Typer.command(self, name, **{"cls": OnceCommand, "help": text, **settings})(function)
 
         return register

@@ -1,5 +1,6 @@
 """`kernrec contribute`: measure the plan of a card, and write one small signed bundle of it for others."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,15 +27,8 @@ FOLDER = "contributed"
 class ContributeOptions(options.Options):
     """The options of `kernrec contribute`."""
 
-    budget: Annotated[str, typer.Option(help="When to stop: 10m, 1h or 200configs.")] = "10m"
-    out: Annotated[
-        Path | None, typer.Option(help="File of the bundle, .zip. Default: its name at a place, in contributed/.")
-    ] = None
+    budget: Annotated[str, typer.Option(help="10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
     gpu: measuring.Gpu = "auto"
-    measured: Annotated[
-        bool, typer.Option("--measured", help="Measure nothing: write what an interrupted run measured.")
-    ] = False
-    db: measuring.Database = None
     replay: measuring.Replay = None
 
 
@@ -53,19 +47,13 @@ def contribute(wanted: ContributeOptions) -> None:
     from kernrec.store.share.contribution import add_pending, pending_gpus, pending_sessions
 
     replay, db = measuring.replay_files(wanted.replay, wanted.db)
-    database, out = db or paths.user_database(), wanted.out
-    if out is not None and out.suffix != ".zip":
-        raise UsageError(f"--out {out}: the bundle is a .zip file; name one")
-    if out is not None and out.exists():
-        raise UsageError(f"--out {out} exists already; name a new file")
-    if wanted.measured:
+    database = db or paths.user_database()
+    if re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         rows = pending_gpus(database)
         if not rows:
-            raise UsageError(f"{database} has no measurements that are in no bundle yet; leave out --measured")
-        if out is not None and len(rows) > 1:
-            raise UsageError(f"--out {out} is one bundle, and there are rows of {', '.join(rows)}; leave it out")
+            raise UsageError(f"{database} has no measurements that are in no bundle yet; give a --budget")
         for name in rows:
-            _write(database, name, out)
+            _write(database, name)
         return
     seconds, configs = parse_budget("--budget", wanted.budget)
     make_own_key()  # what signing needs is missed before ten minutes are measured
@@ -89,19 +77,19 @@ def contribute(wanted: ContributeOptions) -> None:
         rows = sum(each.measured for each in result.results)
         print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} {'replayed' if replay else 'measured'}")
         if result.stopped or result.error is not None:
-            print("no bundle was written: the next run goes on; `kernrec contribute --measured` writes what is there")
+            print("no bundle was written: the next run goes on; `kernrec contribute --budget 0m` writes what is there")
 
     measuring.run_measuring(lambda report, stopping: collect(request, report, stopping, begun), show)
-    _write(database, cards[0], out)
+    _write(database, cards[0])
 
 
-def _write(database: Path, gpu: str, out: Path | None) -> None:
+def _write(database: Path, gpu: str) -> None:
     """Write the bundle of a GPU, and what is in it to a text beside it and to standard output."""
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share.contribution import write_contribution
 
     make_own_key()
-    written = write_contribution(database, gpu, Signer.of(key_file()), Path(FOLDER), out)
+    written = write_contribution(database, gpu, Signer.of(key_file()), Path(FOLDER))
     text = summary(written)
     beside = written.path.with_suffix(".txt")
     with file_errors(beside, "written"):

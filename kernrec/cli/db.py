@@ -36,8 +36,8 @@ class ImportOptions(options.Options):
     file: Annotated[
         Path,
         typer.Argument(
-            help="A bundle, or results of Kernel Tuner (T4, cache), KTT, CLBlast, Triton, vLLM's and SGLang's"
-            " benchmark_moe or Nsight Compute; with --spec a table in CSV or Parquet, too."
+            help="A bundle, or results of Kernel Tuner (T4, cache), KTT, CLBlast, Triton or Nsight Compute; with --spec"
+            " a table in CSV or Parquet, too."
         ),
     ]
     op: Annotated[
@@ -59,25 +59,16 @@ class ImportOptions(options.Options):
         Path | None,
         typer.Option(help="Spec of the kernel (kernel.toml or T1 .json): the rows become its measurements."),
     ] = None
-    by: Annotated[str | None, typer.Option(help="With --spec: who measured, such as a paper or repository.")] = None
     map: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --spec, of a table: a tunable or quantity and its column, such as 'latency_s=time (ms)*1e-3' or"
-            " block_x=bx; may be given several times."
+            help="With --spec: a tunable or quantity and its column, such as 'latency_s=time (ms)*1e-3' or block_x=bx;"
+            " ignore=COLUMN,COLUMN; by=WHO measured. May be given several times."
         ),
-    ] = None
-    ignore: Annotated[
-        str | None, typer.Option(help="With --spec: columns that say nothing of the config, separated by commas.")
-    ] = None
-    repeats: Annotated[
-        str | None,
-        typer.Option(help="With --spec: which time counts of a config that has several: median, fastest or slowest."),
     ] = None
     dtype: Dtype = None
     layout: Layout = None
     untrusted: share.Untrusted = False
-    db: share.Database = None
 
 
 @app.command("import")
@@ -133,9 +124,11 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
     own, left_out = _kernel(wanted.spec, Path(wanted.kernel))
     dims = parse_shape(wanted.shape) if wanted.shape else {}
     problem = StatedProblem(None, tuple(dims.items()), wanted.dtype, wanted.layout)
-    ignored = tuple(wanted.ignore.split(",")) if wanted.ignore else ()
-    mapped = tuple(map(MappedColumn.parse, wanted.map or ()))
-    recording = Recording(wanted.file, wanted.gpu, wanted.by, mapped, ignored, wanted.repeats)
+    words = [text.partition("=") for text in wanted.map or ()]
+    ignored = tuple(column for name, _, value in words if name == "ignore" for column in value.split(","))
+    by = next((value for name, _, value in words if name == "by"), None)
+    mapped = tuple(MappedColumn.parse("".join(word)) for word in words if word[0] not in ("ignore", "by"))
+    recording = Recording(wanted.file, wanted.gpu, by, mapped, ignored)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
         return import_bound(database, recording, own, problem), left_out
 
@@ -147,9 +140,8 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
 
-    for name in ("by", "map", "ignore", "repeats"):
-        if getattr(wanted, name):
-            raise UsageError(f"--{name} goes with --spec, which binds the rows to a kernel")
+    if wanted.map:
+        raise UsageError("--map goes with --spec, which binds the rows to a kernel")
     dims = parse_shape(wanted.shape) if wanted.shape else {}
     problem = StatedProblem(wanted.op, tuple(dims.items()), wanted.dtype, wanted.layout)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
@@ -174,10 +166,7 @@ class ExportOptions(options.Options):
         Path | None, typer.Option(help="Write a bundle to this folder or .zip file instead of printing T4.")
     ] = None
     licence: share.Licence = None
-    key: Annotated[str | None, typer.Option(help="Of a bundle: `own`, or the file of the key that signs it.")] = None
-    dry_run: share.DryRun = False
     shape: Shape = None
-    db: share.Database = None
 
 
 @app.command("export")
@@ -189,21 +178,14 @@ def export(wanted: ExportOptions) -> None:
     own, selected = wanted.db or paths.user_database(), wanted.selected
     if wanted.bundle is not None:
         if wanted.shape:
-            raise UsageError("--shape does not go with --bundle; --gpu, --op, --kernel and --since do")
+            raise UsageError("--shape does not go with --bundle; --gpu, --op and --kernel do")
         chosen, licence = selected.selection(own), wanted.licence
-        if licence is None and not wanted.dry_run:
+        if licence is None:
             licence = share.asked_licence("those who get the bundle")
-        bundles.export(
-            wanted.bundle,
-            own,
-            chosen,
-            licence=licence,
-            key=_key_file(wanted.key),
-            dry_run=wanted.dry_run,
-        )
+        bundles.export(wanted.bundle, own, chosen, licence)
         return
-    if selected.since or wanted.licence or wanted.key or wanted.dry_run:
-        raise UsageError("--since, --licence, --key and --dry-run go with --bundle")
+    if wanted.licence:
+        raise UsageError("--licence goes with --bundle")
     if selected.op is None or selected.gpu is None:
         raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
     from kernrec.gpu import find_gpu
@@ -224,21 +206,10 @@ def export(wanted: ExportOptions) -> None:
         print_notes([f"left out: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
 
 
-def _key_file(key: str | None) -> Path | None:
-    """Return the file of the private key that `--key` names; the user's own is made if there is none."""
-    from kernrec.store.keys import key_file, make_own_key
-
-    if key == "own":
-        make_own_key()
-        return key_file()
-    return Path(key) if key else None
-
-
 class MergeOptions(options.Options):
     """The options of `kernrec db merge`."""
 
     others: Annotated[list[Path], typer.Argument(help="Databases to read rows from; they are not changed.")]
-    db: share.Database = None
 
 
 @app.command("merge")
@@ -276,7 +247,6 @@ class VerifyOptions(options.Options):
         str | None,
         typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),
     ] = None
-    db: share.Database = None
     remove: Annotated[bool, typer.Option("--remove", help="Delete the rows that cannot be.")] = False
     list_: Annotated[
         bool, typer.Option("--list", help="Write the place's index.json, which readers of a web server need.")

@@ -9,7 +9,7 @@ import typer
 
 from kernrec import paths
 from kernrec.cli import options
-from kernrec.cli.format import print_line, print_notes
+from kernrec.cli.format import print_notes
 from kernrec.cli.steps import Steps
 from kernrec.cli.table import print_table
 from kernrec.errors import UsageError
@@ -21,38 +21,32 @@ if TYPE_CHECKING:
 _SHOWN = 8
 """Rows of what would help most."""
 
+_SHIPPED = Path("shipped")
+"""The value of --db for the recorded rows that ship."""
+
 
 class InfoOptions(options.Options):
     """The options of `kernrec db info`."""
 
-    shipped: Annotated[bool, typer.Option("--shipped", help="Show the recorded rows that ship instead.")] = False
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Show what is measured for which GPU, and what would help most.")
     ] = False
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="With --coverage: the layers of one GPU, and what to measure there.")
-    ] = None  # type: ignore[assignment]
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-    db: Annotated[Path | None, typer.Option("--db", help="Database. Default: your own, and what was pulled.")] = None
 
 
 @options.takes(InfoOptions)
 def info(wanted: InfoOptions) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models beside it, and what was pulled and whose it is, are listed too. --shipped lists the recorded rows that ship.
+    Models beside it, and what was pulled and whose it is, are listed too. --db shipped lists the rows that ship.
 
     --coverage counts measured layers of the standard workloads, by GPU; then by architecture and op those that nobody
-    measured. With --gpu: the layers whose measurement would help most, as `kernrec contribute` decides.
+    measured.
     """
-    if wanted.gpu is not None and not wanted.coverage:
-        raise UsageError("--gpu goes with --coverage")
-    if wanted.shipped:
-        if wanted.db is not None or wanted.coverage:
-            raise UsageError("--shipped is about what ships with kernrec; give neither --db nor --coverage with it")
+    if wanted.db == _SHIPPED:
+        if wanted.coverage:
+            raise UsageError("--coverage counts all databases; leave out --db shipped")
         _print_shipped(wanted.as_json)
-    elif wanted.gpu is not None:
-        _show_gpu(wanted.gpu, wanted.db or paths.user_database(), wanted.as_json)
     elif wanted.coverage:
         _show_coverage(wanted)
     else:
@@ -206,7 +200,7 @@ def _print_cards(cards: "list[CardCoverage]") -> None:
     print_table("layers of the standard workloads", columns, cells)
     if others := len(cards) - len(cells):
         print_notes(
-            [f"{counted(others, 'card')} more have recorded rows of other problems (`kernrec db info --shipped`)"]
+            [f"{counted(others, 'card')} more have recorded rows of other problems (`kernrec db info --db shipped`)"]
         )
 
 
@@ -218,25 +212,3 @@ def _print_gaps(gaps: "list[Gap]") -> None:
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-
-
-def _show_gpu(gpu: str, database: Path, as_json: bool) -> None:
-    from kernrec.measure.card_coverage import card_gains
-
-    with Steps(f"weighing what measurements on {gpu} would bring"):
-        gains = card_gains(gpu, database)
-    if as_json:
-        rows = [
-            {"layer": gain.name, "problem": gain.problem.key, "regret": gain.regret, "weight": gain.weight,
-             "measured": gain.measured}
-            for gain in gains
-        ]  # fmt: skip
-        print(json.dumps({"gpu": gpu, "layers": rows}, indent=2))
-        return
-    total = sum(gain.regret * gain.weight for gain in gains)
-    measured = sum(gain.measured > 0 for gain in gains)
-    expected = f"choices are expected to be {100 * total:.1f} % slower than the best"
-    print_line(f"{measured} of {len(gains)} layers are measured; {expected}")
-    columns = [("op", "left"), ("layer", "left"), ("measured", "right"), ("regret", "right")]
-    cells = [[gain.problem.op, gain.name, str(gain.measured), f"{100 * gain.regret:.1f} %"] for gain in gains[:_SHOWN]]
-    print_table("what would help most", columns, cells)

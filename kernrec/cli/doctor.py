@@ -42,7 +42,7 @@ def doctor(wanted: DoctorOptions) -> None:
         return
     from kernrec.measure.doctor import diagnose
 
-    diagnosis = diagnose(paths.user_database())
+    diagnosis = diagnose(wanted.db or paths.user_database())
     if wanted.as_json:
         print_json(diagnosis.as_dict())
     else:

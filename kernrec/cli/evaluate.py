@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class EvaluateOptions(options.Options):
     """The options of `kernrec evaluate`."""
 
+    databases_used = options.SEVERAL
     measured: MeasuredOptions
     split: Annotated[str, option("What is held out as a whole: problem, gpu or kernel.")] = "problem"
     as_json: AsJson = False

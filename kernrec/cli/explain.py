@@ -30,6 +30,7 @@ _PRIOR = (("latency_s", "s"), ("energy_j", "J"), ("power_w", "W"))
 class ExplainOptions(options.Options):
     """The options of `kernrec explain`."""
 
+    databases_used = options.SEVERAL
     source: Annotated[
         Path | None, typer.Argument(help="A .cu file that launches the kernel; one of several: kernel.cu:name.")
     ] = None
@@ -39,15 +40,12 @@ class ExplainOptions(options.Options):
     shape: options.Shape = None
     dtype: options.Dtype = None
     layout: options.Layout = None
-    inputs: options.Inputs = "random"
     config: Annotated[str | None, option("Tunables of the config: block_m=128,stages=3.", panel=CHOICE)] = None
     against: Annotated[str | None, option("Another config to compare with.", panel=CHOICE)] = None
     objective: Annotated[str, option("latency, energy or edp.", panel=CHOICE)] = "latency"
     power_limit: options.PowerLimit = None
     clock: options.Clock = None
     as_json: AsJson = False
-    why: options.Why = False
-    db: options.Databases = None
 
 
 @options.takes(ExplainOptions)
@@ -69,7 +67,7 @@ def explain(wanted: ExplainOptions) -> None:
         raise UsageError("give an --op or a --kernel, one of them")
     request, tunables = wanted.request(wanted.shape), _pairs("--config", wanted.config)
     other = None if wanted.against is None else _pairs("--against", wanted.against)
-    answer = report(request, Context(wanted.db), tunables, other)
+    answer = report(request, Context(wanted.databases), tunables, other)
     if wanted.as_json:
         print_json(answer.as_dict())
         return
@@ -77,7 +75,7 @@ def explain(wanted: ExplainOptions) -> None:
     if answer.other is not None:
         _print_difference(answer.subject, answer.other, answer.difference)
     _print_changes(answer.changes, wanted.objective, answer.what_to_do)
-    NotePrinter(wanted.why).print(answer.notes)
+    NotePrinter(why=True).print(answer.notes)
 
 
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
@@ -91,12 +89,11 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     from kernrec.recommender.request import objective_named
 
     named = ("op", "kernel", "shape", "dtype", "layout", "config", "against", "power_limit", "clock")
-    used = [name for name in named if getattr(wanted, name)] + ["inputs"] * (wanted.inputs != "random")
-    if used:
+    if used := [name for name in named if getattr(wanted, name)]:
         option_name = used[0].replace("_", "-")
         raise UsageError(f"--{option_name} and {source} were both given; the file says what is launched")
     path, entry = with_entry(source)
-    database = wanted.db[0] if wanted.db else paths.user_database()
+    database = wanted.db or paths.user_database()
     flags, objective = compile_flags(path, (), ()), objective_named(wanted.objective)
     words = LaunchWords(entry, include=flags.include, defines=flags.defines, options=flags.options, note=flags.note)
     answer = explain_source(path, words, find_gpu(wanted.gpu), database, objective)
@@ -109,7 +106,7 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
     print_line(f"what to do: {answer.what_to_do}")
     for advice in answer.advice[1:]:
         print_line(advice.sentence)
-    NotePrinter(wanted.why).print([*answer.notes, *answer.report.notes])
+    NotePrinter(why=True).print([*answer.notes, *answer.report.notes])
 
 
 def _pairs(flag: str, text: str | None) -> dict[str, int]:

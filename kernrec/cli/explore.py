@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class ExploreOptions(options.Options):
     """The options of `kernrec explore`."""
 
+    databases_used = options.SEVERAL
     gpu: options.Gpus = "h200,rtx4090"
     op: options.Op = ""
     kernel: options.Kernel = None
@@ -53,7 +54,7 @@ def _serve(wanted: ExploreOptions) -> None:
     from kernrec.recommender import Recommender
 
     gpus, network = find_gpus(wanted.gpu), _workload(wanted)
-    recommender = Recommender()
+    recommender = Recommender(wanted.databases)
     shown = _subjects(recommender, wanted, None, "" if wanted.kernel else wanted.op or "matmul")[0]
     chosen: dict[str, Any] = {
         "gpus": [card.name for card in gpus],
@@ -98,7 +99,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     if wanted.kernel and wanted.workload:
         raise UsageError("--kernel goes with --shape and --dtype, without --workload")
     gpus, network = find_gpus(wanted.gpu), _workload(wanted)
-    recommender = Recommender()
+    recommender = Recommender(wanted.databases)
     subjects = _subjects(recommender, wanted, network, wanted.op) if wanted.op or wanted.kernel else []
     with Steps("the report: answers"):
         answers = Answers(recommender, network, points_of_each(len(subjects) * len(gpus)))

@@ -57,13 +57,11 @@ class AnalyzeOptions(options.Options):
     ] = None
     define: Annotated[list[str] | None, option(options.DEFINE, "-D", panel=_LAUNCH)] = None
     init: Annotated[bool, option("Write a spec to begin with, and stop.", "--init", panel=_LAUNCH)] = False
-    effort: Annotated[str | None, option("quick, normal or exhaustive: how many configs.")] = None
+    effort: Annotated[str | None, option("How many configs: quick, normal, exhaustive or recorded.")] = None
     budget: Annotated[int, option("Most instructions of a block.")] = 20_000_000
-    recorded: Annotated[Path | None, option("Only configs that this database has rows of.", metavar="DATABASE")] = None
     measure: Annotated[bool, option("Also measure on this machine's GPU.", "--measure")] = False
     cluster: options.Cluster = None
     as_json: AsJson = False
-    db: Annotated[Path | None, option("Database that keeps the profiles.", panel=options.PRINTED)] = None
 
     @property
     def file(self) -> Path:

@@ -11,6 +11,7 @@ from kernrec.cli.quantity import duration
 class McpOptions(options.Options):
     """The options of `kernrec mcp`."""
 
+    databases_used = options.SEVERAL
     folder: Annotated[Path | None, option("Folder whose files tools may read. Default: none.")] = None
     time_limit: Annotated[str, option("Processor time of a check or an analysis: 60s.")] = "60s"
 
@@ -19,10 +20,10 @@ class McpOptions(options.Options):
 def mcp(wanted: McpOptions) -> None:
     """Serve kernrec to programs that write kernels: tools of the Model Context Protocol on standard input and output.
 
-    Tools: catalog, recommend, compare, explain, analyze, check, emulate. Sources are compiled and emulated in a process
+    Tools: catalog, recommend, compare, explain, analyze, check. Sources are compiled and emulated in a process
     of their own, which is killed at its limits and sees no files but those it needs; no GPU is needed.
     """
     from kernrec.checking.limits import Limits
     from kernrec.mcp.server import serve
 
-    serve(None, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))
+    serve(wanted.databases, wanted.folder, Limits(time_s=duration("--time-limit", wanted.time_limit)))

@@ -30,7 +30,6 @@ Gpu = Annotated[str, typer.Option("--gpu", callback=present, help="auto, or the 
 
 _SHIPPED = "shipped"
 """The value of --replay that names the recorded space that ships."""
-Database = Annotated[Path | None, typer.Option(help="Database to read and add to. Default: your own.")]
 Replay = Annotated[
     str | None,
     typer.Option(help="Without a GPU: a database whose measurements are replayed, or `shipped` for a recorded space."),

@@ -25,7 +25,7 @@ REMOVED = {
     "db index": "`kernrec db verify PLACE`",
     "db coverage": "`kernrec db info --coverage`",
     "db key": "`kernrec db trust --own`",
-    "db sign": "`kernrec db export --bundle FILE --key KEY`, which signs the bundle",
+    "db sign": "`kernrec db export --bundle FILE`, which signs the bundle",
     "db retract": "`kernrec db withdraw`",
     "db export --format": "no option: T4 is the only format",
     "--stack": "--backend",
@@ -53,7 +53,17 @@ REMOVED = {
     "--call": "--spec call.toml",
     "--save-spec": "--init, which writes a spec beside the source",
     "--force": "another name: an existing file is never overwritten",
-    "--all": "--effort exhaustive",
+    "db trust --name": "`kernrec db trust KEY NAME`",
+    "db withdraw --session": "--row SESSION",
+    "db import --ignore": "--map ignore=COLUMN,COLUMN",
+    "db import --by": "--map by=WHO",
+    "check --entry": "the name after the file, such as kernel.cu:name",
+    "monitor --period": "no option: the GPU is read every 100 ms",
+    "train --out": "--db, beside which models are kept",
+    "explain --why": "no option: notes are always explained",
+    "contribute --measured": "--budget 0m",
+    "--all": "--strategy exhaustive (analyze: --effort exhaustive)",
+    "--csv": "--format csv",
     "--processes": "`taskset -c 0-3 kernrec ...`",
     "--races": "no option: races are always looked for",
     "--sm": "--gpu, such as a100 for sm_80",
@@ -66,8 +76,10 @@ REMOVED = {
     "analyze --clocks": "`kernrec recommend --kernel NAME --clock any` afterwards",
     "analyze --inputs": "`kernrec recommend --kernel NAME --inputs zeros` afterwards",
     "analyze --wide": "--json, or `kernrec recommend --kernel NAME --format wide` afterwards",
-    "analyze --csv": "--json, or `kernrec recommend --kernel NAME --csv` afterwards",
+    "analyze --csv": "--json, or `kernrec recommend --kernel NAME --format csv` afterwards",
     "analyze --markdown": "`kernrec recommend --kernel NAME --format markdown` afterwards",
+    "analyze --recorded": "--effort recorded, which profiles the measured configs of --db DATABASE",
+    "explain --inputs": "`kernrec recommend --inputs`",
     "explain --top": "--json for all figures; five changes are printed",
     "explore --clocks": "the check box of the page",
     "explore --inputs": "the choice on the page",
@@ -78,17 +90,19 @@ REMOVED = {
     "audit --lora-rank": "`kernrec.serve_audit(lora_rank=...)` in Python",
     "audit --tokens": "`kernrec.serve_audit(tokens=...)` in Python",
     "audit --all": "`kernrec.serve_audit(everything=True)` in Python",
-    "doctor --db": "the environment variable KERNREC_DB",
     "--no-resume": "another --db: rows of the database are skipped",
     "--resume": "no option: rows of the database are always skipped",
     "collect --device": "--replay DATABASE, or --replay shipped",
     "contribute --device": "--replay DATABASE, or --replay shipped",
+    "collect --effort": "--strategy quick, all or exhaustive",
+    "collect --until": "--budget, such as --budget 30m,2%",
     "collect --seed": "no option: a campaign makes the same random choices each time",
     "contribute --seed": "no option: the plan makes the same random choices each time",
+    "contribute --out": "the bundle in contributed/, which you may move",
+    "check --budget": "no option: --time limits the blocks of a launch",
+    "monitor --replay": "the trace's .csv file with any program for tables",
     "monitor --device": "the environment variable CUDA_VISIBLE_DEVICES",
     "monitor --calls": "no option: divide the printed energy by the number of calls",
-    "mcp --db": "the environment variable KERNREC_DB",
-    "explore --db": "the environment variable KERNREC_DB",
     "explore --batch": "`kernrec recommend --batch`, or a config.json with another batch",
     "explore --context": "`kernrec recommend --context`",
     "explore --tp": "`kernrec recommend --tp`",
@@ -98,11 +112,16 @@ REMOVED = {
     "db push --op": "--gpu, or a database with only these rows in KERNREC_DB",
     "db push --kernel": "--gpu, or a database with only these rows in KERNREC_DB",
     "db push --since": "no option: a push adds only what the place lacks",
-    "db push --db": "the environment variable KERNREC_DB",
-    "db withdraw --op": "--kernel or --session",
-    "db withdraw --since": "--session, or --row for each that --dry-run lists",
+    "db withdraw --op": "--kernel or --row SESSION",
+    "db withdraw --since": "--row for each measurement or session that --dry-run lists",
+    "db info --shipped": "--db shipped",
+    "db info --gpu": "`kernrec collect --strategy refine --gpu GPU --dry-run`",
+    "db import --repeats": "no option: the median of a config's times counts",
     "db import --models": "`kernrec train`, which makes models from the rows",
     "db export --models": "`kernrec train` where the bundle is imported",
+    "db export --key": "no option: each bundle is signed with your own key (`kernrec db trust --own`)",
+    "db export --dry-run": "no option: an export writes only to this machine",
+    "db export --since": "--gpu, --op or --kernel",
     "db export --dtype": "--shape, or `kernrec.interop.import_export.export_t4` in Python",
     "db export --layout": "--shape, or `kernrec.interop.import_export.export_t4` in Python",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
@@ -124,13 +143,13 @@ def sentence(error: TyperException) -> str:
     if option and "No such option" in text:
         command = context.command_path.partition(" ")[2]
         if instead := REMOVED.get(f"{command} {option}") or REMOVED.get(option):
-            return f"{option} was removed; use {instead}"
+            return f"{option} {_removed(instead)}"
         if "--shape" in _options(context) and (name := option.lstrip("-").lower()) in _dimensions():
             return f"unknown option {option!r}; a dimension is a part of the shape, such as --shape {name}=64"
         return str(unknown("option", option, _options(context), lists))
     if match := re.match(r"No such command '(.*?)'", text, re.DOTALL):
         if instead := REMOVED.get(" ".join([*context.command_path.split()[1:], match[1]])):
-            return f"`{context.command_path} {match[1]}` was removed; use {instead}"
+            return f"`{context.command_path} {match[1]}` {_removed(instead)}"
         return str(unknown("command", match[1], getattr(context.command, "commands", {}), lists))
     if match := re.match(r"Got unexpected extra argument\S* \((.*)\)$", text, re.DOTALL):
         argument = match[1].split()[0]
@@ -146,6 +165,11 @@ def sentence(error: TyperException) -> str:
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
         return f"{_name(parameter)} is {match[1]}; at least {match[2]} is accepted"
     return plain
+
+
+def _removed(instead: str) -> str:
+    reason = instead.removeprefix("no option: ")
+    return f"was removed; use {instead}" if reason == instead else f"was removed: {reason}"
 
 
 def asked_twice(parameters: Iterable[Any]) -> None:

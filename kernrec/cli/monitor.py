@@ -11,7 +11,6 @@ import typer
 
 from kernrec.cli import options
 from kernrec.cli.format import print_notes
-from kernrec.cli.quantity import duration
 from kernrec.errors import UsageError
 from kernrec.util.human import human
 
@@ -19,31 +18,25 @@ if TYPE_CHECKING:
     from kernrec.measure.monitor.trace import TraceSample, TraceSummary
 
 _SHOWN_EVERY_S = 0.5
-_REPLAYED_LINES = 20
+_PERIOD_S = 0.1
 _ROUGH_S = 1.0  # cards update their power sensor every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
 
 
 class MonitorOptions(options.Options):
     """The options of `kernrec monitor`."""
 
+    databases_used = options.OWN
     command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None
     pid: Annotated[int | None, typer.Option(help="Monitor while this process runs instead.")] = None
-    replay: Annotated[Path | None, typer.Option(help="Show a recorded trace instead; no GPU is needed.")] = None
-    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv or .parquet file.")] = None
-    period: Annotated[str, typer.Option(help="Time between two samples, such as 100ms.")] = "100ms"
+    trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv file.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
-    @property
-    def period_s(self) -> float:
-        """Seconds between two samples; `UsageError` for an option that is not accepted."""
-        if sum([bool(self.command), self.pid is not None, self.replay is not None]) != 1:
-            raise UsageError("give exactly one of: a command after --, --pid, --replay")
-        if self.trace is not None and self.trace.suffix not in (".csv", ".parquet"):
-            raise UsageError(f"--trace {self.trace}: expected a .csv or .parquet file")
-        period_s = duration("--period", self.period)
-        if not 0.001 <= period_s <= 3600:
-            raise UsageError(f"--period {self.period}: from 1ms to 1h is accepted")
-        return period_s
+    def check(self) -> None:
+        """Raise `UsageError` for options that are not accepted."""
+        if bool(self.command) == (self.pid is not None):
+            raise UsageError("give exactly one of: a command after --, --pid")
+        if self.trace is not None and self.trace.suffix != ".csv":
+            raise UsageError(f"--trace {self.trace}: expected a .csv file")
 
 
 @options.takes(MonitorOptions)
@@ -54,37 +47,28 @@ def monitor(wanted: MonitorOptions) -> None:
     the command; processes that it leaves running are not waited for. Energy is of the whole board.
     The GPU is the first that CUDA_VISIBLE_DEVICES leaves.
     """
-    from kernrec.measure.monitor.trace import TraceFile, TraceSample, read_trace, summarize_trace, write_trace
+    from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
     from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
 
-    period_s, replay, trace = wanted.period_s, wanted.replay, wanted.trace
+    wanted.check()
     samples: list[TraceSample] = []
-    notes: list[str] = []
+    reader = NvmlReader()
+    notes, title = reader.notes, f"{reader.name}, one sample every {human(_PERIOD_S, 's')}"
     status = 0
-    if replay is not None:
-        samples, title = read_trace(replay), f"replayed from {replay}"
-        if trace is not None:
-            write_trace(trace, samples)
-        if not wanted.as_json:
-            for sample in samples[:: max(len(samples) // _REPLAYED_LINES, 1)]:
-                print(line(sample))
-    else:
-        reader = NvmlReader()
-        notes, title = reader.notes, f"{reader.name}, one sample every {human(period_s, 's')}"
-        with nullcontext() if trace is None else TraceFile(trace) as file:
+    with nullcontext() if wanted.trace is None else TraceFile(wanted.trace) as file:
 
-            def show(sample: TraceSample) -> None:
-                _show_live(sample, samples)
-                samples.append(sample)
-                if file is not None:
-                    file.add(sample)
+        def show(sample: TraceSample) -> None:
+            _show_live(sample, samples)
+            samples.append(sample)
+            if file is not None:
+                file.add(sample)
 
-            if wanted.pid is not None:
-                watch_process(wanted.pid, reader, period_s, show)
-            else:
-                status = watch_command(wanted.command or [], reader, period_s, show)
-        if sys.stderr.isatty():
-            print(file=sys.stderr)
+        if wanted.pid is not None:
+            watch_process(wanted.pid, reader, _PERIOD_S, show)
+        else:
+            status = watch_command(wanted.command or [], reader, _PERIOD_S, show)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")

@@ -75,16 +75,20 @@ Backends = Annotated[
     list[str] | None, option("Only baselines of these: vllm,cublas; mixed.", "--backend", panel=CHOICE)
 ]
 Top = Annotated[int | None, option("Rows to print at most. Default: 5.", panel=CHOICE)]
-Databases = Annotated[list[Path] | None, option("Database to read first; may be repeated.", "--db", panel=PRINTED)]
 Why = Annotated[bool, option("Explain each note.", "--why", panel=PRINTED)]
 DEFINE = "Macro NAME=VALUE, -std=c++20 or -use_fast_math; may be repeated."
 """Help of the option `-D`."""
 Cluster = Annotated[str | None, option("Ray cluster: auto, or host:port of its head.", metavar="ADDRESS")]
 
+ONE, SEVERAL, OWN = (
+    "--db FILE names another database than your own.",
+    "--db FILE names a database to read instead of your own; it may be repeated.",
+    "",
+)
+"""Uses of --db by commands, as --help describes them. `OWN` is for commands without the option."""
 ANY, SWEEP = "any", "sweep"
 """Values of `--clock`: each config at its best clock, and a table at several; `--power-limit` takes `sweep`, too."""
 
-_TABLES = [Form.TABLE, Form.WIDE, Form.MARKDOWN]
 _Kind = TypeVar("_Kind", bound="Options")
 
 
@@ -93,6 +97,8 @@ class Options:
 
     sweeps = False
     """Whether the power limit and the clock may be `sweep`."""
+    databases_used = ONE
+    """What the command does with --db: `ONE`, `SEVERAL` or `OWN`."""
     gpu: str
     op: str = ""
     kernel: str | None = None
@@ -114,9 +120,15 @@ class Options:
     estimated_by: str | None = None
     printed: "Printed | None" = None
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], databases: Sequence[Path] = ()) -> None:
+        self.databases = list(databases) or None
         for name, annotation in type(self).__annotations__.items():
-            setattr(self, name, annotation(values) if _is_group(annotation) else values[name])
+            setattr(self, name, annotation(values, databases) if _is_group(annotation) else values[name])
+
+    @property
+    def db(self) -> Path | None:
+        """The only database that --db names; None: the user's own."""
+        return self.databases[0] if self.databases else None
 
     @cached_property
     def query(self) -> "Query":
@@ -195,23 +207,18 @@ class Options:
 class Printed(Options):
     """The options for the form in which an answer is printed."""
 
-    form_name: Annotated[str | None, option("table, wide or markdown.", "--format", panel=PRINTED)] = None
+    form_name: Annotated[str | None, option("table, wide, csv, json or markdown.", "--format", panel=PRINTED)] = None
     as_json: AsJson = False
-    as_csv: Annotated[bool, option("Print CSV.", "--csv", panel=PRINTED)] = False
 
     @cached_property
     def form(self) -> Form:
-        """The form of --format, --json or --csv."""
+        """The form of --format or --json."""
         name = self.form_name
-        if name in (Form.JSON, Form.CSV):
-            raise UsageError(f"--format {name} was removed; use --{name}")
-        if name is not None and name not in _TABLES:
-            raise unknown("format", name, _TABLES)
-        named = [*([f"--format {name}"] if name else []), *(["--json"] if self.as_json else [])]
-        named += ["--csv"] if self.as_csv else []
-        if len(named) > 1:
-            raise UsageError(f"{named[0]} and {named[1]} were both given; an answer is printed in one form")
-        return Form.JSON if self.as_json else Form.CSV if self.as_csv else Form(name or Form.TABLE)
+        if name is not None and name not in list(Form):
+            raise unknown("format", name, list(Form))
+        if name and self.as_json:
+            raise UsageError(f"--format {name} and --json were both given; an answer is printed in one form")
+        return Form.JSON if self.as_json else Form(name or Form.TABLE)
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
@@ -219,10 +226,17 @@ def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[...
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)
-        def command(**values: object) -> None:
-            function(kind(values))
+        def command(call: typer.Context, **values: object) -> None:
+            databases = call.obj or ()
+            if databases and kind.databases_used == OWN:
+                raise UsageError(f"--db: `{call.command_path}` does not take it; KERNREC_DB names your own database")
+            if len(databases) > 1 and kind.databases_used == ONE:
+                raise UsageError(f"--db is given twice; `{call.command_path}` uses one database")
+            function(kind(values, databases))
 
-        command.__signature__ = Signature(list(_parameters(kind)))  # type: ignore[attr-defined]
+        call = Parameter("call", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        command.__signature__ = Signature([call, *_parameters(kind)])  # type: ignore[attr-defined]
+        command.epilogue = kind.databases_used  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -21,6 +21,7 @@ class RecommendOptions(options.Options):
     """The options of `kernrec recommend`."""
 
     sweeps = True
+    databases_used = options.SEVERAL
     gpu: options.Gpus
     op: options.Op = ""
     kernel: options.Kernel = None
@@ -47,7 +48,6 @@ class RecommendOptions(options.Options):
     emit: EmitFormat = None
     output: Output = None
     untrusted_source: UntrustedSource = False
-    db: options.Databases = None
 
     @property
     def of_shapes(self) -> bool:
@@ -79,7 +79,7 @@ def recommend(wanted: RecommendOptions) -> None:
     gpus = find_gpus(wanted.gpu)
     _, _ = wanted.query, wanted.billed.prices(gpus)  # misuse is reported before a database is opened
     triton = emitted is None or emitted.language != "cuda"
-    recommender = Recommender(databases=wanted.db, keep_open=True, triton=triton)
+    recommender = Recommender(databases=wanted.databases, keep_open=True, triton=triton)
     names = [card.name for card in gpus]
     if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
         _answer_shapes(recommender, names, wanted, emitted, isa)
@@ -106,8 +106,8 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and {'--' if form in (Form.JSON, Form.CSV) else '--format '}{form} were both given; what is emitted is"
-        " written as it is": emitted and form is not Form.TABLE,
+        f"--emit and --format {form} were both given; what is emitted is written as it is": emitted
+        and form is not Form.TABLE,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
         "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel

@@ -25,7 +25,6 @@ Place = Annotated[
 Licence = Annotated[str | None, typer.Option(help="License of the rows, such as CC0-1.0.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
 Untrusted = Annotated[bool, typer.Option("--untrusted", help="Take bundles that no key that you trust signed, too.")]
-Database = Annotated[Path | None, typer.Option("--db", help="Database. Default: your own.")]
 _SHOWN = 20
 """Rows that are listed before they are withdrawn."""
 
@@ -36,24 +35,14 @@ class Selected(options.Options):
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
     op: Annotated[str | None, typer.Option("--op", help="Operator that was measured.")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
-    since: Annotated[str | None, typer.Option(help="Measured since this day, such as 2026-03-01.")] = None
 
     def selection(self, database: Path) -> "Selection":
         """Return the measurements of a database that the options name."""
-        from datetime import UTC, datetime
-
         from kernrec.gpu import find_gpu
         from kernrec.store.share import Selection
 
-        moment = None
-        if self.since is not None:
-            try:
-                moment = datetime.fromisoformat(self.since)
-            except ValueError:
-                raise UsageError(f"--since {self.since!r:.40}: a day such as 2026-03-01 is expected") from None
-            moment = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
         gpu, op = self.gpu and find_gpu(self.gpu).name, self.op and op_name(database, self.op)
-        return Selection(gpu, op, self.kernel, moment)
+        return Selection(gpu, op, self.kernel)
 
 
 def op_name(database: Path, op: str) -> str:
@@ -74,6 +63,7 @@ def op_name(database: Path, op: str) -> str:
 class PushOptions(options.Options):
     """The options of `kernrec db push`."""
 
+    databases_used = options.OWN
     place: Place
     gpu: Annotated[str | None, typer.Option("--gpu", help="Only measurements of this GPU.")] = None  # type: ignore[assignment]
     licence: Licence = None
@@ -163,6 +153,7 @@ def print_manifest(manifest: "Manifest") -> None:
 class PullOptions(options.Options):
     """The options of `kernrec db pull`."""
 
+    databases_used = options.OWN
     place: Place
     untrusted: Untrusted = False
 
@@ -203,14 +194,12 @@ class WithdrawOptions(options.Options):
         str | None,
         typer.Argument(metavar="PLACE", help="Where others read it at once. Default: none; the next push says it."),
     ] = None
-    row: Annotated[list[str] | None, typer.Option(help="Key of a measurement, as --dry-run lists it.")] = None
-    session: Annotated[str | None, typer.Option(help="Session that was measured in.")] = None
+    row: Annotated[list[str] | None, typer.Option(help="A measurement or session, as --dry-run lists it.")] = None
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
     merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False
     reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = ""
     dry_run: DryRun = False
-    db: Database = None
 
 
 @options.takes(WithdrawOptions)
@@ -229,18 +218,17 @@ def withdraw(wanted: WithdrawOptions) -> None:
     from kernrec.store.share.object_store import place_of
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 
-    if not (wanted.row or wanted.session or wanted.gpu or wanted.kernel or wanted.merged):
-        raise UsageError("say which measurements: --row, --session, --gpu, --kernel or --merged")
+    if not (wanted.row or wanted.gpu or wanted.kernel or wanted.merged):
+        raise UsageError("say which measurements: --row, --gpu, --kernel or --merged")
     if wanted.merged and wanted.place:
         raise UsageError(f"--merged is about a database; at {wanted.place} your key withdraws only what it pushed")
     if not TEXT.fullmatch(wanted.reason):
         raise UsageError("--reason: one line of at most 200 characters is expected")
     own = wanted.db or paths.user_database()
     condition = Selection(wanted.gpu and find_gpu(wanted.gpu).name, None, wanted.kernel).condition()
-    if wanted.session:
-        condition += f" AND session = {quoted(wanted.session)}"
     if wanted.row:
-        condition += f" AND measurement_id IN ({', '.join(map(quoted, wanted.row))})"
+        named = f"({', '.join(map(quoted, wanted.row))})"
+        condition += f" AND (measurement_id IN {named} OR session IN {named})"
     if wanted.merged:
         condition += " AND measurement_id IN (SELECT measurement_id FROM db.merged)"
     place = place_of(wanted.place) if wanted.place else None

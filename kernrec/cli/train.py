@@ -1,6 +1,5 @@
 """`kernrec train`: train models, or calibrate the prior, from the measurements of a database."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from kernrec.cli import options
@@ -19,33 +18,32 @@ class MeasuredOptions(options.Options):
 
     op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, option("Only this kernel, such as one of yours.")] = None
-    db: Annotated[list[Path] | None, option("Database to read; may be repeated. Default: your own.")] = None
 
     @property
     def measurements(self) -> "MeasurementRequest":
         """The measurements that the options choose."""
         from kernrec.training.load_measurements import MeasurementRequest
 
-        return MeasurementRequest(tuple(self.db or ()), self.op, None, self.kernel)
+        return MeasurementRequest(tuple(self.databases or ()), self.op, None, self.kernel)
 
 
 class TrainOptions(options.Options):
     """The options of `kernrec train`."""
 
+    databases_used = options.SEVERAL
     measured: MeasuredOptions
-    out: Annotated[Path | None, option("Folder for models. Default: `models` beside the database.")] = None
     calibrate: Annotated[bool, option("Fit coefficients of the analytical model instead.", "--calibrate")] = False
     as_json: AsJson = False
 
 
 @options.takes(TrainOptions)
 def train(wanted: TrainOptions) -> None:
-    """Train a model for each measured op; `kernrec recommend` then uses it.
+    """Train a model for each measured op; `kernrec recommend` then uses it. Models are kept beside the database.
 
     With --calibrate, fit the coefficients of the analytical model to the measurements instead.
     """
     measurements = wanted.measured.measurements
-    results = _calibrate(measurements, wanted.out) if wanted.calibrate else _train(measurements, wanted.out)
+    results = _calibrate(measurements) if wanted.calibrate else _train(measurements)
     if wanted.as_json:
         print_json(results)
         return
@@ -57,21 +55,21 @@ def train(wanted: TrainOptions) -> None:
         print_table(f"{result['name']}: {result['path']}", [("figure", "left"), ("value", "left")], rows)
 
 
-def _train(measurements: "MeasurementRequest", folder: Path | None) -> list[dict[str, Any]]:
+def _train(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.train_op_models import train_op_models
 
     with Steps("reading measurements") as steps:
-        models, notes = train_op_models(measurements, folder, TrainingSettings(), steps.step)
+        models, notes = train_op_models(measurements, None, TrainingSettings(), steps.step)
     print_notes(notes)
     return [{**vars(model), "path": str(model.path)} for model in models]
 
 
-def _calibrate(measurements: "MeasurementRequest", folder: Path | None) -> list[dict[str, Any]]:
+def _calibrate(measurements: "MeasurementRequest") -> list[dict[str, Any]]:
     from kernrec.training.fit_calibration import calibrate_prior
 
     with Steps("fitting coefficients"):
-        path, fits, notes = calibrate_prior(measurements, folder)
+        path, fits, notes = calibrate_prior(measurements)
     print_notes(notes)
     return [
         {

@@ -15,8 +15,9 @@ from kernrec.util.human import counted
 class TrustOptions(options.Options):
     """The options of `kernrec db trust`."""
 
+    databases_used = options.OWN
     key: Annotated[str | None, typer.Argument(help="Public key. Default: list the trusted keys.")] = None
-    name: Annotated[str | None, typer.Option(help="Name of the key's owner in answers.")] = None
+    name: Annotated[str | None, typer.Argument(help="Name of the key's owner in answers.")] = None
     remove: Annotated[bool, typer.Option("--remove", help="Trust this key, or name, no longer.")] = False
     own: Annotated[bool, typer.Option("--own", help="Print your public key; it is made if you have none yet.")] = False
 
@@ -36,7 +37,7 @@ def trust(wanted: TrustOptions) -> None:
         print(keys.make_own_key())
     elif wanted.key is None:
         if wanted.name or wanted.remove:
-            raise UsageError("name the key: `kernrec db trust KEY`")
+            raise UsageError("name the key: `kernrec db trust KEY NAME`")
         own = keys.own_key()
         rows = ([["you", own]] if own else []) + [[title, each] for each, title in keys.trusted().items()]
         if rows:

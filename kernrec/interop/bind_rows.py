@@ -86,7 +86,7 @@ def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping
             wrong = f"unknown tunables of {kernel.name} {', '.join(map(repr, strange))}; known: {', '.join(names)}"
         raise UsageError(
             f"{wrong}; if {'they change' if len(strange) > 1 else 'it changes'} nothing in the kernel,"
-            f" --ignore {','.join(strange)}"
+            f" --map ignore={','.join(strange)}"
         )
     for tunable in kernel.tunables:
         if tunable.name not in places.values() and len(tunable.values) > 1:

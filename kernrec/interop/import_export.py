@@ -46,9 +46,6 @@ class Recording:
     """Columns of a table with other names or units."""
     ignored: tuple[str, ...] = ()
     """Columns, or names in configs, that do not belong to the config."""
-    repeats: str | None = None
-    """Selection among several times of a config, one of `repeated_rows.REPEATS`. None is an error together with
-    `ignored`."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +195,7 @@ def _bound(
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, card))
     bound, excluded = bind_rows(file, kernel, problem, card, recording.ignored)
-    rows, merged = without_repeats(bound.results, recording.ignored, recording.repeats)
+    rows, merged = without_repeats(bound.results, recording.ignored)
     if wrong := implausible(_times(rows), problem, card):
         raise UsageError(wrong)
     other, note = other_code(rows, kernel, problem, card)

@@ -15,7 +15,6 @@ from kernrec.interop.inductor_table import read_table as read_lookup_table
 from kernrec.interop.json_document import CutShort, TextFile, read_text
 from kernrec.interop.kernel_tuner import read_cache
 from kernrec.interop.ktt import read_ktt
-from kernrec.interop.moe_benchmark import TIMED_BATCH, read_moe_benchmark
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.interop.nsight_compute import NCU_HEADER, read_ncu
 from kernrec.interop.results import ForeignResults, ReadOptions
@@ -80,7 +79,7 @@ FORMATS = (
     Format("KTT's JSON", member="Metadata", results=read_ktt),
     Format("nvbench's JSON", member="benchmarks"),
     Format("Inductor's autotune log", pattern=re.compile(r"\bAUTOTUNE \w{1,80}\(\d")),
-    Format("the output of benchmark_moe", pattern=TIMED_BATCH, results=read_moe_benchmark),
+    Format("the output of benchmark_moe", pattern=re.compile(r"\bBatch size: \d{1,8}, config: \{")),
 )
 
 

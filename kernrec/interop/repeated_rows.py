@@ -2,21 +2,12 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from kernrec.errors import UsageError, unknown
 from kernrec.interop.results import ForeignResult
 from kernrec.store.measurement import Outcome
 from kernrec.util.human import counted
-
-_CHOICES: dict[str, Callable[[Sequence[float]], float]] = {
-    "median": statistics.median_low,
-    "fastest": min,
-    "slowest": max,
-}
-REPEATS = tuple(_CHOICES)
-"""Ways to select one of a config's several times; the median is the lower one of two in the middle."""
 
 
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
@@ -36,24 +27,17 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
     return runs
 
 
-def without_repeats(
-    results: Sequence[ForeignResult], ignored: Sequence[str], repeats: str | None
-) -> tuple[list[ForeignResult], str | None]:
-    """Return one result per config in file order, and a note on dropped results, if any.
+def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
+    """Return the median result of each config in file order, and a note on dropped results, if any.
 
-    Results at different power limits or clocks stay separate. A config that ran once did not fail.
+    Results at different power limits or clocks stay separate. A config that ran once did not fail. The median is the
+    lower one of two in the middle.
 
     Args:
         results: results of one kernel, on one problem and GPU.
         ignored: names removed from the configs; if empty, equal configs are repeated measurements and all stay.
-        repeats: one of `REPEATS`; None if the user selected none.
-
-    Raises:
-        UsageError: configs have several times and the user selected none.
     """
-    if repeats is not None and repeats not in _CHOICES:
-        raise unknown("value of --repeats", repeats, REPEATS)
-    if not ignored and repeats is None:
+    if not ignored:
         return list(results), None
     by_config: dict[tuple[object, ...], list[ForeignResult]] = defaultdict(list)
     for result in results:
@@ -67,19 +51,12 @@ def without_repeats(
         if len(times) > 1:
             several += 1
             apart = max(apart, max(times) / min(times))
-        choose = _CHOICES[repeats or "median"]
-        best = next((row for row in ran if row.latency_s == choose(times)), rows[0]) if times else rows[0]
-        chosen.add(id(best))
-    if several and repeats is None:
-        have = "1 config has" if several == 1 else f"{several} configs have"
-        raise UsageError(
-            f"without {', '.join(ignored)} {have} several times, up to {apart:.2f} apart: leave rows of other kernels"
-            f" out, or say which time counts, --repeats {'|'.join(REPEATS)}"
-        )
+        middle = statistics.median_low(times) if times else None
+        chosen.add(id(next((row for row in ran if row.latency_s == middle), rows[0])))
     left = [result for result in results if id(result) in chosen]
     if len(left) == len(results):
         return left, None
     return left, (
-        f"{counted(several, 'config')} had several times, up to {apart:.2f} apart; the {repeats or 'first'} of each is"
+        f"{counted(several, 'config')} had several times, up to {apart:.2f} apart; the median of each is"
         f" there, {counted(len(results) - len(left), 'row')} were left out"
     )

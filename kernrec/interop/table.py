@@ -164,7 +164,7 @@ class _Reader:
             stated = "column {} is neither a tunable of the spec nor a known quantity"
             if len(strange) > 1:
                 stated = "columns {} are neither tunables of the spec nor known quantities"
-            leaves = f"--ignore {','.join(strange)} leaves {'it' if len(strange) == 1 else 'them'} out"
+            leaves = f"--map ignore={','.join(strange)} leaves {'it' if len(strange) == 1 else 'them'} out"
             raise ValueError(f"{stated.format(listed)}{hint} ({leaves})")
 
     @staticmethod
@@ -180,7 +180,7 @@ class _Reader:
             return times[0]
         if times:
             listed = ", ".join(name for name, _ in times)
-            raise ValueError(f"several columns are times ({listed}); leave others out with --ignore")
+            raise ValueError(f"several columns are times ({listed}); leave others out with --map ignore=COLUMN")
         bare = next((name for key, name in folded.items() if key in _TIMES), None)
         raise ValueError(
             f"column {bare} does not say its unit; give --map 'latency_s={bare}*1e-3' if it is in ms"

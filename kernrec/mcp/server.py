@@ -107,15 +107,12 @@ class Tools:
         with self._running:
             return analyze_source(wanted, self._limits)
 
-    def check(self, launch: SourceLaunch, reference: dict[str, str], tolerance: float | None) -> dict[str, Any]:
-        """Whether a kernel is right."""
+    def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
+        """Return whether a kernel is right; without a reference, the first elements of each array."""
         with self._running:
-            return check(launch, reference, tolerance, self._limits).as_dict()
-
-    def emulate(self, launch: SourceLaunch) -> dict[str, Any]:
-        """Counts and results of a kernel without a reference: the first elements of each array."""
-        with self._running:
-            result = check(launch, None, None, self._limits)
+            result = check(launch, reference, tolerance, self._limits)
+        if reference is not None:
+            return result.as_dict()
         arrays = {name: array.reshape(-1)[:_MOST_LISTED] for name, array in result.arrays.items() if array.ndim}
         return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
@@ -333,12 +330,13 @@ def make_server(tools: Tools) -> Any:
         grid: grid,
         block: block,
         reference: Annotated[
-            dict[str, str],
+            dict[str, str] | None,
             Field(
                 description="By name of an output, a NumPy expression over the arguments as they are before the launch:"
-                ' {"y": "argument0 * x + y"}, {"c": "(a.reshape(64, 32) @ b.reshape(32, 16)).reshape(-1)"}.'
+                ' {"y": "argument0 * x + y"}, {"c": "(a.reshape(64, 32) @ b.reshape(32, 16)).reshape(-1)"}. Without it,'
+                " the arrays after the launch are returned."
             ),
-        ],
+        ] = None,
         source: source = None,
         file: file = None,
         gpu: gpu = "a100",
@@ -348,28 +346,12 @@ def make_server(tools: Tools) -> Any:
         ] = None,
     ) -> dict[str, Any]:
         """Whether a kernel is right: compiled, run on the CPU, compared with a reference; finds accesses out of bounds,
-        data races in shared memory, deadlocks and endless loops, and names the line."""
+        data races in shared memory, deadlocks and endless loops, and names the line; counts instructions and memory
+        sectors."""
 
         def work() -> dict[str, Any]:
             launch = tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry)
             return tools.check(launch, reference, tolerance)
-
-        return await answered(work, running)
-
-    @server.tool()
-    async def emulate(
-        arguments: arguments,
-        grid: grid,
-        block: block,
-        source: source = None,
-        file: file = None,
-        gpu: gpu = "a100",
-        entry: entry = None,
-    ) -> dict[str, Any]:
-        """Runs a kernel on the CPU: instructions, memory sectors, bank conflicts, barriers, the arrays afterwards."""
-
-        def work() -> dict[str, Any]:
-            return tools.emulate(tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry))
 
         return await answered(work, running)
 

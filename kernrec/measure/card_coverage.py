@@ -8,15 +8,10 @@ are of exactly that layer on that card.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.gpu.find import UnknownGPU
-from kernrec.measure.card_plan import asked_subject
-from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.problems import select_layers
-from kernrec.measure.request import CollectRequest
 from kernrec.op import Problem
 from kernrec.store import Stack
 from kernrec.store.coverage import MeasuredProblem, measured_problems
@@ -63,20 +58,6 @@ class Gap:
     """On any of the cards."""
     gpus: tuple[str, ...]
     """The cards of the architecture in the catalog."""
-
-
-@dataclass(frozen=True)
-class LayerGain:
-    """A layer on a card, and the loss that measuring it could avoid."""
-
-    name: str
-    problem: Problem
-    regret: float
-    """Expected loss of the present choice against the best config, as a fraction of its time."""
-    weight: float
-    """Share of the layer in what people ask for, over all layers."""
-    measured: int
-    """Its configs that were measured."""
 
 
 @dataclass
@@ -171,36 +152,3 @@ def gaps(stack: Stack) -> list[Gap]:
     ]
     open_gaps = [gap for gap in every if gap.measured < gap.layers]
     return sorted(open_gaps, key=lambda gap: (-(gap.layers - gap.measured) * len(gap.gpus), gap.arch, gap.op))
-
-
-def card_gains(gpu: str, database: Path) -> list[LayerGain]:
-    """The layers that people ask for on a card, those whose measurement could help most first.
-
-    It is what `kernrec contribute` decides by: the expected regret of each choice, under predictions and what the
-    database holds. It takes some seconds.
-
-    Args:
-        gpu: name of the card.
-        database: with the measurements that are believed; it may not exist.
-
-    Raises:
-        UsageError: no kernel runs on the card, or the database cannot be read.
-    """
-    card = find_gpu(gpu)
-    request = CollectRequest(None, database, card.name)
-    subject = asked_subject(card, request)
-    if subject is None:
-        raise UsageError(f"no kernel here runs on {card.name}, so that nothing can be measured there")
-    knowledge = Knowledge(subject, request)
-    total = sum(each.count for each in subject.wanted)
-    gains = [
-        LayerGain(
-            each.name,
-            each.problem,
-            knowledge.posterior.regret(number),
-            each.count / total,
-            len(knowledge.posterior.measured(number)),
-        )
-        for number, each in enumerate(subject.wanted)
-    ]
-    return sorted(gains, key=lambda gain: -gain.regret * gain.weight)

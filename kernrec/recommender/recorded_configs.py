@@ -30,6 +30,6 @@ def recorded_configs(database: Path, kernel: Kernel, problem: Problem) -> list[C
             reason = f"has rows of {kernel.name} on {', '.join(elsewhere[:3])}, not on {problem.key}"
         elif rows:
             reason = f"has {counted(len(rows), 'row')} of another source or spec of {kernel.name}, none of this one"
-        raise UsageError(f"--recorded {database} {reason}")
+        raise UsageError(f"--effort recorded: {database} {reason}")
     Random(0).shuffle(texts)
     return [json.loads(text) for text in texts]

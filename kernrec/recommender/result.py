@@ -247,7 +247,7 @@ class Recommendation(AnswerNames):
         return tabular.html(self)
 
     def to_arrow(self) -> Any:
-        """Return the recommendations, then the baselines, as a `pyarrow.Table` with the columns of `--csv`.
+        """Return the recommendations, then the baselines, as a `pyarrow.Table` with the columns of `--format csv`.
 
         Convert it with `.to_pandas()`, or with `polars.from_arrow`.
 

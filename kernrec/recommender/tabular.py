@@ -1,7 +1,7 @@
 """Convert answers to rows of plain values, and these to text, HTML and Arrow, for programs and notebooks.
 
-A row is a recommendation or a baseline. Its columns are those of `--csv`, in SI units. The answer classes import this
-module to display themselves, so it cannot import them.
+A row is a recommendation or a baseline. Its columns are those of `--format csv`, in SI units. The answer classes import
+this module to display themselves, so it cannot import them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 # The oldest DuckDB that can read the files written here.
 STORAGE_VERSION = "v1.2.0"
 
-MEMORY_LIMIT = "1600MB"
-"""Of one connection; what is larger goes through temporary files. With what DuckDB does not count, a process that
-merges 10^7 rows takes less than 2 GB."""
+MEMORY_LIMIT = "600MB"
+"""Memory of one connection; larger data goes through temporary files. With the memory that DuckDB does not count, a
+process that merges 10^7 rows takes less than 1 GB."""
 
 _MOST_THREADS = 4
 """Of a connection that writes: millions of rows may be added at once."""

@@ -51,10 +51,10 @@ def trust(key: str, name: str | None) -> None:
         )
     name = key[:_SHOWN_DIGITS] if name is None else name
     if not _NAME.fullmatch(name):
-        raise UsageError(f"--name {name[:60]!r}: letters, digits, '.', '_', '@' and '-' are expected")
+        raise UsageError(f"name {name[:60]!r}: letters, digits, '.', '_', '@' and '-' are expected")
     others = {other: title for other, title in trusted().items() if other != key}
     if name in others.values() or name == "you":
-        raise UsageError(f"--name {name}: another key has this name")
+        raise UsageError(f"name {name}: another key has this name")
     _write_trusted(others | {key: name})
 
 

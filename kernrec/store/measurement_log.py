@@ -236,8 +236,10 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
     signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
     failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
+    answers = rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables")
+    merged = merged and not all(row[-_COMBINED] for row in answers)  # others' latency is beside own answers only
     return LogRows(
-        rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables"),
+        answers,
         rows_of("whole_card_rows", failures) if failed else [],
         rows_of("whole_card_rows", signers) if signed else [],
         rows_of("whole_card_rows", f"{_OTHERS} GROUP BY ALL") if merged else [],

@@ -331,7 +331,7 @@ def _reasons(
     profiled[inside] = table.profiled(space)[place[inside]]
     counts = {
         "that are not in the kernel's space": int((~inside).sum()),
-        f"that have no profile (`kernrec analyze ... --gpu {table.gpu.name} --recorded DATABASE` makes them)": int(
+        f"that have no profile (`kernrec analyze ... --gpu {table.gpu.name} --effort recorded` makes them)": int(
             (inside & ~profiled).sum()
         ),
         "that do not fit on the GPU or spill": int(profiled.sum()) - len(usable),

@@ -31,6 +31,8 @@ int cudaStreamCreate(void**), cudaGraphInstantiate(void**, void*, unsigned long 
 int cudaHostGetDevicePointer(void**, void*, unsigned), cudaDeviceGetAttribute(int*, int, int), cudaIpcCloseMemHandle(void*);
 int cudaGraphExecUpdate(void*, void*, void*), cudaStreamWaitEvent(void*, void*, unsigned), cudaEventCreate(void**);
 int cudaEventRecord(void*, void*), cudaEventDestroy(void*), cudaStreamIsCapturing(void*, int*);
+int cudaDeviceSynchronize(), cudaEventElapsedTime(float*, void*, void*), cudaGraphGetNodes(void*, void**, size_t*), cudaGraphDestroy(void*);
+int cudaGraphKernelNodeGetParams(void*, void*), cudaGraphExecKernelNodeSetParams(void*, void*, const void*);
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int*, const void*, int, size_t);
 const char* cudaGetErrorName(int);
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(void**, int), cuCtxPushCurrent_v2(void*);
@@ -116,6 +118,36 @@ int main(int argc, char** argv) {
         cudaGraphExecUpdate(made, graph, result), cudaGraphLaunch(made, stream);
         cudaMemcpy(values, out, sizeof values, 2);
         printf("%g\n", values[3]);
+    } else if (mode == "changed graph") {  // the executable graph keeps its own work after the graph is gone
+        struct {
+            const void* function;
+            Extent grid, block;
+            unsigned shared;
+            void **arguments, **extra;
+        } kernel;
+        void *stream, *graph, *made, *changed, *node;
+        size_t count = 1;
+        Scale by = {3.0f, 0, 0};
+        cudaStreamCreate(&stream), cudaStreamBeginCapture(stream, 0), scale(out, in, n, 4, stream);
+        cudaStreamEndCapture(stream, &graph), cudaGraphGetNodes(graph, &node, &count);
+        cudaGraphInstantiate(&made, graph, 0), cudaGraphInstantiate(&changed, graph, 0);
+        cudaGraphKernelNodeGetParams(node, &kernel);
+        void* arguments[] = {kernel.arguments[0], kernel.arguments[1], kernel.arguments[2], &by};
+        kernel.arguments = arguments;
+        cudaGraphExecKernelNodeSetParams(changed, node, &kernel), cudaGraphDestroy(graph);
+        for (void* each : {made, changed}) {
+            cudaGraphLaunch(each, stream), cudaMemcpy(values, out, sizeof values, 2);
+            printf("%g ", values[3]);
+        }
+        printf("%s\n", cudaGetErrorName(cudaGraphDestroy(graph)));
+    } else if (mode == "events") {
+        void *first, *second;
+        float none = 0, milliseconds = 0;
+        cudaEventCreate(&first), cudaEventCreate(&second);
+        const int error = cudaEventElapsedTime(&none, first, second);
+        cudaEventRecord(first, nullptr), scale(out, in, n, 4), cudaEventRecord(second, nullptr);
+        cudaEventElapsedTime(&milliseconds, first, second);
+        printf("%s %d\n", cudaGetErrorName(error), milliseconds > 0);
     } else if (mode == "joined stream") {  // its work runs at once again after the capture
         void *stream, *joined, *event, *graph, *made;
         int capturing[2];
@@ -166,7 +198,8 @@ int main(int argc, char** argv) {
     } else if (mode == "out of bounds") {
         scale(out, in, 1000, 16);
         printf("%s ", cudaGetErrorName(cudaGetLastError()));
-        printf("%s\n", cudaGetErrorName(scale(out, in, n, 4)));
+        printf("%s ", cudaGetErrorName(scale(out, in, n, 4)));
+        printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
     } else if (mode == "refused") {
         printf("%s\n", cudaGetErrorName(scale(out, in, n, 0)));
     } else if (mode == "missing call") {

@@ -259,7 +259,7 @@ def test_csv_of_a_sweep_has_every_block(folder: Path, run: Run) -> None:
     assert "alike" in done.stdout  # the table merges blocks of equal cost
     question = ("recommend", "--kernel", "scale", "--gpu", "t4", "--objective", "latency", "--top", "99")
     blocks = sorted(f"block_x={n}" for n in (64, 128, 256, 512))
-    rows = list(csv.DictReader(io.StringIO(run(*question, "--csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(run(*question, "--format", "csv").stdout)))
     assert sorted(row["config"] for row in rows) == blocks
     choices = json.loads(run(*question, "--json").stdout)["choices"]
     assert sorted(f"block_x={choice['config']['block_x']}" for choice in choices) == blocks
@@ -364,12 +364,12 @@ def test_the_configs_that_a_database_has_rows_of_are_profiled(folder: Path, run:
     assert added.returncode == 0, added.stderr
     train = run("train", "--db", recorded)
     assert "left out 2 configs" in train.stderr or "profiles are not known" in train.stderr
-    call = ("analyze", folder / "scale.cu", *spec, "--gpu", "a100", "--db", recorded, "--recorded")
-    done = run(*call, recorded, "--json")
+    call = ("analyze", folder / "scale.cu", *spec, "--gpu", "a100", "--db", recorded, "--effort", "recorded")
+    done = run(*call, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert (answer["candidates"], answer["profiled"]) == (2, 2)
     (folder / "scale.toml").write_text(SPEC.replace("64, 128, 256", "64, 128, 256, 512"))
-    other = run(*call, recorded)
+    other = run(*call)
     assert other.returncode == 2
     assert "has 2 rows of another source or spec of scale, none of this one" in other.stderr

@@ -100,6 +100,19 @@ def test_rows_that_cannot_be_are_one_line_and_change_nothing(user: Person, tmp_p
     assert user.database.read_bytes() == before
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
+@pytest.mark.parametrize(("kind", "reason"), [("pipe", "is a named pipe"), ("loop", "symbolic links")])
+def test_a_model_card_that_is_no_file_is_a_note(user: Person, kind: str, reason: str) -> None:
+    (card := user.database.parent / "models" / "matmul.json").parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(card)
+    else:
+        card.symlink_to(card.name)
+    done = ask(user, "recommend", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64", "--db", user.database)
+    assert done.returncode == 0, done
+    assert any(str(card) in line and reason in line for line in done.stderr.splitlines())
+
+
 CHILDREN = {
     "merge": ("db", "merge", "theirs.duckdb"),
     "collect": ("collect", "--replay", "shipped", "--budget", "1s", "--db", "new.duckdb"),

@@ -49,7 +49,7 @@ def has_gpu() -> bool:
 @pytest.mark.slow
 def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
-    done = run(*replaying(recording, database, "--effort", "quick"), home=tmp_path)
+    done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert " replayed\n" in done.stdout
     assert " measured" not in done.stdout
@@ -63,7 +63,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
 @pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
-    arguments = replaying(recording, database, "--effort", "exhaustive")
+    arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
         command(*arguments),
         stdout=subprocess.PIPE,

@@ -83,21 +83,21 @@ def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed: tuple[Pa
     assert not {name for name in private for text in texts if name.encode() in text}
 
 
-def test_another_run_shares_only_what_is_new(contributed: tuple[Path, str], tmp_path: Path) -> None:
+def test_another_run_shares_only_what_is_new(contributed: tuple[Path, str]) -> None:
     home, _ = contributed
     before = bundles(home)
-    assert contribute(home, "--measured")[2].startswith(
+    assert contribute(home, "--budget", "0m")[2].startswith(
         f"kernrec: {home}/.local/share/kernrec/kernrec.duckdb has no measurements that are in no bundle yet"
     )
-    status, out, err = contribute(home, "--budget", "8configs", "--out", tmp_path / "mine.zip")
+    status, out, err = contribute(home, "--budget", "8configs")
     assert status == 0, err
-    assert bundles(home) == before
-    bundle = read_bundle(place_at(tmp_path / "mine.zip"))
+    [new] = set(bundles(home)) - set(before)
+    bundle = read_bundle(place_at(new))
     with Database.open(home / ".local/share/kernrec/kernrec.duckdb") as database:
         assert bundle.manifest.rows["measurement"] < database.counts()["measurement"]
     assert "not measured" not in out, "a bundle has the fixed part as it was measured for this one"
     assert f"datasets/contributed/{bundle_name(bundle.manifest)}" in out
-    assert (tmp_path / "mine.txt").exists()
+    assert new.with_suffix(".txt").exists()
 
 
 def test_an_interrupted_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     with Database.open(database) as opened:
         measured = opened.counts()["measurement"]
     assert measured > 0
-    status, out, err = contribute(tmp_path, "--measured")
+    status, out, err = contribute(tmp_path, "--budget", "0m")
     assert status == 0, err
     assert "not measured" in out
     (file,) = bundles(tmp_path)
@@ -133,9 +133,15 @@ def test_collect_with_nothing_named_measures_the_same_plan(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--out", "bundle.tar"), "--out bundle.tar: the bundle is a .zip file"),
+        (("--out", "bundle.tar"), "--out was removed; use the bundle in contributed/"),
         (("--budget", "ten"), "--budget 'ten'"),
-        (("--measured",), "has no measurements that are in no bundle yet"),
+        (
+            (
+                "--budget",
+                "0m",
+            ),
+            "has no measurements that are in no bundle yet",
+        ),
         (("--budget", "10ms"), "is shorter than one measurement"),
     ],
 )

@@ -72,8 +72,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             card,
             "--map",
             "latency_s=duration*1e-6",
-            "--by",
-            "a test",
+            "--map",
+            "by=a test",
         )
         assert run(["db", "import", str(folder / f"{card}.csv"), *bound, "--db", str(folder / "own.duckdb")]) == 0
     return folder

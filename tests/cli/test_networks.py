@@ -76,7 +76,7 @@ def test_a_batch_changes_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
     printed = {}
-    for form in ("--json", "--csv", "--format markdown"):
+    for form in ("--json", "--format csv", "--format markdown"):
         assert run(["recommend", *DECODE, "--gpu", "l4", *form.split()]) == 0
         printed[form.split()[-1].lstrip("-")] = capsys.readouterr().out
     layers = json.loads(printed["json"])["layers"]

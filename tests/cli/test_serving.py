@@ -60,7 +60,7 @@ def test_json_and_csv_have_the_table(question: list[str], capsys: pytest.Capture
     assert 100 <= row["best_power_limit_w"] <= 350
     assert row["memory"]["weights_bytes"] == pytest.approx(16.06e9, rel=1e-3)
     assert row["dominant_layers"][0]["layer"] == "mlp gate_up_proj"
-    assert run([*question, "--csv"]) == 0
+    assert run([*question, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [each["fits"] for each in rows] == ["True", "False", "True", "False"]
     assert rows[1]["latency_s"] == ""
@@ -131,7 +131,7 @@ def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys: pytest
         assert not any("fastest" in name or "choice" in name for name in names)
         stacks = {layer["line"]["stack"] for layer in answer["layers"] if layer["line"]}
         assert stacks == {"vLLM"}
-    assert run(["recommend", *DECODE, "--csv"]) == 0
+    assert run(["recommend", *DECODE, "--format", "csv"]) == 0
     for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
         assert row["run"] == ("vLLM" if row["pays"] == "False" else row["kernel"])
 

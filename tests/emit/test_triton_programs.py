@@ -10,8 +10,8 @@ import pytest
 from kernrec.compile.triton_compile import with_dynamic_shared
 from kernrec.compile.triton_version import has_triton
 from kernrec.emit import emit
-from kernrec.errors import UsageError
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
+from tests.helpers.refusals import Refuses
 
 QUERY = Query(Objective.LATENCY, top=1)
 
@@ -28,20 +28,17 @@ def test_shared_memory_is_given_at_the_launch_again() -> None:
     )
 
 
-def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
     recommended = replace(own, choices=(*answer().choices, *own.choices))
     assert recommended.best.kernel.name == "matmul_triton"
-    with pytest.raises(UsageError, match="is in Triton: --emit triton writes it"):
-        emit([recommended], "cuda")
-    with pytest.raises(UsageError, match="is of matmul_mma, which is in CUDA C"):
-        emit([own], "triton")
+    refuses(lambda: emit([recommended], "cuda"))
+    refuses(lambda: emit([own], "triton"))
     ((name, content),) = emit([recommended], "triton").items()
     assert name == "matmul_triton.py"
     compile(content, name, "exec")
     monkeypatch.setattr("kernrec.compile.triton_version.has_triton", lambda: False)
-    with pytest.raises(UsageError, match="Triton, which compiles it, is not installed"):
-        emit([recommended], "ptx")
+    refuses(lambda: emit([recommended], "ptx"))
 
 
 class Launched:

@@ -24,6 +24,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -221,8 +222,13 @@ def main() -> int:
     total = [0, 0, 0]
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name, reading_here():  # in a fork already
         work = Path(name)
-        every = {fmt.name: fmt for fmt in (*formats(arguments.samples, work), *more_formats(work))}
-        chosen = arguments.formats.split(",") if arguments.formats else list(every)
+        chosen = arguments.formats.split(",") if arguments.formats else []
+        every: dict[str, Format] = {}
+        for fmt in chain(formats(arguments.samples, work), more_formats(work)):
+            every[fmt.name] = fmt
+            if chosen and every.keys() >= set(chosen):  # samples of other formats take seconds to make
+                break
+        chosen = chosen or list(every)
         if strange := [name for name in chosen if name not in every]:
             parser.error(f"unknown format {strange[0]}, there are {', '.join(every)}")
         for folder in ("case", "temporary", "start"):

@@ -34,10 +34,6 @@ _EXPRESSIONS = (
     b"min(log2(m), 16) + abs(-n) ** 2",
 )
 _ARGUMENTS = (b"x=f32[500]", b"y=zeros:f32[500]", b"i32:500", b"t=texture(linear,wrap,normalized):u8[48x64]")
-_TRACE = b"""time_s,power_w,energy_j,sm_clock_hz,memory_clock_hz,temperature_c,reasons
-0.0,100,0,1.5e9,1e9,40,
-0.1,120,11,1.5e9,1e9,41,power cap
-"""
 _CSV = b"bx,tile,time_ms,power_w,num_regs,outcome\n32,1,0.4,120,40,ok\n64,2,0.5,130.5,48,ok\n128,1,,,,compile\n"
 
 
@@ -76,7 +72,6 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     from kernrec.interop.read_results import read_results
     from kernrec.interop.results import ReadOptions
     from kernrec.kernel.expression import parse as parse_expression
-    from kernrec.measure.monitor.trace import read_trace
     from kernrec.op.workload import load_workload
     from kernrec.profile.emulate_file import file_launch
     from kernrec.profile.launch_arguments import read_arguments
@@ -110,12 +105,11 @@ def _texts(extra: Path | None) -> Iterator[Format]:
     yield Format("t4", "case.json", (t4,), read_results)
     kernel_tuner = foreign_files.cache(foreign_files.entry(), foreign_files.entry(bx=64)).encode()
     yield Format("kernel-tuner", "case.json", (kernel_tuner,), read_results)
-    for name in ("benchmark_moe.txt", "ncu_metrics.csv", "ncu_raw.csv"):
+    for name in ("ncu_metrics.csv", "ncu_raw.csv"):
         sample = ROOT / "tests" / "interop" / "samples" / name
         options = ReadOptions(kernels=("copy_sweep_grid_shape", "smooth"), gpu="Quadro GV100")
         case = f"case{sample.suffix}"
         yield Format(sample.stem, case, (sample.read_bytes(),), partial(read_results, options=options))
-    yield Format("trace", "case.csv", (_TRACE,), read_trace)
     yield from _tuned_configs()
 
 

@@ -15,6 +15,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import GPU, UnknownGPU, all_gpus, find_gpu
 from kernrec.gpu.card_file import card_name, card_of, card_text, read_card
 from tests.helpers.depth import few_examples
+from tests.helpers.refusals import Refuses
 
 MEMORY = {"gib": 24, "bus_bits": 384, "pin_gbps": 21, "bandwidth_gbs": 1008}
 
@@ -36,57 +37,27 @@ def test_every_entry_of_the_catalog_printed_as_a_file_reads_as_itself(gpu: GPU) 
     assert set(card.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sms": 129.5}, r"sms is 129.5; a whole number of 1 to 1024"),
-        ({"sms": 2000}, r"sms is 2000; 1 to 1024 is accepted, nearest 1024"),
-        ({"sms": 64}, r"f32_tflops is 82.6 TFLOP/s, but 64 SMs x 128 FMA x 2 x 2520 MHz are 41.29"),
-        ({"sm": 88}, r"sm is 88; known compute capabilities are 60"),
-        ({"f32_tflops": float("nan")}, r"f32_tflops is nan; a number of 0.01"),
-        ({"f32_tflops": 82.6e12}, r"f32_tflops is .*; 0.01 to 10000 TFLOP/s"),
-        ({"l2_mib": -1}, r"l2_mib is -1; 0.1 to 4096 MiB"),
-        ({"name": "rtx4090"}, r"name is 'rtx4090', which the catalog has"),
-        ({"name": "a b; c"}, r"letters, digits"),
-        ({"title": "x\x1b[2J"}, r"printable characters"),
-        ({"memroy": {}}, r"memroy.*memory"),
-        ({"clock_mhz": {"base": 2520, "boost": 2235}}, r"clock_mhz base is 2520 MHz, above tensor"),
-        ({"clock_mhz": {"base": 2235}}, r"\[clock_mhz\] boost missing"),
-        ({"clock_mhz": 2520}, r"clock_mhz is 2520; a table of base, boost, tensor"),
-        ({"power_w": {"tdp": 450, "min": 500, "max": 600}}, r"power_w min is 500 W, above tdp, 450 W"),
-        ({"memory": MEMORY | {"bandwidth_gbs": 504}}, r"384 bits / 8 x 21 Gbit/s are 1008"),
-        ({"memory": MEMORY | {"gib": True}}, r"memory gib is True; a number"),
-        ({"tensor_tflops": {"f16": 330}}, r"tensor_tflops f16 is 330 TFLOP/s, but 128 SMs x 256"),
-        ({"tensor_tflops": {"fp4": 330}}, r"tensor_fma_per_clk_sm does not"),
-        ({"sms": 10**4000}, r"sms is an integer of \d+ bits"),
-    ],
-)  # fmt: skip
-def test_an_impossible_figure_is_told_in_one_line(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message) as error:
-        card_of(figures() | change, "a file")
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 400
+def test_an_impossible_figure_is_told_in_one_line(refuses: Refuses) -> None:
+    refuses(lambda change: card_of(figures() | change, "a file"), [
+        {"sms": 129.5}, {"sms": 2000}, {"sms": 64}, {"sm": 88}, {"f32_tflops": float("nan")}, {"f32_tflops": 82.6e12},
+        {"l2_mib": -1}, {"name": "rtx4090"}, {"name": "a b; c"}, {"title": "x\x1b[2J"}, {"memroy": {}},
+        {"clock_mhz": {"base": 2520, "boost": 2235}}, {"clock_mhz": {"base": 2235}}, {"clock_mhz": 2520},
+        {"power_w": {"tdp": 450, "min": 500, "max": 600}}, {"memory": MEMORY | {"bandwidth_gbs": 504}},
+        {"memory": MEMORY | {"gib": True}}, {"tensor_tflops": {"f16": 330}}, {"tensor_tflops": {"fp4": 330}},
+        {"sms": 10**4000},
+    ])  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\xff\xfe", "UTF-8"),
-        (b"name = ", "no TOML"),
-        (b"a = " + b"[" * 20_000, "no TOML"),
-        (b"#" * 70_000, "at most 65536 bytes"),
-        (b"sms = 0x" + b"f" * 60_000, "missing"),
-        (b"sms = " + b"9" * 6_000, "no TOML"),
-        (b"", "name, title"),
-    ],
-)
-def test_a_hostile_file_is_told_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "card.toml"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=message) as error:
+def test_a_hostile_file_is_told_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
+    def refused(content: bytes) -> None:
+        path = tmp_path / "card.toml"
+        path.write_bytes(content)
         read_card(path)
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith(str(path))
+
+    refuses(refused, [
+        b"\xff\xfe", b"name = ", b"a = " + b"[" * 20_000, b"#" * 70_000, b"sms = 0x" + b"f" * 60_000,
+        b"sms = " + b"9" * 6_000, b"",
+    ])  # fmt: skip
 
 
 def test_a_file_that_is_not_there_or_a_folder_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.gpu import UnknownGPU, all_gpus, find_gpu, limits
 from kernrec.gpu.find import fold_gpu as fold
+from tests.helpers.refusals import Refuses
 
 
 @pytest.mark.parametrize(
@@ -120,14 +121,8 @@ def test_a_gpu_that_is_not_supported_is_refused_with_the_reason(typed: str, why:
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownGPU, match="rtx4090"):
-        find_gpu("rtx4900")
-
-
-def test_limits_of_an_unknown_architecture_are_misuse() -> None:
-    with pytest.raises(UsageError, match="sm_80"):
-        limits(81)
+def test_limits_of_an_unknown_architecture_are_misuse(refuses: Refuses) -> None:
+    refuses(lambda: limits(81))
 
 
 def test_a_gpu_survives_pickling_and_hashing() -> None:

@@ -1,4 +1,4 @@
-"""Rows that are of one config once columns are ignored are of several kernels, unless somebody says otherwise."""
+"""Several rows of one config, once columns are ignored, become one: its median."""
 
 from pathlib import Path
 
@@ -39,22 +39,12 @@ def imported(kernel: Kernel, folder: Path, rows: str = ROWS, **recording: object
         return done, sorted(float(str(time)) for time in times)
 
 
-def test_configs_with_several_times_are_refused_with_their_number_and_ratio(kernel: Kernel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"without padding 1 config has several times, up to 2\.50 apart: .*--repeats"):
-        imported(kernel, tmp_path, ignored=("padding",))
-
-
-@pytest.mark.parametrize(("repeats", "time"), [("median", 0.4e-3), ("fastest", 0.2e-3), ("slowest", 0.5e-3)])
-def test_one_time_of_each_config_counts_where_somebody_says_which(
-    kernel: Kernel, tmp_path: Path, repeats: str, time: float
-) -> None:
-    done, times = imported(kernel, tmp_path, ignored=("padding",), repeats=repeats)
-    assert times == pytest.approx(sorted([time, 0.3e-3, 0.3e-3]))
+def test_the_median_of_several_times_of_a_config_counts(kernel: Kernel, tmp_path: Path) -> None:
+    done, times = imported(kernel, tmp_path, ignored=("padding",))
+    assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
-    assert (
-        f"1 config had several times, up to 2.50 apart; the {repeats} of each is there, 3 rows were left out"
-        in done.notes
-    )
+    note = "1 config had several times, up to 2.50 apart; the median of each is there, 3 rows were left out"
+    assert note in done.notes
 
 
 def test_columns_that_part_no_config_are_ignored_without_a_word(kernel: Kernel, tmp_path: Path) -> None:
@@ -64,11 +54,9 @@ def test_columns_that_part_no_config_are_ignored_without_a_word(kernel: Kernel, 
     assert not any("several" in note for note in done.notes)
 
 
-def test_other_words_for_repeats_and_all_strange_columns_are_named(kernel: Kernel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown value of --repeats 'best'; known: median, fastest, slowest"):
-        imported(kernel, tmp_path, ignored=("padding",), repeats="best")
+def test_all_strange_columns_are_named(kernel: Kernel, tmp_path: Path) -> None:
     rows = ROWS.replace("padding", "padding,swizzle,warmth").replace("ok", "1,2,ok")
     with pytest.raises(UsageError) as raised:
         imported(kernel, tmp_path, rows)
     assert "columns 'padding', 'swizzle', 'warmth' are neither" in str(raised.value)
-    assert "--ignore padding,swizzle,warmth leaves them out" in str(raised.value)
+    assert "--map ignore=padding,swizzle,warmth leaves them out" in str(raised.value)

@@ -12,6 +12,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Space, bind_launches
+from tests.helpers.refusals import Refuses
 
 SOURCE = """
 __constant__ float weights[8];
@@ -113,14 +114,12 @@ def test_types_with_a_width_in_bits_are_scalars(load: Callable[..., Any]) -> Non
     assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
 
 
-def test_arguments_may_be_missing_where_the_kernel_takes_none(load: Callable[..., Any]) -> None:
+def test_arguments_may_be_missing_where_the_kernel_takes_none(load: Callable[..., Any], refuses: Refuses) -> None:
     def change(data: dict[str, Any]) -> None:
         del data["KernelSpecification"]["Arguments"]
 
-    with pytest.raises(UsageError, match=r"Arguments is missing, and scale takes 4$"):
-        load(change)
-    with pytest.raises(UsageError, match="tensors"):  # a kernel without memory has no problem to solve
-        load(change, "__global__ void scale() { int x = WPT; }")
+    refuses(lambda: load(change))
+    refuses(lambda: load(change, "__global__ void scale() { int x = WPT; }"))
 
 
 def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
@@ -138,33 +137,18 @@ def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
 SPEC, SPACE = "KernelSpecification", "ConfigurationSpace"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (keys(SPACE), "ConfigurationSpace is missing"),
-        (keys(SPEC, "Language", to="OpenCL"), "only CUDA"),
-        (keys(SPEC, "KernelName", to="scael"), "unknown kernel of the source 'scael'; did you mean scale"),
-        (keys(SPEC, "KernelFile", to="other.cu"), "cannot be read"),
-        (keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"), "only whole numbers"),
-        (keys(SPACE, "TuningParameters", 0, "Values", to="[]"), "Values is empty"),
-        (keys(SPACE, "TuningParameters", 0, "Values", to="__import__('os')"), "not supported"),
-        (keys(SPACE, "Conditions", 0, "Expression", to="block_size_z > 1"), "did you mean block_size_x"),
-        (keys(SPEC, "Arguments", 0, "Type", to="flaot"), "did you mean float"),
-        (keys(SPEC, "Arguments", 0, "MemoryType", to="Texture"), "unknown MemoryType"),
-        (keys(SPEC, "Arguments", 0, "FillValue", to=True), "FillValue: expected a number, got True"),
-        (keys(SPEC, "Arguments", 0, "Size", to="block_size_x"), "write max(block_size_x)"),
-        (keys(SPEC, "Arguments", 4, "Name", to="coefficients"), "no __constant__ coefficients"),
-        (keys(SPEC, "Arguments", 1, "FillType", to="BinaryHDF"), "BinaryHDF"),
-        (keys(SPEC, "LocalSize"), "LocalSize is missing"),
-        (keys(SPEC, "ProblemSize", to=[-1]), "ProblemSize"),
-        (keys(SPEC, "Arguments", to={}), "expected a list"),
-    ],
-)
-def test_a_t1_file_that_is_none_gets_one_line(load: Callable[..., Any], change: Any, says: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        load(change)
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
+def test_a_t1_file_that_is_none_gets_one_line(load: Callable[..., Any], refuses: Refuses) -> None:
+    refuses(load, [
+        keys(SPACE), keys(SPEC, "Language", to="OpenCL"), keys(SPEC, "KernelName", to="scael"),
+        keys(SPEC, "KernelFile", to="other.cu"), keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"),
+        keys(SPACE, "TuningParameters", 0, "Values", to="[]"),
+        keys(SPACE, "TuningParameters", 0, "Values", to="__import__('os')"),
+        keys(SPACE, "Conditions", 0, "Expression", to="block_size_z > 1"),
+        keys(SPEC, "Arguments", 0, "Type", to="flaot"), keys(SPEC, "Arguments", 0, "MemoryType", to="Texture"),
+        keys(SPEC, "Arguments", 0, "FillValue", to=True), keys(SPEC, "Arguments", 0, "Size", to="block_size_x"),
+        keys(SPEC, "Arguments", 4, "Name", to="coefficients"), keys(SPEC, "Arguments", 1, "FillType", to="BinaryHDF"),
+        keys(SPEC, "LocalSize"), keys(SPEC, "ProblemSize", to=[-1]), keys(SPEC, "Arguments", to={}),
+    ])  # fmt: skip
 
 
 def test_text_that_is_no_json_gets_one_line(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.errors import UsageError
 from kernrec.kernel.columns import Columns
 from kernrec.kernel.domain import ConfigRows
 from kernrec.kernel.expression import implication, parse
+from tests.helpers.refusals import Refuses
 
 VALUES = {"s": np.array([1, 2, 3]), "t": np.array([4, 8]), "u": np.array([0, 5, 6, 7])}
 LETS = {"st": parse("s * t"), "big": parse("st > 8"), "per": parse("ceil_div(m, st)")}
@@ -47,12 +46,10 @@ def test_a_static_expression_is_evaluated_once_for_all_problems() -> None:
     assert columns.plan(parse("s * 7")).value.tolist() == [7, 14, 21]
 
 
-def test_text_used_as_a_number_is_refused_in_one_line() -> None:
+def test_text_used_as_a_number_is_refused_in_one_line(refuses: Refuses) -> None:
     columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), {}, {"dtype": "f32"})
-    with pytest.raises(UsageError, match="expression 's \\* dtype'"):
-        columns.at({}).column(parse("s * dtype"))
-    with pytest.raises(UsageError, match="needs m"):
-        columns.at({}).column(parse("s * m"))
+    refuses(lambda: columns.at({}).column(parse("s * dtype")))
+    refuses(lambda: columns.at({}).column(parse("s * m")))
 
 
 def test_an_answer_kept_for_one_problem_is_given_for_no_other() -> None:
@@ -67,12 +64,11 @@ def test_an_answer_kept_for_one_problem_is_given_for_no_other() -> None:
             )
 
 
-def test_a_let_that_is_not_chosen_is_not_evaluated() -> None:
+def test_a_let_that_is_not_chosen_is_not_evaluated(refuses: Refuses) -> None:
     lets = {"wrong": parse("dtype * m"), "chosen": parse("s + m if m > 1 else wrong")}
     columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), lets, {"dtype": "f32"})
     np.testing.assert_array_equal(columns.at({"m": 2}).column(parse("chosen")), [3, 4, 5])
-    with pytest.raises(UsageError, match="expression 'dtype \\* m'"):
-        columns.at({"m": 1}).column(parse("chosen"))
+    refuses(lambda: columns.at({"m": 1}).column(parse("chosen")))
 
 
 def test_what_settles_a_constraint_is_asked_first_and_changes_no_answer() -> None:

@@ -4,6 +4,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import SmLimits
 from kernrec.kernel import Kernel, Space
 from kernrec.op import find_op
+from tests.helpers.refusals import Refuses
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +56,7 @@ def test_a_misfit_is_the_constraint_that_is_not_kept(tiled: Kernel, ada: SmLimit
     assert "split_k" in str(tiled.misfit(config | {"split_k": 4}, find_op("matmul").problem(m=256, n=256, k=3), ada))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "layout", "sm", "message"),
-    [
-        ("f16", "nn", 89, "unknown dtype of"),
-        ("f32", "col", 89, "unknown layout of"),
-        ("f32", "nn", 70, "sm_75 or la"),
-    ],
-)
-def test_what_a_kernel_does_not_implement_is_refused(
-    tiled: Kernel, dtype: str, layout: str, sm: int, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        tiled.require(dtype, layout, sm)
+def test_what_a_kernel_does_not_implement_is_refused(tiled: Kernel, refuses: Refuses) -> None:
+    refuses(lambda dtype, layout, sm: tiled.require(dtype, layout, sm), [
+        ("f16", "nn", 89), ("f32", "col", 89), ("f32", "nn", 70),
+    ])  # fmt: skip

@@ -24,7 +24,7 @@ from tests.kills.forked_command import ForkedCommand
 Moment = tuple[str, int, int]
 """Session, block and position: they name a row."""
 _STRATEGIES = {
-    "all": ["--effort", "exhaustive"],
+    "all": ["--strategy", "exhaustive"],
     "refine": ["--strategy", "refine", "--budget", "10000configs"],
     "genetic": ["--strategy", "genetic", "--objective", "energy", "--budget", "10000configs"],
 }

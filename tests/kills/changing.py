@@ -37,7 +37,7 @@ def kill_withdraw(folder: Path, kills: int, seed: int) -> Counter[str]:
         counts["doubled"] += sum(retracted.values()) - len(retracted)
         counts["halved"] += len(retracted) not in (0, _ROWS)
 
-    return _kill(folder, whole, ["db", "withdraw", "--session", "tuesday"], kills, seed, count)
+    return _kill(folder, whole, ["db", "withdraw", "--row", "tuesday"], kills, seed, count)
 
 
 def kill_migration(folder: Path, kills: int, seed: int) -> Counter[str]:

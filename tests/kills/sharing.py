@@ -37,7 +37,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
     draw, place = random.Random(seed), folder / "team"
     place.mkdir()
     alice, bob = _person(folder / "alice"), _person(folder / "bob")
-    _run(bob, "trust", _run(alice, "trust", "--own").strip(), "--name", "alice")
+    _run(bob, "trust", _run(alice, "trust", "--own").strip(), "alice")
     each = max(1, rows // kills)
     counts: Counter[str] = Counter()
     withdrawn: set[str] = set()
@@ -47,7 +47,7 @@ def kill_sharing(folder: Path, command: str, kills: int, rows: int, seed: int) -
         if command == "pull":
             _run(alice, "push", str(place), *_LICENCE)
             if number % 4 == 3:
-                _run(alice, "withdraw", str(place), "--session", f"s{number - 1}")
+                _run(alice, "withdraw", str(place), "--row", f"s{number - 1}")
                 withdrawn.add(f"s{number - 1}")
         started_s = time.monotonic()
         words = (str(place), *(_LICENCE if command == "push" else ()))

@@ -8,6 +8,7 @@ from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.gpu.card_file import card_text
 from kernrec.mcp.folder import Folder
+from tests.helpers.refusals import Refuses
 
 
 @pytest.fixture
@@ -26,22 +27,18 @@ def test_a_file_inside_is_read(folder: Folder) -> None:
     assert folder.text("sub/../sub/kernel.cu") == "code"
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret", "/etc/passwd", "link", "up/secret", "sub/../../secret", "", ".", "nothing", "a\0b", "~/x"]
-)
-def test_nothing_else_is(folder: Folder, name: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        folder.text(name)
-    assert "secret" not in str(refused.value).replace("'../secret'", "").replace("secret'", "")
+def test_nothing_else_is(folder: Folder, refuses: Refuses) -> None:
+    refuses(lambda name: folder.text(name), [
+        "../secret", "/etc/passwd", "link", "up/secret", "sub/../../secret", "", ".", "nothing", "a\0b", "~/x",
+    ])  # fmt: skip
 
 
-def test_without_a_folder_no_file_is_read() -> None:
-    with pytest.raises(UsageError, match="without --folder"):
-        Folder(None).text("kernel.cu")
+def test_without_a_folder_no_file_is_read(refuses: Refuses) -> None:
+    refuses(lambda: Folder(None).text("kernel.cu"))
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such folder"):
+    with pytest.raises(UsageError, match="there is no such folder"):
         Folder(tmp_path / "nothing")
 
 

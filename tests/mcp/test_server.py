@@ -39,14 +39,14 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "model": ("compare", {"workload": "model/config.json", "gpus": "h100,rtx4060", **SERVED}),
     "right": ("check", {**CHECK, "source": AXPY}),
     "wrong": ("check", {**CHECK, "file": "wrong.cu"}),
-    "out of bounds": ("emulate", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),
+    "out of bounds": ("check", {**LAUNCH, "source": AXPY.replace("if (i < n) ", "")}),
     "endless": ("check", {**CHECK, "source": AXPY.replace("y[i] =", "while (true) y[i] +=")}),
     "include": ("check", {**CHECK, "source": '#include "/etc/passwd"\n' + AXPY}),
     "escape": ("check", {**CHECK, "file": "../secret.cu"}),
     "absolute": ("analyze", {"gpu": "t4", "file": "/etc/passwd"}),
-    "value file": ("emulate", {**LAUNCH, "source": AXPY, "arguments": ["x=@/etc/passwd"]}),
+    "value file": ("check", {**LAUNCH, "source": AXPY, "arguments": ["x=@/etc/passwd"]}),
     "network file": ("compare", {"workload": "/etc/passwd.csv", "gpus": "h200"}),
-    "huge": ("emulate", {**LAUNCH, "source": AXPY, "arguments": ["x=f64[99999999999]"]}),
+    "huge": ("check", {**LAUNCH, "source": AXPY, "arguments": ["x=f64[99999999999]"]}),
     "long": ("check", {**CHECK, "source": "/" * 300_000}),
     "no such op": ("recommend", {**MATMUL, "op": "matmull"}),
     "reference": ("check", {**CHECK, "source": AXPY, "reference": {"y": "__import__('os')"}}),
@@ -90,7 +90,7 @@ def text_of(answer: Any) -> str:
 
 def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
     tools, _ = answered
-    assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check", "emulate"}
+    assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check"}
     for name, (tool, supplied) in CALLS.items():
         schema = tools[tool].input_schema
         if name != "wrong type":

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.measure import collect
 from kernrec.measure.collect import collect_at, operating_points
 from kernrec.measure.device import card_limits, nvml
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
+from tests.helpers.refusals import Refuses
 
 CARD = Card(0, "GPU-aaaa", "NVIDIA H200", 0)
 
@@ -67,6 +67,5 @@ def test_the_first_that_ends_early_is_the_last(
     assert [result for _, result in measured] == [end]
 
 
-def test_limits_are_for_one_card() -> None:
-    with pytest.raises(UsageError, match="are for one card: name it with --gpu"):
-        collect_at(operating_points([300.0], []), replace(REQUEST, gpu="all"))
+def test_limits_are_for_one_card(refuses: Refuses) -> None:
+    refuses(lambda: collect_at(operating_points([300.0], []), replace(REQUEST, gpu="all")))

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from kernrec.errors import UsageError
 from kernrec.op import Problem, all_ops, decode_elements, encode_elements, find_op, inputs, reference
+from tests.helpers.refusals import Refuses
 
 MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
 
@@ -112,15 +112,13 @@ def test_results_are_of_order_one_whatever_the_size(problem: Problem) -> None:
     assert 0.8 < result.std() < 1.25
 
 
-def test_flat_inputs_are_shaped_and_wrong_ones_refused() -> None:
+def test_flat_inputs_are_shaped_and_wrong_ones_refused(refuses: Refuses) -> None:
     problem = MATMUL.problem(m=3, n=4, k=5)
     tensors = inputs(problem)
     flat = {name: array.ravel() for name, array in tensors.items()}
     assert_array_equal(reference(problem, flat)["c"], reference(problem, tensors)["c"])
-    with pytest.raises(UsageError, match=r"input b of matmul.* is missing; expected 20 elements"):
-        reference(problem, {"a": tensors["a"]})
-    with pytest.raises(UsageError, match=r"input b of matmul.* has 15 elements; expected 20 elements"):
-        reference(problem, {"a": tensors["a"], "b": tensors["a"]})
+    refuses(lambda: reference(problem, {"a": tensors["a"]}))
+    refuses(lambda: reference(problem, {"a": tensors["a"], "b": tensors["a"]}))
 
 
 @given(st.lists(st.floats(width=32), min_size=1))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from kernrec.errors import UsageError
 from kernrec.op import Problem, decode_elements, find_op, inputs, problem_from_key, reference
 from kernrec.op.dtype import FORMATS, weight_bytes
+from tests.helpers.refusals import Refuses
 
 MOE = find_op("moe")
 MIXTRAL = {"tokens": 64, "hidden": 4096, "intermediate": 14336, "experts": 8, "topk": 2}
@@ -91,15 +91,5 @@ def test_gpus_share_experts_and_their_columns() -> None:
     assert whole.flops == 8 * part.flops
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ep": 3}, "moe ep=3 must divide experts=8"),
-        ({"tp": 5}, "moe tp=5 must divide intermediate=14336"),
-        ({"topk": 9}, "moe topk=9 is more than experts=8"),
-        ({"routing": 501}, "accepted are 0 to 500"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused(change: dict[str, int], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        MOE.problem(**MIXTRAL | change)
+def test_what_cannot_be_shared_is_refused(refuses: Refuses) -> None:
+    refuses(lambda change: MOE.problem(**MIXTRAL | change), [{"ep": 3}, {"tp": 5}, {"topk": 9}, {"routing": 501}])

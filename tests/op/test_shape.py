@@ -1,11 +1,11 @@
 """Shapes as people type them."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.op import parse_shape
+from tests.helpers.refusals import Refuses
 
 names = st.from_regex(r"[a-z]{1,8}", fullmatch=True).filter(lambda name: name not in ("dtype", "layout"))
 
@@ -25,31 +25,11 @@ def test_the_suffix_k_is_1024() -> None:
     assert parse_shape("m=4k,n=1K,k=4096") == {"m": 4096, "n": 1024, "k": 4096}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "write a shape as"),
-        ("m", "'m' is not part of a shape"),
-        ("=4", "'=4' is not part of a shape"),
-        ("m=", "a whole number"),
-        ("m=1.5", "dimension 'm' is '1.5'"),
-        ("m=1e3", "dimension 'm' is '1e3'"),
-        ("m=4m", "dimension 'm' is '4m'"),
-        ("m=0x10", "a whole number"),
-        ("m=1=2", "a whole number"),
-        ("m=٣", "a whole number"),
-        ("m=" + "9" * 5000, "a whole number"),
-        ("m=1,m=2", "dimension 'm' is given twice, as 1 and as 2"),
-        ("m=1,dtype=f16", "dtype is not a dimension"),
-        ("4096x4096x4096", "is not part of a shape"),
-    ],
-)
-def test_a_slip_is_answered_in_one_line(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_shape(text)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 200
+def test_a_slip_is_answered_in_one_line(refuses: Refuses) -> None:
+    refuses(parse_shape, [
+        "", "m", "=4", "m=", "m=1.5", "m=1e3", "m=4m", "m=0x10", "m=1=2", "m=٣", "m=" + "9" * 5000, "m=1,m=2",
+        "m=1,dtype=f16", "4096x4096x4096",
+    ])  # fmt: skip
 
 
 @given(st.text(max_size=60))

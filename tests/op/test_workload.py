@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.op import all_ops
 from kernrec.op.workload import Workload, default_workload, load_workload, workload, workloads
+from tests.helpers.refusals import Refuses
 
 EXPECTED = (
     "bert-base",
@@ -161,11 +161,6 @@ def test_a_set_is_found_by_loose_spelling() -> None:
     assert workload("MobileNet_V2").name == "mobilenetv2"
 
 
-def test_an_unknown_set_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown workload 'resnet5O1'; did you mean resnet50"):
-        workload("resnet5O1")
-
-
 HEAD = """
 name = "x"
 title = "t"
@@ -177,31 +172,20 @@ tolerance = 0.0
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("layers = [", "x.toml: "),
-        ("layers = []", "no layers"),
-        (HEAD, "layers is missing"),
-        (HEAD + "layers = 3", "x.toml: "),
-        (HEAD + "layers = [3]", "x.toml: "),
-        (HEAD + 'layers = [{ name = "l", op = "matmul", count = 0, m = 1, n = 1, k = 1 }]', "layer 'l' has count 0"),
-        (HEAD + 'layers = [{ name = "l", op = "softmax", count = 1, compared = 1 }]', "layer 'l' has compared 1"),
-        (HEAD + 'layers = [{ name = "l", op = "matmul", count = 1, m = 1, n = 1 }]', "layer 'l': matmul is missing k"),
-        (HEAD + 'layers = [{ name = "l", op = "mtmul", count = 1 }]', "unknown op 'mtmul'"),
-        (HEAD + "extra = 1\nlayers = []", "extra"),
-    ],
-)
-def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError) as caught:
+def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, refuses: Refuses) -> None:
+    def refused(text: str) -> None:
+        path = tmp_path / "x.toml"
+        path.write_text(text)
         load_workload(path)
-    assert "x.toml" in str(caught.value)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+
+    refuses(refused, [
+        "layers = [", "layers = []", HEAD, HEAD + "layers = 3", HEAD + "layers = [3]",
+        HEAD + 'layers = [{ name = "l", op = "matmul", count = 0, m = 1, n = 1, k = 1 }]',
+        HEAD + 'layers = [{ name = "l", op = "softmax", count = 1, compared = 1 }]',
+        HEAD + 'layers = [{ name = "l", op = "matmul", count = 1, m = 1, n = 1 }]',
+        HEAD + 'layers = [{ name = "l", op = "mtmul", count = 1 }]', HEAD + "extra = 1\nlayers = []",
+    ])  # fmt: skip
 
 
-def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent\.toml"):
-        load_workload(tmp_path / "absent.toml")
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path, refuses: Refuses) -> None:
+    refuses(lambda: load_workload(tmp_path / "absent.toml"))

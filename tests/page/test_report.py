@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.interop.workload_files import find_workload
 from kernrec.op import find_op
@@ -17,6 +17,7 @@ from kernrec.recommender import Recommender
 from tests.helpers.models import LLAMA_3_8B
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
+from tests.helpers.refusals import Refuses
 from tests.helpers.serving import written
 
 pytestmark = needs("bokeh")
@@ -77,10 +78,9 @@ def test_a_gpu_that_cannot_run_a_problem_is_said() -> None:
         reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[1:], [Subject(problem)], None)
 
 
-def test_a_report_that_would_be_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_would_be_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     monkeypatch.setattr(reports, "MOST_BYTES", 10_000)
-    with pytest.raises(UsageError, match=r"would have .* MB"):
-        reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[:1], [Subject(PROBLEM)], None)
+    refuses(lambda: reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[:1], [Subject(PROBLEM)], None))
 
 
 def test_the_command_writes_it_and_says_what_is_wrong(tmp_path: Path) -> None:

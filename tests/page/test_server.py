@@ -20,6 +20,7 @@ from kernrec.page.server import PageServer
 from kernrec.recommender import Recommender
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
+from tests.helpers.refusals import Refuses
 
 pytestmark = needs("bokeh")
 
@@ -108,12 +109,11 @@ def test_it_listens_on_loopback_alone(server: PageServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFixture[str], refuses: Refuses) -> None:
     port = server.server_address[1]
     with pytest.raises(UsageError, match=f"port {port} is in use; give another --port"):
         PageServer(server.answers, port, CHOSEN)
-    with pytest.raises(UsageError, match="0 to 65535"):
-        PageServer(server.answers, 70000, CHOSEN)
+    refuses(lambda: PageServer(server.answers, 70000, CHOSEN))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

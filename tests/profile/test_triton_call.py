@@ -8,6 +8,7 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, read_call
+from tests.helpers.refusals import Refuses
 from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
 
 CALL = """
@@ -47,20 +48,18 @@ def test_a_call_that_cannot_be_read_is_refused(tmp_path, old, new, message):
         called(tmp_path, target="kernels.py")
 
 
-def test_a_changed_dimension_has_to_be_an_argument(tmp_path):
+def test_a_changed_dimension_has_to_be_an_argument(tmp_path, refuses: Refuses):
     (tmp_path / "call.toml").write_text(CALL)
     assert read_call(tmp_path / "call.toml", TARGET, {"M": 512}).arguments["m"] == 512
-    with pytest.raises(UsageError, match="unknown integer argument 'mm'; did you mean m"):
-        read_call(tmp_path / "call.toml", TARGET, {"mm": 512})
+    refuses(lambda: read_call(tmp_path / "call.toml", TARGET, {"mm": 512}))
 
 
-def test_a_file_of_values_may_be_named_by_an_integer_of_the_call(tmp_path):
+def test_a_file_of_values_may_be_named_by_an_integer_of_the_call(tmp_path, refuses: Refuses):
     text = CALL.replace('a = { dtype = "f16", shape = ["m", "k"] }', 'a = { values = "rows-{m}-{K}.npy" }')
     (tmp_path / "call.toml").write_text(text)
     changed = read_call(tmp_path / "call.toml", TARGET, {"m": 512})
     assert changed.arguments["a"] == {"values": str(tmp_path.resolve() / "rows-512-64.npy")}
-    with pytest.raises(UsageError, match=r"unknown integer argument in 'rows-\{mm\}-\{K\}.npy': 'mm'; did you mean m"):
-        called(tmp_path, text.replace("{m}", "{mm}"))
+    refuses(lambda: called(tmp_path, text.replace("{m}", "{mm}")))
 
 
 class TestWithTriton:

@@ -18,6 +18,7 @@ from kernrec.recommender.context import Context, own_databases
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from tests.helpers.reading import reading_here
+from tests.helpers.refusals import Refuses
 
 GPU = find_gpu("a100")
 
@@ -30,9 +31,8 @@ def test_a_table_is_made_once_for_all_problems_of_a_dtype() -> None:
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
 
 
-def test_a_kernel_nobody_knows_is_named_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="matmul_simt"):
-        Context([]).kernel("matmul_smit")
+def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses: Refuses) -> None:
+    refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
 def test_databases_given_stand_for_the_users_own_also_where_they_are_none(

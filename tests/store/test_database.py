@@ -19,6 +19,7 @@ from kernrec.store.intake.read_file import read_database
 from kernrec.store.reader import Limits
 from kernrec.store.retractions import retraction_rows
 from tests.helpers.depth import few_examples
+from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add, measurement
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -89,44 +90,21 @@ def test_every_stored_row_hashes_to_its_key(database, row, profile):
     assert len(database.altered()) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"latency_ms": 1.0}, "unknown column of measurement 'latency_ms'; did you mean latency_s"),
-        ({"measurement_id": "x"}, "unknown column of measurement 'measurement_id'"),
-        ({"latency_s": "fast"}, "measurement.latency_s takes DOUBLE, not 'fast'"),
-        ({"latency_s": float("nan")}, "measurement.latency_s takes DOUBLE, not nan"),
-        ({"registers": 2.5}, "measurement.registers takes INTEGER, not 2.5"),
-        ({"registers": True}, "measurement.registers takes INTEGER, not True"),
-        ({"registers": 2**40}, "INT32"),
-        ({"ecc": 1}, "measurement.ecc takes BOOLEAN, not 1"),
-        ({"session": 7}, "measurement.session takes VARCHAR, not 7"),
-        ({"measured_at": "yesterday"}, "measurement.measured_at takes TIMESTAMP, not 'yesterday'"),
-        ({"latency_s": 0.0}, "CHECK"),
-        ({"latency_s": -1.0}, "CHECK"),
-        ({"latency_s": None}, "CHECK"),
-        ({"energy_j": 0.0}, "CHECK"),
-        ({"selection_probability": 1.5}, "CHECK"),
-        ({"outcome": "fine"}, "CHECK"),
-        ({"gpu": None}, "NOT NULL"),
-        ({"config": 3}, "a measurement needs `config`"),
-        ({"problem": "matmul"}, "a measurement needs `config`"),
-    ],
-)
-def test_a_wrong_row_is_one_line_and_nothing_is_added(empty, row, arguments, message):
-    with pytest.raises(UsageError) as caught:
-        add(empty, row(session="good"), row(**arguments))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_wrong_row_is_one_line_and_nothing_is_added(empty, row, refuses: Refuses):
+    refuses(lambda arguments: add(empty, row(session="good"), row(**arguments)), [
+        {"latency_ms": 1.0}, {"measurement_id": "x"}, {"latency_s": "fast"}, {"latency_s": float("nan")},
+        {"registers": 2.5}, {"registers": True}, {"registers": 2**40}, {"ecc": 1}, {"session": 7},
+        {"measured_at": "yesterday"}, {"latency_s": 0.0}, {"latency_s": -1.0}, {"latency_s": None}, {"energy_j": 0.0},
+        {"selection_probability": 1.5}, {"outcome": "fine"}, {"gpu": None}, {"config": 3}, {"problem": "matmul"},
+    ])  # fmt: skip
     assert set(empty.counts().values()) == {0}
 
 
-def test_nothing_can_be_added_to_what_is_no_table(database):
+def test_nothing_can_be_added_to_what_is_no_table(database, refuses: Refuses):
     for table in ("measurements", "front", "migration", "gpu; DROP TABLE gpu"):
         with pytest.raises(UsageError, match="unknown table"):
             database.add(table, [])
-    with pytest.raises(UsageError, match="unknown column of gpu 'names'; did you mean name"):
-        database.rows("gpu", names="x")
+    refuses(lambda: database.rows("gpu", names="x"))
 
 
 def test_no_rows_are_no_trouble(database):
@@ -319,12 +297,11 @@ def test_merging_what_is_no_database_adds_nothing(database, tmp_path, row):
     assert database.content_hash() == before
 
 
-def test_a_database_cannot_be_merged_with_itself(tmp_path, row):
+def test_a_database_cannot_be_merged_with_itself(tmp_path, row, refuses: Refuses):
     path = tmp_path / "a.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         add(database, row())
-        with pytest.raises(UsageError, match="cannot be merged with itself"):
-            merge(database, path)
+        refuses(lambda: merge(database, path))
         assert database.counts()["measurement"] == 1
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
@@ -15,6 +14,7 @@ from kernrec.store.schema import views_sql
 from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
+from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement
 
 OTHER = {"block_m": 32}
@@ -162,14 +162,12 @@ def test_the_views_have_the_number_of_the_newest_protocol() -> None:
     assert f"protocol_version > {NEWEST_PROTOCOL} THEN" in views_sql()
 
 
-@pytest.mark.parametrize(
-    "text", ['{"block_m":' + "9" * 5000 + "}", '{"block_m":' + "9" * 30 + "}", r'{"block_m":"\q"}']
-)
-def test_a_config_that_is_none_is_named_with_the_way_out(database: Database, problem, text: str) -> None:
+def test_a_config_that_is_none_is_named_with_the_way_out(database: Database, problem, refuses: Refuses) -> None:
     """As an earlier kernrec let it in."""
-    database.add_measurements([measurement()])
-    database.change([f"UPDATE db.config SET tunables = '{text}'"])
-    with pytest.raises(
-        UsageError, match=rf"a measured config of {KERNEL} .* `kernrec db withdraw --kernel {KERNEL} --mer"
-    ):
+
+    def refused(text: str) -> None:
+        database.add_measurements([measurement()])
+        database.change([f"UPDATE db.config SET tunables = '{text}'"])
         database.measured(GPU, [KERNEL], problem.key)
+
+    refuses(refused, ['{"block_m":' + "9" * 5000 + "}", '{"block_m":' + "9" * 30 + "}", r'{"block_m":"\q"}'])

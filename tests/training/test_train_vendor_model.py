@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from library_training import errors as vendor_errors
+from library_training import trees as vendor_trees
+from library_training.table import FOLDS, Recording, Table
+from library_training.train import fitted_floor, train_set
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
@@ -16,9 +20,6 @@ from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.recorded_set import OTHER, RecordedSet
 from kernrec.model.vendor.timed import Kind
 from kernrec.op import Problem, find_op
-from kernrec.training import vendor_errors, vendor_trees
-from kernrec.training.train_vendor_model import fitted_floor, train_set
-from kernrec.training.vendor_table import FOLDS, Recording, Table
 
 CARDS = {"a100-sxm4-80gb": 1.0, "l40s": 1.2, "h200-sxm": 0.9}
 SLOWDOWN = {"vLLM": 1.0, "SGLang": 1.3}

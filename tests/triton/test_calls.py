@@ -25,6 +25,7 @@ from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
 from kernrec.triton.calls.call_writer import CallWriter
 from kernrec.triton.calls.launch_record import record_of
+from tests.helpers.refusals import Refuses
 from tests.helpers.triton_kernels import configs_of
 from tests.triton import captured_kernels as kernels
 
@@ -187,11 +188,10 @@ def test_of_one_function_so_many_calls_are_written(tmp_path: Path) -> None:
     assert list(captured.left_out.values()) == [2]
 
 
-def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path: Path) -> None:
+def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path: Path, refuses: Refuses) -> None:
     with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="running already"):
         kernrec.triton.capture(tmp_path).__enter__()
-    with pytest.raises(UsageError, match="a101"):
-        kernrec.triton.capture(tmp_path, gpu="a101").__enter__()
+    refuses(lambda: kernrec.triton.capture(tmp_path, gpu="a101").__enter__())
 
 
 PACKAGE = {

@@ -8,6 +8,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.util.input_file import check_input, open_input, read_input
+from tests.helpers.refusals import Refuses
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes or devices in folders")
 
@@ -20,12 +21,11 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def test_a_regular_file_is_read_through_a_link(tmp_path: Path) -> None:
+def test_a_regular_file_is_read_through_a_link(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
     assert read_input(tmp_path / "link", 7) == b"content"
-    with pytest.raises(UsageError, match="is larger than 6 bytes"):
-        read_input(tmp_path / "link", 6)
+    refuses(lambda: read_input(tmp_path / "link", 6))
 
 
 @pytest.mark.parametrize(("make", "says"), [(pipe, "is a named pipe"), (endless, "is a device")])
@@ -36,12 +36,11 @@ def test_a_pipe_and_a_device_are_refused_at_once(make: Callable[[Path], None], s
             read(path)
 
 
-def test_a_link_to_itself_and_a_folder_are_errors_of_the_system(tmp_path: Path) -> None:
+def test_a_link_to_itself_and_a_folder_are_errors_of_the_system(tmp_path: Path, refuses: Refuses) -> None:
     (path := tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):
         open_input(path)
-    with pytest.raises(UsageError, match="loop cannot be read: too many levels"):
-        check_input(path)
+    refuses(lambda: check_input(path))
     with pytest.raises(IsADirectoryError):
         open_input(tmp_path)
     check_input(tmp_path / "nothing")

@@ -21,7 +21,7 @@ namespace capture {
 enum Error : int {
     kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidConfiguration = 9, kInvalidSymbol = 13,
     kInvalidDeviceFunction = 98, kInvalidDevice = 101, kInvalidHandle = 400, kNotFound = 500, kLaunchFailure = 719,
-    kNotSupported = 801,
+    kNotSupported = 801, kGraphUpdateFailure = 910,
 };
 
 struct Extent {
@@ -119,9 +119,11 @@ struct Node {
     std::function<int()> work;
     int kind = 0;
     std::vector<Node*> before;
+    std::shared_ptr<const void> parameters;  // that a program can query
+    const void* original = nullptr;          // the node that this one was cloned from
 };
 struct Graph {
-    std::vector<std::unique_ptr<Node>> nodes;
+    std::vector<std::unique_ptr<Node>> nodes, removed;
     bool ended = false;  // the capture has ended, but streams and events may still refer to it
 };
 struct Stream {
@@ -131,6 +133,7 @@ struct Stream {
 };
 struct Event {
     bool recorded = false;
+    double milliseconds = 0;  // since the program started
     std::shared_ptr<Graph> captured;
 };
 struct Launch {
@@ -169,7 +172,13 @@ struct LaunchConfig {
 };
 Stream* stream_of(void* handle);
 int submit(void* stream, int kind, std::function<int()> work);
-int run(Graph& graph);
+// Nodes of a graph, each after those that it depends on.
+std::vector<Node*> ordered(const Graph& graph);
+int record(Event& event);
+// Milliseconds between two events: those that the emulator took, because no GPU ran.
+int elapsed(float* milliseconds, void* first, void* second);
+// Arguments at their offsets.
+std::string pack(const Function& function, void** arguments);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
 // Base and size of each allocation in the shared range that an argument points into.
 std::string shared_allocations(const Function& function, const std::string& packed);

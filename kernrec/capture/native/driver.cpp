@@ -412,13 +412,12 @@ API int cuStreamAddCallback(void* stream, void (*function)(void*, int, void*), v
 }
 API int cuEventCreate(void** event, unsigned) { return *event = new Event, kSuccess; }
 API int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), kSuccess; }
-API int cuEventRecord(void* event, void*) { return static_cast<Event*>(event)->recorded = true, kSuccess; }
+API int cuEventRecord(void* event, void*) { return record(*static_cast<Event*>(event)); }
 API int cuEventRecordWithFlags(void* event, void* stream, unsigned) { return cuEventRecord(event, stream); }
 API int cuEventSynchronize(void*) { return kSuccess; }
 API int cuEventQuery(void*) { return kSuccess; }
 API int cuEventElapsedTime(float* milliseconds, void* first, void* second) {
-    if (!static_cast<Event*>(first)->recorded || !static_cast<Event*>(second)->recorded) return kInvalidHandle;
-    return *milliseconds = 0, kSuccess;
+    return elapsed(milliseconds, first, second);
 }
 API int cuEventElapsedTime_v2(float* milliseconds, void* first, void* second) {
     return cuEventElapsedTime(milliseconds, first, second);

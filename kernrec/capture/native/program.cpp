@@ -1,4 +1,6 @@
 // Code, launches, streams, graphs and images.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "core.h"
@@ -98,28 +100,44 @@ int submit(void* handle, int kind, std::function<int()> work) {
     return kSuccess;
 }
 
-int run(Graph& graph) {
+std::vector<Node*> ordered(const Graph& graph) {
     // A node was added after those it depends on, unless edges were added later.
-    std::map<Node*, bool> done;
-    std::function<int(Node*)> visit = [&](Node* node) {
-        if (done[node]) return int(kSuccess);
-        done[node] = true;
-        for (Node* before : node->before)
-            if (const int error = visit(before)) return error;
-        return node->work ? node->work() : int(kSuccess);
+    std::map<const Node*, bool> visited;
+    std::vector<Node*> nodes;
+    std::function<void(Node*)> visit = [&](Node* node) {
+        if (visited[node]) return;
+        visited[node] = true;
+        for (Node* before : node->before) visit(before);
+        nodes.push_back(node);
     };
-    for (auto& node : graph.nodes)
-        if (const int error = visit(node.get())) return error;
-    return kSuccess;
+    for (const auto& node : graph.nodes) visit(node.get());
+    return nodes;
 }
 
-int launch(Function& function, const Launch& launch, void** arguments, void* stream) {
-    if (const int error = describe(function)) return error;
+int record(Event& event) {
+    using namespace std::chrono;
+    event.milliseconds = duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
+    return event.recorded = true, kSuccess;
+}
+
+int elapsed(float* milliseconds, void* first, void* second) {
+    const Event *from = static_cast<Event*>(first), *to = static_cast<Event*>(second);
+    if (!from || !to || !from->recorded || !to->recorded) return kInvalidHandle;
+    return *milliseconds = float(to->milliseconds - from->milliseconds), kSuccess;
+}
+
+std::string pack(const Function& function, void** arguments) {
     std::string packed;
     for (size_t i = 0; i < function.sizes.size(); i++) {
         packed.resize(function.offsets[i]);
         packed.append(static_cast<const char*>(arguments[i]), function.sizes[i]);
     }
+    return packed;
+}
+
+int launch(Function& function, const Launch& launch, void** arguments, void* stream) {
+    if (const int error = describe(function)) return error;
+    const std::string packed = pack(function, arguments);
     return launch_packed(function, launch, packed.data(), packed.size(), stream);
 }
 

@@ -1,27 +1,19 @@
 """Traces of a GPU over time (power, energy, clocks, temperature and throttle reasons), their files and their summary.
 
-A trace is a table with one row per sample and the fields of `TraceSample` as columns, in CSV or Parquet.
+A trace is a table with one row per sample and the fields of `TraceSample` as columns, in CSV.
 """
 
 import csv
 import errno
-import io
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from kernrec.errors import UsageError, cannot_be
-from kernrec.util.input_file import open_input
-
-_LARGEST_FILE = 1 << 30
-_MOST_SAMPLES = 20_000_000
-_LONGEST_LINE = 1 << 16
-"""Characters of a line of CSV."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +96,11 @@ def _energy(samples: Sequence[TraceSample], power: Sequence[tuple[float, float]]
 
 
 class TraceFile:
-    """A trace file that is complete at the end of a `with` block; CSV or Parquet, by the suffix of its path.
+    """A CSV file of a trace that is complete at the end of a `with` block.
 
-    Until then the samples are in `.NAME.part` beside it, a CSV file that `read_trace` can read too: a monitor that is
-    killed loses nothing. Raises `UsageError` at once if the file cannot be written, but at the end if the disk becomes
-    full, because the monitored program must go on.
+    Until then the samples are in `.NAME.part` beside it: a monitor that is killed loses nothing. Raises `UsageError` at
+    once if the file cannot be written, but at the end if the disk becomes full, because the monitored program must go
+    on.
     """
 
     def __init__(self, path: Path) -> None:
@@ -143,118 +135,10 @@ class TraceFile:
             raise self._failed(self._full) from None
         if kind is None:  # else nothing was started
             try:
-                if self.path.suffix == ".parquet":
-                    _to_parquet(self.part, self.path)
-                else:
-                    self.part.replace(self.path)
+                self.part.replace(self.path)
             except OSError as error:
                 raise self._failed(error) from None
         self.part.unlink(missing_ok=True)
 
     def _failed(self, error: OSError) -> UsageError:
         return UsageError(cannot_be("written", self.path, error))
-
-
-def write_trace(path: Path, samples: Iterable[TraceSample]) -> None:
-    """Write a whole trace. Raises `UsageError` if it cannot be written."""
-    with TraceFile(path) as file:
-        for sample in samples:
-            file.add(sample)
-
-
-def _to_parquet(table: Path, path: Path) -> None:
-    import duckdb
-
-    kinds = ", ".join(f"'{name}': '{'VARCHAR' if name == 'reasons' else 'DOUBLE'}'" for name in COLUMNS)
-    whole = path.with_name(f".{path.name}.whole")
-
-    def quoted(file: Path) -> str:
-        return "'" + str(file).replace("'", "''") + "'"
-
-    try:
-        with duckdb.connect() as connection:
-            connection.execute(
-                f"COPY (SELECT * REPLACE (coalesce(reasons, '') AS reasons) FROM read_csv({quoted(table)}, header=true,"
-                f" columns={{{kinds}}})) TO {quoted(whole)} (FORMAT parquet, COMPRESSION zstd)"
-            )
-        whole.replace(path)
-    except duckdb.Error as error:
-        raise UsageError(f"{path} cannot be written: {str(error).splitlines()[0]}") from None
-    finally:
-        whole.unlink(missing_ok=True)
-
-
-def read_trace(path: Path) -> list[TraceSample]:
-    """The samples in a CSV or Parquet file. Raises `UsageError`, which names the row, if the file is not a trace."""
-    samples: list[TraceSample] = []
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UsageError(f"{path} is larger than {_LARGEST_FILE} bytes")
-        rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
-        for number, row in enumerate(rows, 1):
-            if number > _MOST_SAMPLES:
-                raise UsageError(f"{path} has over {_MOST_SAMPLES} samples")
-            samples.append(_sample(path, number, row))
-            if number > 1 and samples[-1].time_s < samples[-2].time_s:
-                raise UsageError(f"{path}, row {number}: time goes backwards")
-    except OSError as error:
-        raise UsageError(cannot_be("read", path, error)) from None
-    except (UnicodeDecodeError, csv.Error):
-        raise UsageError(f"{path} is not a trace: it is not a table of text") from None
-    if not samples:
-        raise UsageError(f"{path} has no samples")
-    return samples
-
-
-def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with io.TextIOWrapper(open_input(path), newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(_lines(file))
-        _check_columns(path, reader.fieldnames or ())
-        yield from reader
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    while line := file.readline(_LONGEST_LINE):
-        if len(line) == _LONGEST_LINE:
-            raise csv.Error
-        yield line
-
-
-def _parquet_rows(path: Path) -> Iterable[dict[str, Any]]:
-    import duckdb
-
-    try:
-        with duckdb.connect() as connection:
-            cursor = connection.execute("SELECT * FROM read_parquet($1)", [[str(path)]])
-            names = [column[0] for column in cursor.description or ()]
-            _check_columns(path, names)
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    except duckdb.Error:
-        raise UsageError(f"{path} is not a Parquet file") from None
-
-
-def _check_columns(path: Path, names: Sequence[str]) -> None:
-    missing = [name for name in COLUMNS if name not in names]
-    if missing:
-        raise UsageError(f"{path} is not a trace: column {missing[0]} is missing")
-
-
-def _sample(path: Path, number: int, row: dict[str, Any]) -> TraceSample:
-    values: dict[str, Any] = {}
-    for name in COLUMNS:
-        cell = row[name]
-        if name == "reasons":
-            values[name] = "" if cell is None else str(cell)[:400]
-            continue
-        if cell in (None, ""):
-            values[name] = None
-            continue
-        try:
-            values[name] = float(cell)
-        except (TypeError, ValueError):
-            values[name] = math.nan
-        if not math.isfinite(values[name]):
-            raise UsageError(f"{path}, row {number}: {name} is {cell!r:.40}, expected a number")
-    if values["time_s"] is None:
-        raise UsageError(f"{path}, row {number}: time_s is missing")
-    return TraceSample(**values)

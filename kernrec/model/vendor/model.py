@@ -5,7 +5,7 @@ of products log(power / `kernrec.model.vendor.power_base`).
 A recorded set is what was recorded alike; its trees tell stacks apart by a feature `stack.NAME`. Recorded cards have
 trees that learned them; for any other card there are few and shallow ones, over ratios alone, whose predictions are
 `transferred`; deeper ones have learned the recorded cards by heart and do worse there than the bound. Trained by
-`kernrec.training.train_vendor_model`, stored by `kernrec.model.vendor.model_file`.
+`tools/library_training`, stored by `kernrec.model.vendor.model_file`.
 """
 
 from collections.abc import Mapping, Sequence

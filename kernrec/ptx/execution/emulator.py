@@ -199,8 +199,8 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
     return {
         "%dynamic_smem_size": launch.shared_bytes,
         "%total_smem_size": layout.shared_bytes,
-        "%envreg1": launch.grid_barrier & 0xFFFFFFFF,
-        "%envreg2": launch.grid_barrier >> 32,
+        "%envreg1": launch.grid_barrier >> 32,
+        "%envreg2": launch.grid_barrier & 0xFFFFFFFF,
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,

@@ -177,7 +177,9 @@ class ModelStore:
 
     def _load(self, name: str) -> "TrainedModel | None":
         try:
-            path = next((path for folder in self._folders if (path := folder / f"{name}.json").exists()), None)
+            # A link to itself does not exist, but is reported.
+            places = [folder / f"{name}.json" for folder in self._folders]
+            path = next((path for path in places if path.exists() or path.is_symlink()), None)
         except OSError as error:
             self._warn(f"cannot look for models in {Path(error.filename).parent}: {error.strerror}; none is used")
             return None

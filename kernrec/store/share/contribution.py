@@ -104,7 +104,7 @@ def pending_gpus(database: Path) -> dict[str, int]:
         return dict(opened.query(f"SELECT gpu, count(*) {selection.source()} GROUP BY 1 ORDER BY 1"))
 
 
-def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, path: Path | None) -> Contribution:
+def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path) -> Contribution:
     """Write the bundle of a GPU's rows that are in none yet; afterwards its sessions are listed no more.
 
     Args:
@@ -112,7 +112,6 @@ def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, p
         gpu: name in the catalog.
         signer: whose rows they become.
         folder: a place, in which the bundle gets the name that it has there.
-        path: of the bundle instead; None: in the folder.
 
     Raises:
         UsageError: there is a file of that name already.
@@ -125,7 +124,7 @@ def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path, p
             raise KernrecError(f"{database} has no measurements of a {gpu} that are in no bundle yet")
         check_own_segments(leaving.by_table(TABLES), str(database))  # what others would refuse stays here
         leaving = replace(leaving, manifest=replace(leaving.manifest, owner=signer.key))
-        target = path or folder / bundle_name(leaving.manifest)
+        target = folder / bundle_name(leaving.manifest)
         written = _contents(opened, selection, target, gpu, leaving)
         if target.exists():
             raise UsageError(f"{target} exists already; name a new file")

@@ -30,8 +30,6 @@ class Selection:
     gpu: str | None = None
     op: str | None = None
     kernel: str | None = None
-    since: datetime | None = None
-    """Measured at or after this time, UTC."""
     fresh: bool = False
     """Only those that `keep_fresh` kept."""
     sessions: tuple[str, ...] | None = None
@@ -50,8 +48,6 @@ class Selection:
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
                 parts.append(f"{column} = {quoted(value)}")
-        if self.since is not None:
-            parts.append(f"measured_at >= TIMESTAMP {quoted(self.since.isoformat(sep=' '))}")
         if self.fresh:
             parts.append("measurement_id IN (FROM fresh)")
         return " AND ".join(parts)

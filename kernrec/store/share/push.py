@@ -100,7 +100,7 @@ def _leaving(database: Database, selection: Selection, path: Path, folder: Path,
     if leaving.manifest.size > LARGEST_BUNDLE:
         raise UsageError(
             f"{leaving.measurements} measurements of a {selection.gpu} take more than {LARGEST_BUNDLE} bytes; push a"
-            " part of them at a time (--op, --kernel, --since)"
+            " part of them at a time (--gpu)"
         )
     check_own_segments(leaving.by_table(TABLES), str(path))
     return leaving

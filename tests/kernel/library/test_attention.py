@@ -312,7 +312,7 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
     assert is_noticed(old, new, case, shape)

@@ -84,7 +84,7 @@ def test_it_computes_attention_on_awkward_problems_without_races(case: tuple) ->
 
 
 @pytest.mark.slow
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(("breaks", "old", "new"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(breaks: str, old: str, new: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")

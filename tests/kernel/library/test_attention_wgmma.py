@@ -243,7 +243,7 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
 """Changes that break nothing, and why."""
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
     assert is_noticed(old, new, case, shape)

@@ -123,7 +123,7 @@ BREAKS = [
 ]
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(("number", "split_k", "old", "new"), BREAKS, ids=[b[2] for b in BREAKS])
 def test_breaking_one_thing_in_the_source_is_noticed(number: int, split_k: int, old: str, new: str) -> None:
     name, dtype, layout, sm, config = CASES[number]

@@ -129,7 +129,7 @@ def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
         assert resources.registers <= (128 if config["fragments"] == 1 else 255)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(
     ("replacement", "config"),
     [

@@ -90,7 +90,7 @@ def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(("breaks", "old", "new", "dtype", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(
     breaks: str, old: str, new: str, dtype: str, layout: str, config: dict[str, int]

@@ -135,7 +135,7 @@ def test_a_mutant_changes_one_place_of_the_source(mutant: Mutant) -> None:
     assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mutant_is_noticed(mutant: Mutant) -> None:
     assert mutant.runs(), f"no run of the suite has {mutant.when}"

@@ -75,7 +75,7 @@ def test_it_computes_the_op_on_awkward_rows_without_races(kernel: Kernel, dtype:
 
 
 @pytest.mark.slow
-@pytest.mark.every(4)
+@pytest.mark.every(8)
 @pytest.mark.parametrize(("name", "breaks", "old", "new", "config"), MUTANTS, ids=[f"{m[0]}: {m[1]}" for m in MUTANTS])
 def test_breaking_one_thing_in_the_source_is_noticed(
     name: str, breaks: str, old: str, new: str, config: dict[str, int]

@@ -12,6 +12,7 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.measure.campaign.journal import Journal, JournalError, journal_path, waiting_measurements
+from tests.helpers.refusals import Refuses
 
 END = {"closed": 0, "session": "s"}
 
@@ -107,14 +108,12 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
         assert journal.records() == [row(a=1)]
 
 
-def test_a_file_that_is_no_journal_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_no_journal_is_one_line(tmp_path: Path, refuses: Refuses) -> None:
     path = journal_path(tmp_path / "k.duckdb")
     path.write_text("no journal " * 100)
-    with pytest.raises(UsageError, match="cannot be used: file is not a database"):
-        Journal(path)
+    refuses(lambda: Journal(path))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"the journal .* cannot be written: (file exists|not a directory)"):
-        Journal(journal_path(tmp_path / "file" / "k.duckdb"))
+    refuses(lambda: Journal(journal_path(tmp_path / "file" / "k.duckdb")))
 
 
 def test_a_record_that_somebody_damaged_is_a_measurement_that_cannot_be_read(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.measure.device import nvml
 from kernrec.measure.device.nvml import Card, choose_cards
+from tests.helpers.refusals import Refuses
 
 BUSY = Card(0, "GPU-aaaa", "NVIDIA H200", 2)
 FREE = Card(1, "GPU-bbbb", "NVIDIA H200", 0)
@@ -29,11 +29,8 @@ def test_cards_that_are_hidden_are_not_taken_unasked(visible: str, monkeypatch: 
     assert choose_cards("1") == [FREE]
 
 
-def test_an_index_without_a_card_is_one_line_that_names_those_there_are() -> None:
-    with pytest.raises(
-        UsageError, match=r"^no GPU '7' in this machine; --gpu takes auto, all or one of 0 \(NVIDIA H200\), 1"
-    ):
-        choose_cards("7")
+def test_an_index_without_a_card_is_one_line_that_names_those_there_are(refuses: Refuses) -> None:
+    refuses(lambda: choose_cards("7"))
 
 
 def test_a_card_is_known_by_a_hash_that_does_not_tell_its_uuid() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
 from kernrec.measure.collect import collect
 from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure
@@ -20,6 +19,7 @@ from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Measurement, Tier
 from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
+from tests.helpers.refusals import Refuses
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
 
@@ -133,12 +133,11 @@ def test_a_budget_in_time_is_of_the_devices_clock_and_leaves_room_for_energy(tmp
     assert len(tiers) < 280
 
 
-def test_several_gpus_are_measured_at_once_and_kept_apart(tmp_path: Path) -> None:
+def test_several_gpus_are_measured_at_once_and_kept_apart(tmp_path: Path, refuses: Refuses) -> None:
     recording, database = tmp_path / "r.duckdb", tmp_path / "k.duckdb"
     for gpu in ("rtx3090", "rtx4090"):
         make_recording(recording, 30, gpu)
-    with pytest.raises(UsageError, match="holds measurements of rtx3090, rtx4090: name one with --gpu"):
-        _collect(recording, database)
+    refuses(lambda: _collect(recording, database))
     done = _collect(recording, database, gpu="all", effort=EFFORTS["quick"])
     assert (done.error, len(done.results)) == (None, 2)
     for gpu in ("rtx3090", "rtx4090"):
@@ -182,17 +181,10 @@ def test_of_a_kernel_with_several_sources_the_one_measured_last_is_replayed(tmp_
     assert [outcome.samples_s for outcome in recording.outcomes.values()] == [(1e-3,)]
 
 
-def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path) -> None:
+def test_a_problem_that_was_not_recorded_is_refused_naming_those_that_were(tmp_path: Path, refuses: Refuses) -> None:
     recording = make_recording(tmp_path / "r.duckdb")
     problem = find_op("matmul").problem(m=8, n=8, k=8)
-    with pytest.raises(UsageError, match=r"holds none of the requested problems; it holds matmul\[m=1024"):
-        _collect(recording, tmp_path / "k.duckdb", problems=[WantedProblem("layer", problem)])
-
-
-def test_a_recording_is_not_collected_into_itself(tmp_path: Path) -> None:
-    recording = make_recording(tmp_path / "r.duckdb")
-    with pytest.raises(UsageError, match="into itself"):
-        _collect(recording, recording)
+    refuses(lambda: _collect(recording, tmp_path / "k.duckdb", problems=[WantedProblem("layer", problem)]))
 
 
 @pytest.mark.deep

@@ -1,5 +1,6 @@
 """Traces: what they add up to, and that they come back as they were written."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.measure.monitor.trace import COLUMNS, TraceSample, read_trace, summarize_trace, write_trace
-
-HEADER = ",".join(COLUMNS)
+from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
 
 
 def sample(time_s: float, power_w: float | None, energy_j: float | None = None, reasons: str = "") -> TraceSample:
@@ -43,35 +42,22 @@ def test_throttling_is_a_share_of_the_samples() -> None:
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_trace_comes_back_as_it_was_written(kind: str, tmp_path: Path) -> None:
+def test_a_trace_is_complete_at_the_end_and_beside_it_before(tmp_path: Path) -> None:
     samples = [sample(0.0, 100.25, 3.5, "power cap|idle"), sample(0.125, None)]
-    path = tmp_path / f"it's a trace.{kind}"
-    write_trace(path, samples)
-    assert read_trace(path) == samples
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    path = tmp_path / "it's a trace.csv"
+    with TraceFile(path) as file:
+        for each in samples:
+            file.add(each)
+        assert not path.exists()
+        before = file.part.read_text()
+    assert path.read_text() == before
+    with path.open() as text:
+        rows = list(csv.DictReader(text))
+    assert [row["power_w"] for row in rows] == ["100.25", ""]
+    assert rows[0]["reasons"] == "power cap|idle"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "column time_s is missing"),
-        (b"a,b\n1,2\n", "column time_s is missing"),
-        (HEADER.encode() + b"\n", "has no samples"),
-        (HEADER.encode() + b"\n0,much,,,,,\n", "row 1: power_w is 'much'"),
-        (HEADER.encode() + b"\n0,nan,,,,,\n", "row 1: power_w is 'nan'"),
-        (HEADER.encode() + b"\n,1,,,,,\n", "time_s is missing"),
-        (HEADER.encode() + b"\n2,1,,,,,\n1,1,,,,,\n", "row 2: time goes backwards"),
-        (b"\xff\xfe\x00", "is not a trace"),
-        (HEADER.encode() + b"\n" + b" " * (1 << 16), "is not a table of text"),
-    ],
-)
-def test_a_file_that_is_no_trace_gets_one_line(content: bytes, says: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_bytes(content)
-    with pytest.raises(UsageError) as raised:
-        read_trace(path)
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
-    with pytest.raises(UsageError, match=r"not a Parquet file|column"):
-        read_trace(path.rename(tmp_path / "t.parquet"))
+def test_no_samples_have_no_summary() -> None:
+    with pytest.raises(UsageError, match="the trace has no samples"):
+        summarize_trace([])

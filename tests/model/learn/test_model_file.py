@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.model.learn.features import VERSION
 from kernrec.model.learn.model import Model
 from kernrec.model.learn.model_file import _FIELDS, load, save
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset
 from kernrec.training.train_model import train
+from tests.helpers.refusals import Refuses
 from tests.helpers.simulated_groups import simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
@@ -215,17 +216,14 @@ def test_what_is_no_card_is_refused(tmp_path: Path, text: str) -> None:
         load(path)
 
 
-def test_no_model_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="kernrec train"):
-        load(tmp_path / "matmul.json")
+def test_no_model_is_a_usage_error(tmp_path: Path, refuses: Refuses) -> None:
+    refuses(lambda: load(tmp_path / "matmul.json"))
 
 
-def test_a_name_cannot_leave_the_folder(model: Model, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="model name"):
-        save(model, tmp_path, "../x", {})
+def test_a_name_cannot_leave_the_folder(model: Model, tmp_path: Path, refuses: Refuses) -> None:
+    refuses(lambda: save(model, tmp_path, "../x", {}))
 
 
-def test_a_folder_that_cannot_be_written_is_said(model: Model, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_said(model: Model, tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KernrecError, match=r"the model .* cannot be written"):
-        save(model, tmp_path / "file" / "models", "matmul", {})
+    refuses(lambda: save(model, tmp_path / "file" / "models", "matmul", {}))

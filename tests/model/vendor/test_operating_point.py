@@ -121,11 +121,6 @@ def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock() -> None:
     assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_a_limit_that_the_card_does_not_accept_is_refused() -> None:
-    with pytest.raises(UsageError, match="accepts"):
-        at_point(line(1e-3, None, 1.0, 0.1), find_gpu("rtx4090"), OperatingPoint(20.0))
-
-
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
 @few_examples(40)
 def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_recorded_or_not(

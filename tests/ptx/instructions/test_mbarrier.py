@@ -5,6 +5,7 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError
 from tests.helpers.ptx_text import run
+from tests.helpers.refusals import Refuses
 
 STEPS = 5
 PIPE = f"""
@@ -60,20 +61,13 @@ def test_a_producer_and_a_consumer_stay_in_step() -> None:
     assert counts["mbarrier.waits"] >= 2 * STEPS
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[%r1+8], 32", "[%r1+8], 33", "byte 8 of shared memory, whose phase lacks 1 of 33 arrivals"),
-        ("xor.b32 %r10, %r10, 1;", "", "all other threads wait, too"),
-        ("@%p0 mbarrier.init.shared::cta.b64 [%r1], 32;", "", "byte 0 of shared memory, which holds no initialized"),
-        ("[%r1], 32", "[%r1], 0", "0 arrivals, 1 to 1048575"),
-        ("arrive.shared::cta.b64 %rd5, [%r1]", "arrive.shared::cta.b64 %rd5, [%r1+4]", "not a multiple of 8"),
-        ("_, [%r1+8];", "_, [%r1+8], 33;", "32 arrivals are pending in this phase, and 33 come"),
-    ],
-)
-def test_a_broken_pipe_ends_in_one_clear_error(old: str, new: str, message: str) -> None:
-    with pytest.raises(EmulationError, match=message):
-        pipe(old, new)
+def test_a_broken_pipe_ends_in_one_clear_error(refuses: Refuses) -> None:
+    refuses(lambda old, new: pipe(old, new), [
+        ("[%r1+8], 32", "[%r1+8], 33"), ("xor.b32 %r10, %r10, 1;", ""),
+        ("@%p0 mbarrier.init.shared::cta.b64 [%r1], 32;", ""), ("[%r1], 32", "[%r1], 0"),
+        ("arrive.shared::cta.b64 %rd5, [%r1]", "arrive.shared::cta.b64 %rd5, [%r1+4]"),
+        ("_, [%r1+8];", "_, [%r1+8], 33;"),
+    ])  # fmt: skip
 
 
 def test_where_a_barrier_is_another_one_takes_its_invalidation() -> None:

@@ -24,6 +24,9 @@ FORMS = {
     "slct.u16.pred.s8 %h2, %c2, %c1, %c3": "the emulator does not support slct",
     "redux.sync.max.u16x2 %r1, %r1, %r2": "the emulator does not support redux",
     "brx.idx %r1": "the emulator does not support brx",
+    "tex %r3, %r1, %r2, %r3, [shm]": "the emulator does not support tex",
+    "activemask.b32": "the emulator does not support activemask",
+    "movmatrix.sync.aligned.m8n8.trans.b16": "the emulator does not support movmatrix",
     "wgmma %r1": "the emulator does not support wgmma",
     "wmma %r1, %r2": "the emulator does not support wmma",
 }

@@ -12,6 +12,7 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
 from tests.helpers.matrix_tiles import SIZES, numbers, packed, random_bits, store
+from tests.helpers.refusals import Refuses
 
 
 def kernel(body: str, registers: int, inputs: int, image_bytes: int) -> str:
@@ -190,18 +191,11 @@ def test_a_wrong_descriptor_reads_something_else(wrong: Callable[[int], int], wh
     assert not np.array_equal(d, expected), why
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda bits: bits | 1 << 14, "bits 14 to 15 of matrix descriptor .* are reserved"),
-        (lambda bits: bits | 1 << 53, "bits 52 to 61 of matrix descriptor .* are reserved"),
-        (lambda bits: bits & ~(3 << 62) | 1 << 49, "a base offset and no swizzling"),
-        (lambda bits: bits | 0x3FFF, "describes 32 rows up to byte .* of which the block has"),
-    ],
-)
-def test_a_descriptor_of_nothing_is_an_error(wrong: Callable[[int], int], message: str) -> None:
-    with pytest.raises(EmulationError, match=f"wgmma.mma_async.*{message}"):
-        multiply(Case(), describe=wrong)
+def test_a_descriptor_of_nothing_is_an_error(refuses: Refuses) -> None:
+    refuses(lambda wrong: multiply(Case(), describe=wrong), [
+        lambda bits: bits | 1 << 14, lambda bits: bits | 1 << 53, lambda bits: bits & ~(3 << 62) | 1 << 49,
+        lambda bits: bits | 0x3FFF,
+    ])  # fmt: skip
 
 
 WAIT = "wgmma.wait_group.sync.aligned 0;"
@@ -209,25 +203,15 @@ COMMIT = "wgmma.commit_group.sync.aligned;"
 FENCE = "wgmma.fence.sync.aligned;"
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (PLAIN.replace(WAIT, ""), "st.global.b32.*accesses a register that wgmma.mma_async.* still uses"),
-        (PLAIN.replace(COMMIT, ""), "st.global.b32.*accesses a register that wgmma.mma_async.* still uses"),
-        (PLAIN.replace("0;", "1;"), "st.global.b32.*accesses a register that wgmma.mma_async.* still uses"),
-        (PLAIN.replace(WAIT, f"mov.b32 %r9, %d3; {WAIT}"), "mov.b32 %r9, %d3.*still uses"),
-        (PLAIN.replace(WAIT, f"mov.b32 %a1, 0; {WAIT}"), "mov.b32 %a1, 0.*still uses"),
-        (PLAIN.replace(FENCE, ""), "no wgmma.fence since the kernel began"),
-        (PLAIN.replace("X", "mov.b32 %d5, 1; X"), "no wgmma.fence since its registers were accessed"),
-        (PLAIN.replace("X", "mov.b32 %a2, 1; X"), "no wgmma.fence since its registers were accessed"),
-        (PLAIN.replace(WAIT, f"bar.sync 0; st.shared.b32 [%r8+8192], %r0; {WAIT}"), "in flight reads"),
-        (PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; X"), "no fence.proxy.async in between"),
-        (PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; fence.proxy.async; X"), "race"),
-    ],
-)
-def test_a_missing_fence_or_wait_is_an_error(body: str, message: str) -> None:
-    with pytest.raises(EmulationError, match=message):
-        multiply(Case(in_registers=True), body)
+def test_a_missing_fence_or_wait_is_an_error(refuses: Refuses) -> None:
+    refuses(lambda body: multiply(Case(in_registers=True), body), [
+        PLAIN.replace(WAIT, ""), PLAIN.replace(COMMIT, ""), PLAIN.replace("0;", "1;"),
+        PLAIN.replace(WAIT, f"mov.b32 %r9, %d3; {WAIT}"), PLAIN.replace(WAIT, f"mov.b32 %a1, 0; {WAIT}"),
+        PLAIN.replace(FENCE, ""), PLAIN.replace("X", "mov.b32 %d5, 1; X"), PLAIN.replace("X", "mov.b32 %a2, 1; X"),
+        PLAIN.replace(WAIT, f"bar.sync 0; st.shared.b32 [%r8+8192], %r0; {WAIT}"),
+        PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; X"),
+        PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; fence.proxy.async; X"),
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from kernrec.recommender.sweep import power_limits
 from kernrec.store import Database, Evidence
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
+from tests.helpers.refusals import Refuses
 
 SOURCE = """
 extern "C" __global__ void rowsum(const float* x, float* y, int width) {
@@ -362,7 +363,7 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
 
 
 def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
+    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path, refuses: Refuses
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
     wrong = measurement(kernel, predicted, 7, 1.0) | nothing | {"outcome": "incorrect"}
@@ -387,8 +388,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     assert list(of_measurements(kernel_candidates.runnable, None)) == [
         "rowsum: 1 config left out: failed on this GPU (1 incorrect)"
     ]
-    with pytest.raises(UsageError, match="it failed when it was measured"):
-        pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0)
+    refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
 
 
 def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
@@ -410,7 +410,7 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
 
 
 def test_a_config_a_few_registers_over_the_limit_is_refused(
-    kernel: Kernel, database: Path, predicted: Recommendation
+    kernel: Kernel, database: Path, predicted: Recommendation, refuses: Refuses
 ) -> None:
     problem = predicted.problem
     (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
@@ -422,8 +422,7 @@ def test_a_config_a_few_registers_over_the_limit_is_refused(
         return build_recommendation(candidates, Query(), of_one_kernel=True)
 
     assert answer(fits - 8).choices
-    with pytest.raises(KernrecError, match="can run"):
-        answer(fits + 1)
+    refuses(lambda: answer(fits + 1))
 
 
 def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
@@ -438,13 +437,10 @@ def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, pred
     assert "\n" not in str(raised.value)
 
 
-def test_what_was_not_analysed_is_said_with_what_to_run(database: Path) -> None:
-    with pytest.raises(KernrecError, match=r"sm_90.*kernrec analyze rowsum\.cu.*--gpu h100"):
-        ask(database, gpu="h100")
-    with pytest.raises(KernrecError, match=r"--shape rows=10,width=512"):
-        ask(database, shape={"rows": 10})
-    with pytest.raises(UsageError, match="did you mean rowsum"):
-        ask(database, name="rowsums")
+def test_what_was_not_analysed_is_said_with_what_to_run(database: Path, refuses: Refuses) -> None:
+    refuses(lambda: ask(database, gpu="h100"))
+    refuses(lambda: ask(database, shape={"rows": 10}))
+    refuses(lambda: ask(database, name="rowsums"))
     # Another card of the same architecture needs nothing new.
     assert ask(database, gpu="l40s").candidates == 8
 
@@ -538,7 +534,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 """
 
 
-def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path: Path) -> None:
+def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
     (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
@@ -551,8 +547,7 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
     request = CollectRequest(
         [WantedProblem("soften", kernel.definition.problem())], tmp_path / "own.duckdb", kernel=kernel
     )
-    with pytest.raises(UsageError, match=r"soften takes textures \(out, image\)"):
-        collect(request)
+    refuses(lambda: collect(request))
 
 
 def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
@@ -562,12 +557,11 @@ def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
     check_tunables_used(load_kernel(tmp_path / "kernel.toml"))
 
 
-def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path) -> None:
+def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "kernel.toml").write_text(SPEC)
     (tmp_path / "rowsum.cu").write_text(SOURCE.replace("STRIDE", "STRIDE * PITCH"))
     kernel = load_kernel(tmp_path / "kernel.toml")
-    with pytest.raises(KernrecError, match=r'rowsum.cu:5: identifier "PITCH" is undefined'):
-        analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE)
+    refuses(lambda: analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE))
 
 
 def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Path, tmp_path: Path) -> None:

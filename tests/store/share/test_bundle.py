@@ -27,6 +27,7 @@ from kernrec.store.share import (
 )
 from kernrec.store.share.outgoing import outgoing, taken_out
 from kernrec.store.share.privacy import private_names
+from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import PROBLEM, UUID_HASH, measurement
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -132,7 +133,7 @@ def test_equal_rows_are_equal_segments_whose_name_is_their_hash(own: Path, tmp_p
         assert (hashlib.sha256(content).hexdigest(), len(content)) == (segment.sha256, segment.size)
 
 
-def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_path: Path) -> None:
+def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_path: Path, refuses: Refuses) -> None:
     public = make_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     place = Folder(tmp_path / "bundle")
@@ -140,8 +141,7 @@ def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_
     assert read_bundle(place).signer == public
     file = tmp_path / "bundle" / "manifest.json"
     file.write_bytes(file.read_bytes().replace(b"CC0-1.0", b"CC0-1.1"))
-    with pytest.raises(UsageError, match=r"the signature of .* does not fit its manifest"):
-        read_bundle(place)
+    refuses(lambda: read_bundle(place))
 
 
 def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
@@ -155,35 +155,23 @@ def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
     return place
 
 
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda d: d.update(version=99), "its version is 99"),
-        (lambda d: d.update(format="zip"), "its format is not"),
-        (lambda d: d["segments"][0].update(sha256="../../etc/passwd"), "its sha256 is"),
-        (lambda d: d["segments"][0].update(table="migration"), "is of the table 'migration'"),
-        (lambda d: d["segments"][0].update(size=10**15), "its size is"),
-        (lambda d: d["segments"][0].update(rows=-1), "its rows is -1"),
-        (lambda d: d.update(licence="a\x1b[2J"), "its licence is"),
-        (lambda d: d.update(segments={}), "not a list of at most"),
-        (lambda d: d.update(models=[{"file": "../x", "sha256": "0" * 64, "size": 1}]), "its file is '../x'"),
-        (lambda d: d.pop("provenance"), "is not the manifest of a bundle"),
-    ],
-)
-def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, edit: Callable, says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_bundle(edited(own, tmp_path, edit))
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+    refuses(lambda edit: read_bundle(edited(own, tmp_path, edit)), [
+        lambda d: d.update(version=99), lambda d: d.update(format="zip"),
+        lambda d: d["segments"][0].update(sha256="../../etc/passwd"),
+        lambda d: d["segments"][0].update(table="migration"), lambda d: d["segments"][0].update(size=10**15),
+        lambda d: d["segments"][0].update(rows=-1), lambda d: d.update(licence="a\x1b[2J"),
+        lambda d: d.update(segments={}), lambda d: d.update(models=[{"file": "../x", "sha256": "0" * 64, "size": 1}]),
+        lambda d: d.pop("provenance"),
+    ])  # fmt: skip
 
 
-def test_a_segment_that_is_not_what_its_name_says_is_refused(own: Path, tmp_path: Path) -> None:
+def test_a_segment_that_is_not_what_its_name_says_is_refused(own: Path, tmp_path: Path, refuses: Refuses) -> None:
     manifest = bundled(own, Folder(tmp_path / "bundle"))
     file = tmp_path / "bundle" / manifest.segments[0].name
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     with Database.memory() as database:
-        with pytest.raises(UsageError, match="has another content than its name says"):
-            import_bundle(database, read_bundle(Folder(tmp_path / "bundle")))
+        refuses(lambda: import_bundle(database, read_bundle(Folder(tmp_path / "bundle"))))
         assert set(database.counts().values()) == {0}
 
 
@@ -214,19 +202,17 @@ def test_rows_of_a_stranger_are_checked(own: Path, tmp_path: Path, query: str, s
     assert "\n" not in str(caught.value)
 
 
-def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, refuses: Refuses) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", b" " * 2**23)
-    with pytest.raises(UsageError, match="is larger than 4194304 bytes"):
-        read_bundle(ZipFile(tmp_path / "bomb.zip"))
+    refuses(lambda: read_bundle(ZipFile(tmp_path / "bomb.zip")))
 
 
-def test_a_zip_file_with_an_endless_list_of_files_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_zip_file_with_an_endless_list_of_files_is_refused_at_once(tmp_path: Path, refuses: Refuses) -> None:
     with zipfile.ZipFile(tmp_path / "long.zip", "w") as archive:
         for number in range(700):
             archive.writestr(zipfile.ZipInfo(f"{number:06}{'a' * 6000}"), b"")
-    with pytest.raises(UsageError, match="its list of files is longer than"):
-        read_bundle(ZipFile(tmp_path / "long.zip"))
+    refuses(lambda: read_bundle(ZipFile(tmp_path / "long.zip")))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"{}"])

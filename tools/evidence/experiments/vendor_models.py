@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 import typer
 from front import ROOT, Table
+from library_training.table import FOLDS
 
 from evidence.recordings.vendor import OPS
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor import model_file
 from kernrec.model.vendor.recorded_set import OTHER
-from kernrec.training.vendor_table import FOLDS
 
 _ERROR, _P90 = "median error", "90th percentile"
 

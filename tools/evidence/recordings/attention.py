@@ -6,12 +6,12 @@ On an H200 vLLM's, and on an A100 SGLang's prompts in bf16 are those of files of
 from pathlib import Path
 
 import numpy as np
+from library_training.table import Recording
 
 from evidence.recordings.exclusions import excluded
 from evidence.recordings.serving import fastest, joined_columns, recording_of
 from kernrec.model.vendor.bound import FLASH
 from kernrec.model.vendor.releases import by_number
-from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
 

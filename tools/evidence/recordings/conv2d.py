@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+from library_training.table import Recording
 
 from evidence.recordings.torch_calls import CALL, CALLS, cards_of
 from evidence.recordings.vendor import columns_of
 from kernrec.model.vendor.recorded_set import RecordedSet
-from kernrec.training.vendor_table import Recording
 
 
 def recordings(data: Path) -> list[Recording]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from library_training.table import Recording
 
 from evidence.recordings.exclusions import excluded, power_of
 from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of, joined, recording
@@ -20,7 +21,6 @@ from kernrec.model.vendor.bound import FLUSHED, GRAPH, Timing
 from kernrec.model.vendor.recorded_set import RecordedSet
 from kernrec.model.vendor.releases import by_number
 from kernrec.model.vendor.stacks import AT, backend_of
-from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
 

@@ -7,10 +7,10 @@ stacks.
 from pathlib import Path
 
 import numpy as np
+from library_training.table import Recording
 
 from evidence.recordings.serving import fastest, recording_of
 from kernrec.model.vendor.bound import Timing
-from kernrec.training.vendor_table import Recording
 
 EXPERTS = Timing(40000.0, 1.0)
 """Routing, sorting, two products and the sum in CUDA graphs: 20 us, about the least time of every card, in clocks."""

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from library_training.table import Recording
 
 from evidence.recordings.exclusions import power_of
 from evidence.recordings.vendor import SERVING, STACKS, SYSTEMS, catalogued, columns_of
 from kernrec.model.vendor.bound import Timing, features_of, kind_of
 from kernrec.model.vendor.recorded_set import RecordedSet
-from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
 

@@ -1,4 +1,4 @@
-"""Recordings of stacks, as `kernrec.training.vendor_table` takes them: what the readers of each op share.
+"""Recordings of stacks, as `library_training.table` takes them: what the readers of each op share.
 
 An op has a reader, a module of `tools/evidence/recordings` with `recordings(data)`, which gives its recorded sets; ops
 over rows share one. The files are described in the README of the shared data folder; their rows are never copied.
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from library_training.table import Recording
 
 from evidence.recordings.files import parquet_columns
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.model.vendor.bound import features_of
 from kernrec.model.vendor.recorded_set import RecordedSet
-from kernrec.training.vendor_table import Recording
 
 Array = np.ndarray
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from kernrec.model.vendor.compact_trees import MOST_CUTS, Trees, compact
-from kernrec.training.vendor_table import Table
 from kernrec.util.optional import import_optional
+from library_training.table import Table
 
 Array = np.ndarray
 

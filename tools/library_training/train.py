@@ -18,7 +18,7 @@ from kernrec.model.vendor.compact_trees import Trees
 from kernrec.model.vendor.power_base import power_base
 from kernrec.model.vendor.recorded_set import OTHER, log_sizes
 from kernrec.training.scores import median_of_log_errors
-from kernrec.training.vendor_errors import (
+from library_training.errors import (
     between_errors,
     card_interval,
     card_left_out_errors,
@@ -27,8 +27,8 @@ from kernrec.training.vendor_errors import (
     fastest_named,
     left_out_errors,
 )
-from kernrec.training.vendor_table import FOLDS, Recording, Table
-from kernrec.training.vendor_trees import boost_any, boost_card, boost_shared
+from library_training.table import FOLDS, Recording, Table
+from library_training.trees import boost_any, boost_card, boost_shared
 
 Array = np.ndarray
 

@@ -11,8 +11,8 @@ import numpy as np
 from kernrec.gpu import find_gpu
 from kernrec.model.learn.conformal import Interval, calibrate
 from kernrec.training.folds import group_folds
-from kernrec.training.vendor_table import FOLDS, Table
-from kernrec.training.vendor_trees import boost_any, boost_card
+from library_training.table import FOLDS, Table
+from library_training.trees import boost_any, boost_card
 
 Array = np.ndarray
 

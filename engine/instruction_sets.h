@@ -1,0 +1,22 @@
+// Versions of a function for AVX2, where the processor has it.
+//
+// A function marked KERNREC_AVX2 and a plain one share an always-inlined body. The caller selects one by `kAvx2`.
+#pragma once
+
+#include <cstdint>
+
+namespace kernrec {
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define KERNREC_AVX2 [[gnu::target("avx2,fma")]]
+inline const bool kAvx2 = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}();
+#else
+#define KERNREC_AVX2
+inline constexpr bool kAvx2 = false;
+#endif
+#define KERNREC_INLINE [[gnu::always_inline]] inline
+
+}  // namespace kernrec
