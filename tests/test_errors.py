@@ -40,7 +40,7 @@ def test_the_command_that_lists_them_is_named() -> None:
     assert "`kernrec list gpus`" in str(unknown("GPU", "rtx4091", ["rtx4090"], see="kernrec list gpus"))
 
 
-def test_what_a_message_quotes_cannot_act_on_a_terminal() -> None:
+def test_quoted_text_cannot_control_a_terminal() -> None:
     assert str(UsageError("a\x1b[2Jb\nc \u202e é")) == r"a\x1b[2Jb\nc \u202e é"
 
 

@@ -62,7 +62,7 @@ COPY_PTX = """
         "list kernels",
     ],
 )
-def test_what_needs_no_cuda_compiler_works_without_posix(line: str, tmp_path: Path) -> None:
+def test_commands_without_compiler_work_without_posix(line: str, tmp_path: Path) -> None:
     Database.open(tmp_path / "own.duckdb", read_only=False, create=True).close()
     done = run_without_posix(line, tmp_path)
     assert "Traceback" not in done.stderr

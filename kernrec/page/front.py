@@ -133,10 +133,6 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
         here = np.flatnonzero(number == kernel_number)
         shown, inverse = np.unique(own[here], return_inverse=True)
         of_config[here] = inverse
-        resources = [kernel.prediction.bottleneck(int(position)) for position in shown]
-        of_bottleneck[here] = np.array(
-            [bottlenecks.setdefault(resource, len(bottlenecks)) for resource in resources], dtype=np.int64
-        )[inverse]
         named = [kernel.config(int(position)) for position in shown]
         configs.append(
             {
@@ -147,6 +143,8 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
             }
         )
         cells, costs = (points[here], own[here]), kernel.costs
+        words = [kernel.bottleneck(*cell) for cell in zip(*(each.tolist() for each in cells), strict=True)]
+        of_bottleneck[here] = [bottlenecks.setdefault(word, len(bottlenecks)) for word in words]
         for quantity, unit, estimates in (("latency", "s", costs.latency), ("energy", "j", costs.energy)):
             quantities[f"{quantity}_{unit}"][here] = estimates.value[cells]
             quantities[f"{quantity}_low_{unit}"][here] = estimates.low[cells]

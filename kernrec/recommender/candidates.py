@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernrec.gpu import GPU
+from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs, Rescaling
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope
 
 Array = np.ndarray
+
+POWER_LIMIT = "power limit"
+"""Bottleneck of a config whose core the power limit slows down."""
+_HELD = 0.95
+"""Fraction of the boost clock below which a power limit is the bottleneck."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +115,19 @@ class KernelCandidates:
         return KernelCandidates(
             self.runnable, self.heuristic, self.prediction, self.limited, costs, None, self.scope, belief, self.remarks
         )
+
+    def bottleneck(self, point: int, position: int) -> str:
+        """Return what takes longest at an operating point: a resource of the longest launch, or `POWER_LIMIT`."""
+        resource, clock_hz = self.prediction.bottleneck(position), self.limited.clock_hz.item(point, position)
+        if resource == "launch":
+            return resource
+        # Core parts hold at the boost clock.
+        nominal, faster = self.prediction.at(position), clock_hz / self.table.gpu.boost_clock_hz
+        core_s = nominal.core_s / faster
+        if resource != "DRAM" and faster > 1.0 and nominal.dram_s > core_s:
+            return "DRAM"
+        held = faster < _HELD and self.limited.regime.item(point, position) == CAPPED
+        return POWER_LIMIT if held and (resource != "DRAM" or core_s > nominal.dram_s) else resource
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
         """Return the measurements at an operating point, by position of the candidate."""

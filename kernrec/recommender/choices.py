@@ -130,7 +130,7 @@ def _build(
         energy_j=energy,
         power_w=kernel.costs.power_w.item(point, own),
         clock_hz=kernel.limited.clock_hz.item(point, own),
-        bottleneck=kernel.prediction.bottleneck(own),
+        bottleneck=kernel.bottleneck(point, own),
         occupancy=table.occupancy(kernel.runnable.on_problem, kernel.rows.item(own)),
         # Both comparisons hold at the first operating point.
         versus_fastest=Comparison(1.0 - energy.value / joules.item(0, fastest), latency.value / fastest_s - 1.0),

@@ -28,6 +28,7 @@ from kernrec.recommender.estimate.yardstick import (
     fastest,
     learned_yardstick,
     predict_yardsticks,
+    without_slow,
     yardstick_of,
 )
 from kernrec.store import Evidence, MeasuredAnswer
@@ -216,6 +217,8 @@ def beside_yardstick(
         if kernel.of_card and kernel.table.kernel.triton is not None:
             latency = kernel.costs.latency.at(0).scaled(1.0 if default else kernel.to_default)
             yardsticks.append(learned_yardstick(kernel.table.kernel.name, latency))
+    if line is None and yardsticks:
+        yardsticks = without_slow(yardsticks, kernels[0].runnable.on_problem.problem, kernels[0].table.gpu)
     yardstick = fastest(yardsticks)
     result = []
     for kernel in kernels:

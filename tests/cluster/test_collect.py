@@ -106,9 +106,7 @@ def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_
     assert set(moments.values()) == {1}
 
 
-def test_what_entered_the_database_while_it_ran_is_not_measured_again_when_the_driver_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarted_driver_skips_rows_added_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass
 

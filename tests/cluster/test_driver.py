@@ -220,7 +220,7 @@ def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measur
     assert cluster.journaled[-1] == 0
 
 
-def test_where_no_card_is_left_the_campaign_ends_with_one_line(
+def test_campaign_without_gpus_ends_with_one_line(
     cluster: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_NO_CARD_S", 0.1)

@@ -65,7 +65,7 @@ def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_mac
 
 
 @pytest.mark.usefixtures("impatient")
-def test_where_the_only_node_dies_the_analysis_ends_with_one_line(
+def test_analysis_without_nodes_ends_with_one_line(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))

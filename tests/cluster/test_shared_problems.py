@@ -95,7 +95,7 @@ def test_a_share_whose_time_is_over_ends_the_screening() -> None:
 
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
-def test_whatever_cards_do_every_config_is_measured_once(moves: list[tuple[int, int, bool]], most: int) -> None:
+def test_each_config_is_measured_once(moves: list[tuple[int, int, bool]], most: int) -> None:
     """Moves: a card makes so many measurements of its visit; or it dies, and its visit is made by the next card."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)

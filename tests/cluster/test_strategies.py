@@ -126,7 +126,7 @@ def test_the_time_of_the_cards_ends_it(tmp_path: Path) -> None:
     assert 0 < len(rows_of(tmp_path)) < 126
 
 
-def test_what_cannot_be_measured_is_refused_before_anything_is(tmp_path: Path, refuses: Refuses) -> None:
+def test_impossible_request_is_refused_before_measuring(tmp_path: Path, refuses: Refuses) -> None:
     def refused(changed: dict[str, Any]) -> None:
         for size in (256, 512):
             make_recording(tmp_path / "recorded.duckdb", 2, size=size)

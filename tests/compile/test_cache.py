@@ -17,7 +17,7 @@ def stored(cache: CompileCache):
     return [path for path in cache.folder.rglob("*") if path.is_file()]
 
 
-def test_what_is_put_is_got_back_equal(cache):
+def test_cache_returns_equal_values(cache):
     assert cache.get("ab12") is None
     cache.put("ab12", RESULT)
     assert cache.get("ab12") == RESULT

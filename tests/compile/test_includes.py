@@ -71,7 +71,7 @@ def test_headers_by_name_are_accepted(source: str) -> None:
 
 
 @given(st.sampled_from(["", " ", "\t", "/* x */", "\\\n", "a;\n"]), st.sampled_from(["", " ", "/**/", "\\\n"]))
-def test_what_stands_before_and_between_hides_nothing(before: str, spaces: str) -> None:
+def test_text_around_includes_hides_nothing(before: str, spaces: str) -> None:
     with pytest.raises(UsageError):
         check_includes(f'{before}#{spaces}include{spaces}"/etc/passwd"', "kernel.cu")
 

@@ -48,7 +48,7 @@ def test_the_other_kernel_is_left_out_and_lines_keep_their_numbers(name: str) ->
         TWO.replace('extern "C" __global__ void first', "[[deprecated]] __global__ void first"),
     ],
 )
-def test_what_is_unusual_stays_as_it_is(changed: str) -> None:
+def test_unusual_launch_stays_unchanged(changed: str) -> None:
     assert changed != TWO
     assert launched_only(changed, ["second"]) == changed
 

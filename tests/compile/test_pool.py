@@ -33,7 +33,7 @@ def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
     assert not workers()
 
 
-def test_what_is_cached_needs_no_process(nvrtc, cache, saxpy):
+def test_cached_code_needs_no_process(nvrtc, cache, saxpy):
     jobs = [CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3)]
     for job in jobs:
         compile_source(job.source, job.sm, job.defines, cache=cache)

@@ -131,7 +131,7 @@ def test_a_config_that_does_not_compile_costs_only_itself(nvrtc: str, cache: Com
             assert form(result.ptx) == form(compile_alone(each).ptx)
 
 
-def test_who_wants_machine_code_gets_it_afterwards(nvrtc: str, cache: CompileCache) -> None:
+def test_machine_code_follows_on_request(nvrtc: str, cache: CompileCache) -> None:
     jobs = [job(SAXPY, {"SCALE": scale}) for scale in range(2, 12)]
     first = dict(compile_many(jobs, processes=1, cache=cache))
     assert any(isinstance(result, Compiled) and not result.cubin for result in first.values())

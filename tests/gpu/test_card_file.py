@@ -141,12 +141,12 @@ def test_the_command_line_takes_a_card_wherever_it_predicts(tmp_path: Path, caps
         assert "cli-card" in printed or "NVIDIA L4" in printed
 
 
-def test_what_measures_refuses_a_card_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_collect_refuses_gpu_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["collect", "--op", "matmul", "--gpu", "card.toml"]) == 2
     assert "describes a card for predictions" in capsys.readouterr().err
 
 
-def test_what_looks_up_measurements_refuses_a_card_of_a_file() -> None:
+def test_measurement_commands_refuse_gpu_files() -> None:
     with pytest.raises(UnknownGPU, match=r"'card.toml' is a file of a card"):
         find_gpu("card.toml")
 

@@ -51,7 +51,7 @@ def test_known_blocks(sm: int, block: tuple[int, int, int], blocks: int, limiter
 @pytest.mark.parametrize(
     "block", [(0, 32, 0), (-1, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (992, 72, 0), (32, 32, 101377)]
 )
-def test_what_cannot_be_launched_has_no_blocks_and_no_limiter(block: tuple[int, int, int]) -> None:
+def test_impossible_block_has_no_occupancy_and_no_limiter(block: tuple[int, int, int]) -> None:
     result = occupancy(limits(86), *block)
     assert (result.blocks, result.warps, result.fraction, result.limiter) == (0, 0, 0.0, -1)
 

@@ -37,6 +37,7 @@ class Refuses:
                 call(*case) if isinstance(case, tuple) else call(case)
             except KernrecError as error:
                 text = VOLATILE.sub("HASH", str(error).replace(str(self._folder), "FOLDER"))
+                text = text.replace(self._folder.name, "FOLDER")
                 text = text.replace(str(self._temporary), "TEMPORARY").replace(str(ROOT), "CHECKOUT")
                 assert "\n" not in text, text
                 self.messages.append(f"{type(error).__name__}: {text.encode('unicode_escape').decode()}")

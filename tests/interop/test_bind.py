@@ -139,7 +139,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("content", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_not_of_this_kernel_is_refused_in_one_line_and_nothing_is_stored(
+def test_rows_of_another_kernel_are_refused_and_not_stored(
     database: Database, kernel: Kernel, write: Write, content: str, message: str
 ) -> None:
     path = write(content)
@@ -255,7 +255,7 @@ def test_a_problem_of_nothing_never_took_68_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])
-def test_what_kernels_do_lies_between_the_bounds(gpu: str) -> None:
+def test_plausible_times_lie_between_the_bounds(gpu: str) -> None:
     """Half of the peak, and a thousandth of it, are no lies."""
     card = find_gpu(gpu)
     product, rows = find_op("matmul").problem("f16", m=4096, n=4096, k=4096), find_op("softmax")

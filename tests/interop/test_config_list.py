@@ -32,7 +32,7 @@ def test_a_lookup_table_is_a_list_too(tmp_path: Path) -> None:
     assert read_config_list(path, "def f(BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M): ...") == [config]
 
 
-def test_and_so_is_an_autotune_cache_even_a_predicted_one(tmp_path: Path) -> None:
+def test_autotune_cache_is_a_config_list(tmp_path: Path) -> None:
     usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
     times = [[{"kwargs": {"BLOCK": 64}} | usual, [0.5, 0.4, 0.6]]]
     path = written(tmp_path, {"predicted_by": "kernrec", "key": [64], "configs_timings": times})

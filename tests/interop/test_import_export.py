@@ -90,7 +90,7 @@ def test_one_bad_entry_among_thousands_and_nothing_is_added(database: Database, 
     assert set(database.counts().values()) == {0}
 
 
-def test_what_is_exported_can_be_imported(database: Database, write: Write) -> None:
+def test_export_can_be_imported(database: Database, write: Write) -> None:
     import_results(database, write(cache(entry(), entry(bx=64, time="InvalidConfig"))), PROBLEM)
     text, left_out = export_t4(database, find_gpu("3090"), None, "matmul", None)
     document = json.loads(text)
@@ -119,9 +119,7 @@ def exported(database: Database, kernel: str | None) -> int:
         ({"mig": True}, "holds no such measurement"),
     ],
 )
-def test_what_was_replayed_or_is_of_a_slice_is_not_given_to_other_tuners(
-    database: Database, made: dict[str, object], message: str
-) -> None:
+def test_export_leaves_out_replayed_and_mig_rows(database: Database, made: dict[str, object], message: str) -> None:
     row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
            "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
            "outcome": "ok"}  # fmt: skip

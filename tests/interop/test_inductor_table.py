@@ -18,7 +18,7 @@ def table(key: str | None = None, **changed: Any) -> str:
     return json.dumps({key or product_key(DIMS, "f16", "nn"): [config]})
 
 
-def test_what_is_written_is_read() -> None:
+def test_table_reads_back() -> None:
     assert read_table(table(), "file") == {product_key(DIMS, "f16", "nn"): [CONFIG]}
 
 

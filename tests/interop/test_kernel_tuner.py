@@ -47,7 +47,7 @@ def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
     assert (result.outcome, result.energy_j) == ("ok", None)
 
 
-def test_what_kernel_tuner_writes_without_a_gpu_names_none_and_is_read(refuses: Refuses) -> None:
+def test_cache_made_without_a_gpu_is_read(refuses: Refuses) -> None:
     """Its cache of a whole run, that of a run that an error ended, and its T4 file."""
     whole, stopped, t4 = (
         read_results(SAMPLES / f"kernel_tuner{name}.json") for name in ("", "_stopped", "_t4")
@@ -136,7 +136,7 @@ def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write: W
     assert 0 < counts[0] < counts[1] < counts[2] < 500
 
 
-def test_what_is_wrong_is_said_in_one_line(write: Write, refuses: Refuses) -> None:
+def test_malformed_cache_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
     def refused(text: str) -> None:
         path = write(text)
         read_results(path)

@@ -91,7 +91,7 @@ def test_a_config_that_cannot_be_says_which_field(tmp_path: Path, refuses: Refus
     ])  # fmt: skip
 
 
-def test_what_is_no_config_is_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_other_files_are_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
     file = tmp_path / "config.json"
     for text, message in (("[1]", "expected an object"), ('{"a": ', "cut short"), ("{]", "not the config.json")):
         file.write_text(text)

@@ -73,7 +73,7 @@ def test_quantized_weights_have_their_data_type(tmp_path: Path) -> None:
     assert {layer.problem.dtype for layer in grouped.layers if layer.quantized} == {"w4a16"}
 
 
-def test_what_layers_cannot_express_is_named(tmp_path: Path) -> None:
+def test_parts_without_an_op_are_listed(tmp_path: Path) -> None:
     deepseek = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
     assert deepseek.unknown == ("61 layers of latent attention (MLA) over 2048 cached tokens: no op has them yet",)
     assert deepseek.cache == 61 * 2048 * (512 + 64)
@@ -106,7 +106,7 @@ def test_a_campaign_takes_a_config(tmp_path: Path) -> None:
     assert "mlp gate_up_proj" in {layer.name for layer in layers}
 
 
-def test_what_a_config_lacks_is_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_incomplete_config_is_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
     def refused(changed: dict[str, Any], context: int | None, phase: str | None) -> None:
         fields = {name: value for name, value in {**LLAMA_3_8B, **changed}.items() if value is not None}
         find_workload(str(written(tmp_path, fields) / "config.json"), None, context, phase)

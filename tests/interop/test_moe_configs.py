@@ -30,7 +30,7 @@ def as_vllm_reads(text: str) -> dict[int, Any]:
     ),
     st.sampled_from([None, "3.4.0"]),
 )
-def test_what_is_written_is_what_both_tools_and_kernrec_read(configs: dict[int, Any], version: str | None) -> None:
+def test_written_file_is_read_by_both_tools_and_kernrec(configs: dict[int, Any], version: str | None) -> None:
     text = write_moe_configs(configs, version)
     assert read_moe_configs(text, "file") == (configs, version)
     assert as_vllm_reads(text) == configs

@@ -92,7 +92,7 @@ def test_rows_held_at_the_base_clock_are_of_that_operating_point() -> None:
         assert {row["locked_sm_clock_hz"] for row in database.rows("measurement")} == {None}
 
 
-def test_with_a_spec_the_config_is_the_one_that_launches_so(tmp_path: Path) -> None:
+def test_spec_gives_the_config_of_a_launch(tmp_path: Path) -> None:
     own = kernel(tmp_path)
     with Database.memory() as database:
         done = import_bound(database, Recording(SAMPLES / "ncu_raw.csv"), own, StatedProblem())
@@ -112,7 +112,7 @@ def test_a_launch_of_no_config_or_of_several_is_refused(tmp_path: Path) -> None:
             import_bound(database, Recording(path), kernel(tmp_path), StatedProblem(None, (("n", 1 << 20),)))
 
 
-def test_what_says_too_little_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
+def test_incomplete_csv_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
     def refused(text: str) -> None:
         path = write(text, "profile.csv")
         read_results(path)

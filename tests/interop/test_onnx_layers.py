@@ -128,7 +128,7 @@ def test_open_dimensions_have_to_be_fixed_and_the_message_says_which(save: Save,
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"not a model", b"\x08\x07\x3a\xff\xff\xff\xff\x0f"])
-def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.onnx"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"x\.onnx") as refused:

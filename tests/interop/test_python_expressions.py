@@ -37,7 +37,7 @@ def test_a_translated_expression_has_the_value_that_python_gives_it(text: str, m
     assert ours.evaluate({"mwg": mwg, "block_size_x": block}) == eval(text, {}, names)
 
 
-def test_what_kernel_tuner_knows_beside_python_is_worked_out() -> None:
+def test_names_of_kernel_tuner_are_translated() -> None:
     def translated(text: str) -> str:
         return TRANSLATOR.expression("it", text)
 

@@ -8,7 +8,7 @@ from kernrec.op import find_op
 from tests.helpers.refusals import Refuses
 
 
-def test_what_was_logged_is_read_with_how_often_it_was_asked(tmp_path: Path) -> None:
+def test_log_counts_equal_queries(tmp_path: Path) -> None:
     once, twice = (find_op("matmul").problem("f16", "tn", m=size, n=64, k=64) for size in (64, 128))
     log = tmp_path / "queries.jsonl"
     for problem in (once, twice, twice):

@@ -32,7 +32,7 @@ def test_the_content_tells_the_format_and_the_compression(write: Write) -> None:
         assert read_results(path) == read_results(packed)
 
 
-def test_what_is_no_file_of_results_is_one_line(write: Write, refuses: Refuses) -> None:
+def test_other_files_are_refused_in_one_line(write: Write, refuses: Refuses) -> None:
     def refused(content: object) -> None:
         path = write(content)
         read_results(path)

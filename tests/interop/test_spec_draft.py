@@ -178,7 +178,7 @@ def test_indexes_range_over_the_tensor_that_they_index(
             assert filled[name].tolist() == [9 * row for row in range(1001)]
 
 
-def test_what_nobody_states_is_listed_at_once_and_marked(rows: Path, refuses: Refuses) -> None:
+def test_missing_statements_are_listed_and_marked(rows: Path, refuses: Refuses) -> None:
     draft = draft_spec(rows, LaunchWords(), suggest=True)
     assert draft.missing == (
         "--shared BYTES",

@@ -107,7 +107,7 @@ def test_an_invalid_config_is_kept_with_its_reason(
     assert result.error == (None if outcome == "ok" else invalidity)
 
 
-def test_what_ktt_writes_is_read_though_it_states_no_version_and_numbers_as_text() -> None:
+def test_file_of_ktt_is_read_without_version_and_with_textual_numbers() -> None:
     file = read_results(KTT)
     assert (file.tool, file.device) == ("KTT", "NVIDIA RTX 500 Ada Generation Laptop GPU")
     assert [(each.config, each.registers) for each in file.results] == [
@@ -117,7 +117,7 @@ def test_what_ktt_writes_is_read_though_it_states_no_version_and_numbers_as_text
     assert file.results[0].measured_at == datetime(2026, 3, 5, 9, 4, 43)
 
 
-def test_what_is_wrong_in_ktts_is_one_line(write: Write, refuses: Refuses) -> None:
+def test_malformed_file_of_ktt_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
     def refused(before: str, after: str) -> None:
         path = write(KTT.read_text().replace(before, after))
         read_results(path)
@@ -133,7 +133,7 @@ def test_energy_has_its_unit(write: Write) -> None:
     assert (result.energy_j, result.power_w) == (pytest.approx(0.09), 180.0)
 
 
-def test_what_is_wrong_is_said_with_its_place(write: Write, refuses: Refuses) -> None:
+def test_malformed_result_is_refused_with_its_number(write: Write, refuses: Refuses) -> None:
     refuses(lambda arguments: read_one(write, **arguments), [
         {"timeunit": "fortnights"}, {"timeunit": None}, {"invalidity": "bad"}, {"configuration": None}, {"times": 3},
         {"measurements": [1]}, {"measurements": [], "times": {}},
@@ -233,7 +233,7 @@ def test_a_bomb_is_refused_before_it_is_parsed(tmp_path: Path, refuses: Refuses)
     ])  # fmt: skip
 
 
-def test_what_is_small_by_nature_is_not_read_where_it_is_large(tmp_path: Path, refuses: Refuses) -> None:
+def test_oversized_small_file_is_not_read(tmp_path: Path, refuses: Refuses) -> None:
     path = tmp_path / "large.json"
     path.write_bytes(b" " * (2**20 + 1))
     refuses(lambda: read_text(path, 2**20))

@@ -65,7 +65,7 @@ def test_a_cache_of_triton_3_2_lacks_a_later_attribute(tmp_path: Path) -> None:
         ("config", "expected the attributes of a config and its times"),
     ],
 )
-def test_what_triton_would_not_write_is_refused_in_one_line(tmp_path: Path, entry: Any, says: str) -> None:
+def test_foreign_cache_is_refused_in_one_line(tmp_path: Path, entry: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
         read_results(write(tmp_path, [entry]))
     assert says in str(error.value)
@@ -82,7 +82,7 @@ def test_rows_are_stored_as_those_of_another_tuner(tmp_path: Path, refuses: Refu
         refuses(lambda: import_results(database, path, problem))
 
 
-def test_what_the_installed_triton_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_the_installed_triton_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = pytest.importorskip("triton", reason="needs the extra `triton`")
     from triton.backends.compiler import GPUTarget
     from triton.runtime import autotuner

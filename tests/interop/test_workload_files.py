@@ -73,7 +73,7 @@ def test_a_file_or_name_that_is_not_there_is_refused(refuses: Refuses) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), ending=st.sampled_from([".csv", ".jsonl"]))
-def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path: Path, content: bytes, ending: str) -> None:
+def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, ending: str) -> None:
     path = tmp_path / f"any{ending}"
     path.write_bytes(b"op,m,n,k\n" + content if ending == ".csv" else content)
     message = "read"

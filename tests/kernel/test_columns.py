@@ -71,7 +71,7 @@ def test_a_let_that_is_not_chosen_is_not_evaluated(refuses: Refuses) -> None:
     refuses(lambda: columns.at({"m": 1}).column(parse("chosen")))
 
 
-def test_what_settles_a_constraint_is_asked_first_and_changes_no_answer() -> None:
+def test_order_of_constraints_changes_no_answer() -> None:
     columns = Columns(ConfigRows(3, {"s": VALUES["s"]}, {"s": np.arange(3)}), {}, {})
     rule = implication(parse("s == 3"), parse("m * s < 10"))
     test = columns.test([rule])

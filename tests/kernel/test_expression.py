@@ -150,7 +150,7 @@ def test_free_names_are_reported_and_functions_are_not_among_them() -> None:
         ("min(a, b, default=1)", 1, "takes 2 to 8"),
     ],
 )
-def test_what_is_outside_the_grammar_is_refused_with_its_column(text: str, column: int | None, reason: str) -> None:
+def test_text_outside_the_grammar_is_refused_with_its_column(text: str, column: int | None, reason: str) -> None:
     with pytest.raises(UsageError) as refusal:
         parse(text)
     message = str(refusal.value)

@@ -116,7 +116,7 @@ def test_restricting_rows_early_gives_the_same_rows(space: Space) -> None:
             assert np.array_equal(part, everywhere[here.rows])
 
 
-def test_what_no_tunable_is_behind_stays_a_scalar(space: Space) -> None:
+def test_expression_without_tunables_stays_a_scalar(space: Space) -> None:
     first, second = space.kernel.launches
     assert space.fixed(first.threads)
     assert not space.fixed(first.blocks)

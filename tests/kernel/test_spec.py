@@ -56,7 +56,7 @@ def test_a_misfit_is_the_constraint_that_is_not_kept(tiled: Kernel, ada: SmLimit
     assert "split_k" in str(tiled.misfit(config | {"split_k": 4}, find_op("matmul").problem(m=256, n=256, k=3), ada))
 
 
-def test_what_a_kernel_does_not_implement_is_refused(tiled: Kernel, refuses: Refuses) -> None:
+def test_unimplemented_variant_is_refused(tiled: Kernel, refuses: Refuses) -> None:
     refuses(lambda dtype, layout, sm: tiled.require(dtype, layout, sm), [
         ("f16", "nn", 89), ("f32", "col", 89), ("f32", "nn", 70),
     ])  # fmt: skip

@@ -109,7 +109,7 @@ def copy_of(folder: Path, source: str) -> Path:
     return target / "kernel.toml"
 
 
-def test_what_a_source_includes_stands_in_its_place_once(tmp_path: Path, tiled: Kernel) -> None:
+def test_include_is_inserted_once(tmp_path: Path, tiled: Kernel) -> None:
     source = (SPEC.parent / "kernel.cu").read_text()
     spec = copy_of(tmp_path, '#include "shared.cuh"\n  # include "shared.cuh"\n' + source)
     (tmp_path / "shared.cuh").write_text("// shared by kernels")

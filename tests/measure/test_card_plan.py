@@ -78,9 +78,7 @@ def test_problems_are_drawn_from_alike_and_no_config_twice(subject: RefineSubjec
     assert products == {problem.key: 2 for problem in PROBLEMS[:2]}
 
 
-def test_what_is_drawn_is_spread_over_the_times_of_the_space_but_not_to_its_slowest(
-    subject: RefineSubject, tmp_path: Path
-) -> None:
+def test_survey_spreads_over_times_without_the_slowest(subject: RefineSubject, tmp_path: Path) -> None:
     """The contenders of the planner are the fastest of all."""
     kernels = sampled_kernels(GPU, request(tmp_path))
     (kernel,) = [each for each in kernels(PROBLEMS[0]) if each.name == "matmul_simt"]
@@ -103,7 +101,7 @@ def test_what_is_drawn_is_spread_over_the_times_of_the_space_but_not_to_its_slow
     assert drawn_s.max() / drawn_s.min() < 1.5 * SLOWEST
 
 
-def test_what_the_database_has_is_not_drawn_again(subject: RefineSubject, tmp_path: Path) -> None:
+def test_measured_configs_are_not_drawn_again(subject: RefineSubject, tmp_path: Path) -> None:
     first = visits(survey_of(subject, tmp_path), len(kernels_of(subject)))
     rows = [
         Measurement.from_columns(
@@ -124,7 +122,7 @@ def test_what_the_database_has_is_not_drawn_again(subject: RefineSubject, tmp_pa
     assert not keys[0] & keys[1]
 
 
-def test_of_a_recording_of_which_nothing_is_predicted_all_is_drawn_in_the_end() -> None:
+def test_unpredicted_recording_is_drawn_completely() -> None:
     configs = [{"x": x} for x in range(10)]
     problem = PROBLEMS[0]
     subject = RefineSubject(GPU, True, (WantedProblem("one", problem),), (), ({"theirs": "0123"},))
@@ -161,9 +159,7 @@ def planned_visits(plan: CardPlan, most: int) -> list[Visit]:
     return made
 
 
-def test_as_many_configs_are_surveyed_as_refined_and_energies_are_of_both(
-    subject: RefineSubject, tmp_path: Path
-) -> None:
+def test_survey_and_refinement_have_equal_shares(subject: RefineSubject, tmp_path: Path) -> None:
     fixed = PlannedProblem("fixed part: FMA", PROBLEMS[0], ())
     planner, kernels = _Planner(1000), len(kernels_of(subject))
     made = planned_visits(CardPlan([fixed], survey_of(subject, tmp_path), planner), 1 + kernels + 60)
@@ -180,7 +176,7 @@ def test_as_many_configs_are_surveyed_as_refined_and_energies_are_of_both(
     assert with_energy.total() == pytest.approx(len(after) / 5, abs=1)
 
 
-def test_where_nothing_is_left_to_refine_the_survey_goes_on(subject: RefineSubject, tmp_path: Path) -> None:
+def test_survey_continues_when_refinement_is_finished(subject: RefineSubject, tmp_path: Path) -> None:
     made = planned_visits(CardPlan([], survey_of(subject, tmp_path), _Planner(1)), 40)
     assert len(made) == 40
     assert sum(visit.planned.name == "planned" for visit in made) == 1

@@ -68,14 +68,14 @@ def test_a_budget_in_configs_is_kept_and_the_next_run_goes_on(library: Path, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.duckdb"]
 
 
-def test_it_stops_at_the_bound_before_everything_is_measured(library: Path, tmp_path: Path) -> None:
+def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
     bounded = replace(request(library, tmp_path / "k.duckdb"), until=0.9)
     result = refine(bounded)
     assert result.measured == 0
     assert result.ended == "the regret is below 90 %"
 
 
-def test_what_would_be_measured_is_listed_without_measuring(library: Path, tmp_path: Path) -> None:
+def test_dry_run_lists_configs_without_measuring(library: Path, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     listed = outlook(request(library, database))
     assert len({visit.name for visit in listed.visits}) == len(listed.visits) == 3
@@ -105,7 +105,7 @@ def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:
     assert sum(row["energy_j"] is not None for row in rows) == result.measured > 0
 
 
-def test_of_unpredicted_configs_the_best_is_found_without_measuring_all(tmp_path: Path) -> None:
+def test_best_unpredicted_config_is_found_without_measuring_all(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 100, energy=False), tmp_path / "k.duckdb"
     result = refine(request(recording, database, 32))
     (answer,) = result.changed
@@ -154,7 +154,7 @@ def test_rows_that_another_process_added_unnoticed_end_no_visit_in_vain_for_ever
     assert [len(posterior.measured(problem)) for problem in range(len(posterior))] == [4, 4, 4]
 
 
-def test_what_cannot_be_refined_is_said_before_anything_is_measured(library: Path, tmp_path: Path) -> None:
+def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     short = replace(request(library, database), budget=CampaignBudget(0.1, None))
     with pytest.raises(UsageError, match=r"shorter than one measurement, which takes up to 0\.5 s"):

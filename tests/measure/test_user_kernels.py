@@ -242,7 +242,7 @@ def test_a_problem_of_the_specs_own_is_held_against_the_first_config(any_bench: 
     assert elsewhere["candidates"] == 3
 
 
-def test_what_the_spec_says_is_right_goes_before_the_first_config(bench: Bench) -> None:
+def test_reference_of_the_spec_precedes_the_first_config(bench: Bench) -> None:
     rows = np.arange(8 * 256, dtype=np.float32).reshape(8, 256) % 7
     np.save(bench.folder / "x.npy", rows)
     np.save(bench.folder / "right.npy", rows.sum(axis=1))
@@ -289,7 +289,7 @@ def test_t1_reference_data_says_what_is_right(bench: Bench) -> None:
     assert {row["checked_against"] for row in rows} == {"reference of the spec"}
 
 
-def test_what_changes_its_own_run_time_is_timed_over_inputs_made_anew(any_bench: Bench) -> None:
+def test_data_dependent_kernel_is_timed_on_fresh_inputs(any_bench: Bench) -> None:
     bench = any_bench
     source = ADD_WEIGHTED.replace("sums[i] +=", "for (float f = sums[i]; f < 3.0f; f += 1.0f) sums[i] +=")
     bench.spec(json.dumps(T1), source)
@@ -333,7 +333,7 @@ def test_a_killed_analysis_loses_nothing_and_goes_on(bench: Bench) -> None:
     assert len({row["session"] for row in rows}) == 2  # what the first had measured is there
 
 
-def test_what_cannot_be_emulated_is_measured_all_the_same(bench: Bench) -> None:
+def test_kernel_that_cannot_be_emulated_is_measured(bench: Bench) -> None:
     bench.spec(DECLARED)
     status, out, errors = bench.run(*bench.command, "--budget", "5", "--json")
     assert status == 0

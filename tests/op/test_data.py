@@ -138,7 +138,7 @@ def test_bf16_keeps_the_nearest_value_with_ties_to_even(values: list[float]) -> 
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "tf32"])
-def test_what_is_decoded_encodes_to_the_same_bits(dtype: str) -> None:
+def test_decoded_values_encode_to_the_same_bits(dtype: str) -> None:
     stored = encode_elements(np.linspace(-3, 3, 101), dtype)
     assert_array_equal(encode_elements(decode_elements(stored, dtype), dtype), stored)
 

@@ -91,5 +91,5 @@ def test_gpus_share_experts_and_their_columns() -> None:
     assert whole.flops == 8 * part.flops
 
 
-def test_what_cannot_be_shared_is_refused(refuses: Refuses) -> None:
+def test_indivisible_experts_are_refused(refuses: Refuses) -> None:
     refuses(lambda change: MOE.problem(**MIXTRAL | change), [{"ep": 3}, {"tp": 5}, {"topk": 9}, {"routing": 501}])

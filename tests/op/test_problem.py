@@ -92,7 +92,7 @@ def test_a_key_names_every_dimension_dtype_and_layout() -> None:
 @pytest.mark.parametrize(
     "key", ["", "matmul", "matmul[m=1,n=2,k=3]", "matmul[m=1,n=2,k=3]f32,nn;", "a\nb", "x[]f32,nn"]
 )
-def test_what_is_not_a_key_is_refused(key: str) -> None:
+def test_invalid_key_is_refused(key: str) -> None:
     with pytest.raises(UsageError):
         problem_from_key(key)
 

@@ -53,7 +53,7 @@ def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name: str, gpus
     assert part.title.endswith(f", one of {gpus} GPUs")
 
 
-def test_what_cannot_be_scaled_is_said(refuses: Refuses) -> None:
+def test_unscalable_workload_is_refused(refuses: Refuses) -> None:
     refuses(lambda: as_tensor_parallel(workload("vit-l-16"), 3))
     refuses(lambda: as_tensor_parallel(workload("resnet50"), 2))
     refuses(lambda: with_batch(workload("resnet50"), 0))

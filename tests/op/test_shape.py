@@ -13,7 +13,7 @@ names = st.from_regex(r"[a-z]{1,8}", fullmatch=True).filter(lambda name: name no
 @given(
     st.dictionaries(names, st.integers(-(10**15), 10**15), min_size=1), st.sampled_from([",", " ", ", ", "; ", " ,\t"])
 )
-def test_what_is_written_is_read(shape: dict[str, int], separator: str) -> None:
+def test_written_shape_reads_back(shape: dict[str, int], separator: str) -> None:
     assert parse_shape(separator.join(f"{name}={value}" for name, value in shape.items())) == shape
 
 

@@ -71,7 +71,7 @@ def test_a_problem_that_no_kernel_runs_has_lines_and_no_points(answers: Answers)
 
 
 @pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
-def test_what_kernels_compute_on_is_asked_throughout(
+def test_inputs_are_passed_to_each_answer(
     answers: Answers, about: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
@@ -89,7 +89,7 @@ def test_what_kernels_compute_on_is_asked_throughout(
         answers.answer("front", query | {"inputs": "ones"})
 
 
-def test_what_is_offered_is_what_is_answered(answers: Answers) -> None:
+def test_offered_choices_are_answered(answers: Answers) -> None:
     options = answers.options()
     assert "resnet50" in options["workloads"]
     assert options["inputs"] == ["random", "zeros"]
@@ -122,7 +122,7 @@ def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tm
     assert offered["layers"][0]["shape"].startswith("width=")
 
 
-def test_what_is_not_known_is_refused_in_one_line(answers: Answers, refuses: Refuses) -> None:
+def test_unknown_names_are_refused_in_one_line(answers: Answers, refuses: Refuses) -> None:
     refuses(lambda path, query: answers.answer(path, query), [
         ("front", {**ASKED, "op": "matmull"}), ("front", {**ASKED, "gpu": "h2000"}),
         ("front", {**ASKED, "kernel": "matmul_simt"}), ("front", {"gpu": "h200"}),

@@ -105,7 +105,7 @@ def test_nothing_but_get_is_answered(server: PageServer) -> None:
         assert get(server, "/api/database", method)[0].status == 501
 
 
-def test_it_listens_on_loopback_alone(server: PageServer) -> None:
+def test_server_listens_only_on_loopback(server: PageServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
@@ -152,7 +152,7 @@ def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_pea
         b"Connection: keep-alive",
     ],
 )
-def test_what_follows_a_request_is_not_taken_for_another(server: PageServer, length: bytes) -> None:
+def test_text_after_a_request_is_no_second_request(server: PageServer, length: bytes) -> None:
     host = b" HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % server.server_address[1]
     with socket.create_connection(server.server_address, timeout=60) as connection:
         connection.sendall(b"GET /page.css" + host + length + b"\r\n\r\n" + b"GET /api/database" + host + b"\r\n")

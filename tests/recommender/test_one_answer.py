@@ -124,7 +124,8 @@ def _of_answer(answer: Recommendation) -> dict[str, Any]:
         costs = {"stack": line.stack, "latency": [line.latency_s, *line.latency_interval_s]}
     else:
         best = answer.best
-        costs = {"kernel": best.kernel.name, "config": dict(best.config)} | {
+        named = {"kernel": best.kernel.name, "config": dict(best.config), "bottleneck": best.bottleneck}
+        costs = named | {
             name: [each.value, each.low, each.high]
             for name, each in (("latency", best.latency_s), ("energy", best.energy_j))
         }
@@ -147,6 +148,7 @@ def _of_choice(choice: dict[str, Any]) -> dict[str, Any]:
     return {
         "kernel": choice["kernel"],
         "config": choice["config"],
+        "bottleneck": choice["bottleneck"],
         "latency": [choice["latency_s"], *choice["latency_interval_s"]],
         "energy": [choice["energy_j"], *choice["energy_interval_j"]],
     }
@@ -245,6 +247,7 @@ def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
             return {
                 "kernel": best.kernel.name,
                 "config": dict(best.config),
+                "bottleneck": front["bottlenecks"][points["bottleneck"][number]],
                 "latency": [points[name][number] for name in ("latency_s", "latency_low_s", "latency_high_s")],
                 "energy": [points[name][number] for name in ("energy_j", "energy_low_j", "energy_high_j")],
             }
@@ -300,4 +303,6 @@ def test_a_process_answers_as_a_call_in_python_does(recommender: Recommender, co
     shown = json.loads(done.stdout)
     choice = shown["choices"][0] if command == "recommend" else shown
     expected = _of_answer(recommender.answer(question.request))
-    assert _of_choice(choice) == {name: expected[name] for name in ("kernel", "config", "latency", "energy")}
+    assert _of_choice(choice) == {
+        name: expected[name] for name in ("kernel", "config", "bottleneck", "latency", "energy")
+    }

@@ -12,9 +12,9 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import all_gpus, find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.candidates import CandidateSet
+from kernrec.recommender.candidates import POWER_LIMIT, CandidateSet
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.explain.breakdown import POWER_LIMIT, explain
+from kernrec.recommender.explain.breakdown import explain
 from tests.helpers.depth import few_examples
 
 RECOMMENDER = Recommender([])

@@ -171,7 +171,7 @@ def _wrong(driver: EmulatingDriver, what: str) -> list[Any]:
     return {"numpy": [x], "object": ["x"], "number": [], "device": [HostMemory(x)]}[what]
 
 
-def test_what_an_array_should_have_been_is_said_in_a_line(
+def test_wrong_array_is_refused_in_one_line(
     recommender: Recommender, driver: EmulatingDriver, refuses: Refuses
 ) -> None:
     def refused(what: str) -> None:

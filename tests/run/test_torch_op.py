@@ -86,7 +86,7 @@ def test_an_exported_program_takes_every_number_of_rows(kernel: BuiltKernel, arr
     torch.testing.assert_close(program(x, arrays[1]), kernel(x, arrays[1]))
 
 
-def test_what_a_tensor_should_have_been_is_said(kernel: BuiltKernel, arrays: tuple) -> None:
+def test_wrong_tensor_is_refused_in_one_line(kernel: BuiltKernel, arrays: tuple) -> None:
     x, weight, _ = arrays
     for wrong, says in (
         (x.double(), "x has dtype float64; expected float32"),

@@ -34,7 +34,7 @@ def test_less_power_at_a_higher_clock_is_named() -> None:
         ({"limit_w": 100.0}, "more power than the limit"),
     ],
 )
-def test_what_a_card_cannot_do_is_named(changes: dict[str, object], says: str) -> None:
+def test_impossible_power_is_named(changes: dict[str, object], says: str) -> None:
     (load,) = judged([replace(SWEEP[0], **changes)])  # type: ignore[arg-type]
     assert load.doubt == says
     assert load.weight == DOUBTED

@@ -38,6 +38,6 @@ def test_other_arithmetic_or_memory_is_a_difference(metric: str, by: float) -> N
     assert not within_compiler_variation(ROW, changed(metric, 1, by))
 
 
-def test_so_are_far_more_registers_and_other_loops() -> None:
+def test_registers_and_loops_count_as_differences() -> None:
     assert not within_compiler_variation(ROW, replace(ROW, registers=200))
     assert not within_compiler_variation(ROW, replace(ROW, terms=("block", "tiles")))

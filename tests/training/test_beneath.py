@@ -14,7 +14,7 @@ from tests.helpers.sharing import measurement
 from tests.helpers.simulated_groups import simulated_groups
 
 
-def test_what_a_model_beneath_corrects_is_no_residual_of_the_one_above() -> None:
+def test_upper_model_learns_residuals_of_the_model_beneath() -> None:
     groups = simulated_groups(3, rows=12)
     plain = Dataset(tuple(groups))
     beneath = np.linspace(-0.3, 0.3, len(groups[0]))

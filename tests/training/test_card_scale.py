@@ -75,7 +75,7 @@ def test_rows_of_two_cards_are_on_the_scale_of_the_middle_or_on_ones_own(truth: 
     assert list(slow.values()) == pytest.approx([SLOWER] * PROBLEMS, rel=1e-6)
 
 
-def test_of_three_cards_the_slow_one_is_put_on_the_scale_of_the_others(truth: Rows, tmp_path: Path) -> None:
+def test_slow_card_of_three_is_scaled_to_the_others(truth: Rows, tmp_path: Path) -> None:
     usual = loaded(tmp_path / "usual.duckdb", {}, truth)
     people = {
         "ann": of_card(truth[: 4 * CONFIGS], "ann"),

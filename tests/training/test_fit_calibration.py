@@ -76,7 +76,7 @@ def test_without_energy_only_time_is_fitted() -> None:
     assert fitted.findings[1] == "energy: too little was measured to calibrate it"
 
 
-def test_what_does_not_help_on_problems_held_out_is_not_stored() -> None:
+def test_calibration_that_does_not_help_is_not_stored() -> None:
     """Each problem is off by a factor of its own, as likely above as below: there is nothing to carry to another."""
     groups = []
     for number, group in enumerate(simulated_groups(10)):
@@ -94,7 +94,7 @@ def test_a_machine_of_the_data_sheet_keeps_the_data_sheet() -> None:
         assert all(getattr(fitted.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
 
 
-def test_what_rows_cannot_tell_keeps_its_coefficient() -> None:
+def test_undetermined_coefficient_keeps_its_value() -> None:
     """Kernels that move next to nothing say nothing of DRAM."""
     quiet = [
         replace(g, inputs=replace(g.inputs, dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
@@ -127,7 +127,7 @@ def stored(**multipliers: float) -> Calibration:
     return Calibration(RTX4090, rows=30, problems=4, gpus=("rtx4090",), time_factor=(1.8, 1.2), **multipliers)
 
 
-def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+def test_saved_calibration_reads_back(tmp_path: Path) -> None:
     saved = {RTX4090: stored(core_time=1.25), "sm_80": replace(stored(dram_time=0.9), arch="sm_80")}
     save(saved, tmp_path / "models")
     loaded = load(tmp_path / "models")

@@ -173,7 +173,7 @@ def two_gpus(second: float = 1.0) -> list[RowGroup]:
     return first + simulated_groups(8, 20, own_factor(0.6, second), gpu="a100-sxm4-80gb", seed=2)
 
 
-def test_on_a_gpu_that_was_not_measured_the_differences_between_configs_are_corrected_and_no_more() -> None:
+def test_new_gpu_gets_only_corrections_between_configs() -> None:
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
     inputs = simulated_inputs(200, 99_999, "rtx3090")
     rows = trained.rows(inputs)
@@ -195,13 +195,13 @@ def test_on_a_gpu_that_was_not_measured_the_differences_between_configs_are_corr
     assert differences < 0.6 * of_prior
 
 
-def test_what_one_gpu_contradicts_is_not_carried_over() -> None:
+def test_contradicted_residual_is_not_carried_over() -> None:
     trained = train(Dataset(tuple(two_gpus(second=-1.0))), SHAPED)
     assert trained.scores["share carried to new GPUs"] == pytest.approx(0.5 / 3)
     assert not trained.helps_new_gpus
 
 
-def test_of_what_a_single_gpu_shows_half_is_carried_over() -> None:
+def test_half_of_a_single_gpus_residual_is_carried_over() -> None:
     trained = train(Dataset(tuple(two_gpus()[:8])), SHAPED)
     inputs = simulated_inputs(200, 99_999, "rtx3090")
     ratios, distance = trained.log_ratio(trained.rows(inputs), gpu_known=False)
@@ -211,7 +211,7 @@ def test_of_what_a_single_gpu_shows_half_is_carried_over() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
-def test_what_gpus_have_in_common_leaves_the_level_of_the_configs_that_the_loss_is_about(sharpness: float) -> None:
+def test_common_corrections_keep_the_level_of_the_best_configs(sharpness: float) -> None:
     data = Dataset(tuple(simulated_groups(1, 40, own_factor(2.0))))
     weights = loss_weights(data.latency_s, np.zeros(40), sharpness)
     target = HeadData.of_shape(data, replace(QUICK, sharpness=sharpness)).target
@@ -280,7 +280,7 @@ def test_latency_alone_trains_a_latency_head_alone() -> None:
     assert trained.intervals["latency"]["*"].groups == 4
 
 
-def test_what_is_held_out_is_whole() -> None:
+def test_held_out_groups_are_whole() -> None:
     assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
     two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
     assert Dataset(tuple(two)).held_out[0] == "GPU"
@@ -348,7 +348,7 @@ def test_adapting_leaves_a_perfect_model_alone(count: int) -> None:
     assert np.abs(adapt(rows, np.zeros(count)).correction(rows)).max() < 1e-9
 
 
-def test_with_rows_enough_features_that_tell_nothing_are_set_aside() -> None:
+def test_uninformative_features_are_dropped() -> None:
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(400, 20))
     truth = np.sin(2.0 * rows[:, 3])

@@ -122,14 +122,14 @@ def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -
     assert other.gpus == tuple(sorted(CARDS))
 
 
-def test_what_is_alike_has_a_wider_interval_and_says_what_was_recorded(model: VendorModel) -> None:
+def test_similar_gpu_has_a_wider_interval_and_names_its_source(model: VendorModel) -> None:
     matmul, gpu, sizes = find_op("matmul"), find_gpu("l40s"), {"m": 512, "n": 1024, "k": 4096}
     own, alike = (model.predict(matmul.problem(*kind, **sizes), gpu)[0] for kind in (("bf16", "nt"), ("f16", "tn")))
     assert (own.recorded_as, alike.recorded_as) == (None, "bf16, nt")
     assert alike.latency_s.high / alike.latency_s.value > max(own.latency_s.high / own.latency_s.value, 1.1)
 
 
-def test_what_was_not_recorded_has_no_prediction(model: VendorModel) -> None:
+def test_unrecorded_backend_has_no_prediction(model: VendorModel) -> None:
     matmul, gpu = find_op("matmul"), find_gpu("l40s")
     for dtype, layout, more in (
         ("f64", "nt", {}),

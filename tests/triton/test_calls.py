@@ -161,7 +161,7 @@ def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path: Path
         ({"x": np.zeros(3, np.complex64)}, "argument x: unknown dtype 'complex64'"),
     ],
 )
-def test_what_a_call_cannot_hold_is_named_and_the_program_goes_on(
+def test_unsupported_arguments_are_named_and_the_program_continues(
     tmp_path: Path, arguments: dict[str, Any], reason: str
 ) -> None:
     launch = {"x": X, "y": Y, "bias": None, "n": 3, "factor": 1.0, "ROUND": None, "BLOCK": 64, **arguments}
@@ -180,7 +180,7 @@ def test_addresses_in_an_array_cannot_be_replayed(tmp_path: Path) -> None:
     assert not record.contents
 
 
-def test_of_one_function_so_many_calls_are_written(tmp_path: Path) -> None:
+def test_calls_per_function_are_bounded(tmp_path: Path) -> None:
     with kernrec.triton.capture(tmp_path, per_function=2) as captured:
         for n in (100, 200, 300, 400):
             kernels.call_scale(X[:n], Y)

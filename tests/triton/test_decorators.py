@@ -159,7 +159,7 @@ def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(
         tuned(Bench(0.5), tuned_kernels.square, configs, ["a"][:0])[(1,)](x, x, x)
 
 
-def test_what_cannot_be_predicted_is_measured_as_triton_does_it(driver: StandInDriver) -> None:
+def test_unpredictable_function_is_measured_by_triton(driver: StandInDriver) -> None:
     hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda inputs: None) for block in (64, 128)]
     bench = Bench(0.5, 0.4)
     with pytest.warns(KernrecWarning, match="its configs are not ranked, all 2 are measured: .* has a pre_hook"):

@@ -174,7 +174,7 @@ def test_times_of_triton_s_cache_on_disk_were_not_measured_here() -> None:
     assert (recorder.from_cache, recorder.rows, rows()) == (1, 0, [])
 
 
-def test_what_cannot_be_kept_is_said_once_and_the_program_goes_on() -> None:
+def test_unstorable_rows_are_reported_once_and_the_program_continues() -> None:
     hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda inputs: None) for block in (64, 128)]
     with kernrec.triton.record() as recorder:
         with pytest.warns(KernrecWarning, match="scale: what Triton measured is not kept: .* has a pre_hook"):

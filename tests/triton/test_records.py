@@ -20,7 +20,7 @@ def test_the_median_of_the_runs_counts_and_failures_do_not() -> None:
     assert middle([FAILED, FAILED], Objective.LATENCY) == math.inf
 
 
-def test_what_was_not_measured_is_not_a_number() -> None:
+def test_missing_time_is_nan() -> None:
     assert math.isnan(middle([ran(1.0)], Objective.ENERGY))
     assert middle([ran(1.0), ran(2.0, 3.0)], Objective.EDP) == 6.0
 

@@ -15,7 +15,7 @@ _ARRAYS = arrays_of.arrays(
 
 
 @given(st.dictionaries(st.text(), _ARRAYS, max_size=4), st.dictionaries(st.text(), st.integers() | st.text()))
-def test_what_is_packed_comes_back(arrays, facts):
+def test_packed_arrays_read_back(arrays, facts):
     unpacked_facts, unpacked = unpack(pack(facts, arrays))
     assert unpacked_facts == facts
     assert list(unpacked) == list(arrays)
@@ -35,6 +35,6 @@ def test_any_damage_is_refused():
             unpack(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
 
 
-def test_what_is_no_number_is_not_packed():
+def test_objects_are_not_packed():
     with pytest.raises(TypeError):
         pack({}, {"x": np.array([{}], dtype=object)})

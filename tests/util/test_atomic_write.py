@@ -27,7 +27,7 @@ def test_files_for_others_have_the_mode_of_the_umask(tmp_path: Path, mask: int, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "emitted", "report.html"]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", b"x", shared=True)

@@ -62,7 +62,7 @@ def test_a_home_that_does_not_exist_is_not_made(tmp_path, monkeypatch):
     assert made_count("thing", b"one") == 1
 
 
-def test_what_is_kept_of_shipped_profiles_is_what_the_file_holds(cache):
+def test_cached_profiles_equal_the_shipped_file(cache):
     root = ROOT
     kernel = load_kernel(root / "kernrec/kernel/library/matmul_skinny/kernel.toml")
     direct = read_profiles(root / "db/prebuilt/matmul_skinny.profile.parquet", kernel.name, kernel.hash, 89)

@@ -44,6 +44,6 @@ def test_no_piece_of_a_long_answer_is_long() -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), {"a": [b"x"]}, {(1,): 2}])
-def test_what_is_not_plain_is_refused(value: object) -> None:
+def test_other_objects_are_refused(value: object) -> None:
     with pytest.raises(TypeError):
         list(json_pieces(value))

@@ -11,12 +11,12 @@ PAGE = np.arange(mmap.PAGESIZE // 2, dtype=np.int16)
 
 
 @pytest.mark.parametrize("count", [len(PAGE), 3 * len(PAGE), 2 * len(PAGE) + 5])
-def test_it_is_the_values_again_and_again(count: int) -> None:
+def test_array_repeats_its_values(count: int) -> None:
     np.testing.assert_array_equal(repeated(PAGE, count), np.resize(PAGE, count))
     np.testing.assert_array_equal(repeated(PAGE[:7], count), np.resize(PAGE[:7], count))
 
 
-def test_what_is_written_is_in_one_place() -> None:
+def test_write_changes_one_place() -> None:
     array = repeated(PAGE, 4 * len(PAGE))
     array[len(PAGE)] = 7
     assert (array[0], array[len(PAGE)], array[2 * len(PAGE)], PAGE[0]) == (0, 7, 0, 0)

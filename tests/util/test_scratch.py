@@ -41,7 +41,7 @@ def test_a_scratch_folder_is_private_and_deleted_at_the_end(temporary: Path) -> 
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_program_left_is_removed_and_nothing_else(temporary: Path) -> None:
+def test_folders_of_killed_programs_are_removed(temporary: Path) -> None:
     (temporary / "kernrec-of another kind").mkdir()
     (temporary / "another program's").mkdir()
     others = set(temporary.iterdir())
@@ -56,7 +56,7 @@ def test_what_a_killed_program_left_is_removed_and_nothing_else(temporary: Path)
 
 
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
-def test_what_lies_in_a_folder_of_that_name_deletes_nothing_else(temporary: Path, name: str) -> None:
+def test_foreign_folder_of_that_name_is_kept(temporary: Path, name: str) -> None:
     """Whoever can write to a scratch folder can name another folder in it."""
     stored = temporary / "kept"
     stored.mkdir()

@@ -20,8 +20,12 @@ Array = np.ndarray
 
 _HALVES = 256
 """From here on the coarse grid has 3 x 2^k beside 2^k."""
-_AHEAD, _FAR = 4, 512
-"""Points of the coarse grid that bound a time, beyond the next one; they go on to more items than decoding has."""
+_AHEAD = 4
+"""Minimum number of points of the coarse grid, beyond the next one, that bound a time."""
+_FAR = {"elementwise": 1 << 20}
+"""Minimum number of items up to which they go on, by op: of elements, more than a launch hides."""
+_FAR_ELSE = 512
+"""The same for other ops: more than decoding has."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,10 @@ def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int 
 
 
 @lru_cache(maxsize=4096)
-def points(items: int) -> Points:
-    """Return the points of a number of items."""
-    low = _grid_from(items)[0]
-    low, high, *ahead = _grid_from(low)
+def points(items: int, op: str = "") -> Points:
+    """Return the points of a number of items of an op."""
+    low = _grid_from(items, op)[0]
+    low, high, *ahead = _grid_from(low, op)
     if low == items:
         return Points((low, high, *ahead), 0, False)
     near = [number for number in chosen(low, high) if number >= items]
@@ -65,11 +69,11 @@ def points(items: int) -> Points:
 
 
 @lru_cache(maxsize=4096)
-def _grid_from(items: int) -> tuple[int, ...]:
+def _grid_from(items: int, op: str) -> tuple[int, ...]:
     """Return the points of the coarse grid from the largest one that is at most `items`: 2^k and some 3 x 2^k."""
     power = 1 << items.bit_length() - 1
     grid = [power + power // 2 if power >= _HALVES and 3 * power <= 2 * items else power]
-    while len(grid) < 2 + _AHEAD or grid[-1] < _FAR:
+    while len(grid) < 2 + _AHEAD or grid[-1] < _FAR.get(op, _FAR_ELSE):
         last = grid[-1]
         if last & (last - 1):
             grid.append(last // 3 * 4)

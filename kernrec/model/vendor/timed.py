@@ -179,7 +179,7 @@ def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | 
     """Return the sizes of problems, (N, D), each followed by those at its points; the place of each; and its points."""
     op, dims = kind.chosen.recorded.op, kind.features.DIMS
     places = [item_place(op, kind.layout, dims[0] == "batch" and size[0] > 1, dims) for size in sizes]
-    items = [None if place is None else points(int(size[place])) for size, place in zip(sizes, places, strict=True)]
+    items = [None if place is None else points(int(size[place]), op) for size, place in zip(sizes, places, strict=True)]
     counts = np.array([1 if each is None else 1 + len(each.numbers) for each in items])
     starts = counts.cumsum() - counts
     rows = sizes.repeat(counts, axis=0)

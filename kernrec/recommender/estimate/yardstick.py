@@ -178,8 +178,37 @@ def predict_yardsticks(
 
 
 def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
-    """Return the fastest reference time learned on the GPU; without any, the fastest transferred one."""
-    return min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
+    """Return the fastest reference time learned on the GPU; without any, the fastest transferred one.
+
+    Times that are nearly equal are averaged, the more certain ones with more weight. So a lead does not change when
+    another reference becomes the fastest by a little.
+    """
+    first = min(yardsticks, key=lambda each: (each.transferred, each.latency_s), default=None)
+    if first is None or len(alike := [each for each in yardsticks if each.transferred == first.transferred]) == 1:
+        return first
+    slower = [log(each.latency_s / first.latency_s) for each in alike]
+    variances = [AMONG_KERNELS**2 + each.deviation**2 for each in alike]
+    weights = [exp(-0.5 * (d / AMONG_KERNELS) ** 2) / variance for d, variance in zip(slower, variances, strict=True)]
+    share = [weight / sum(weights) for weight in weights]
+    latency_s = first.latency_s * exp(sum(part * d for part, d in zip(share, slower, strict=True)))
+    variance = sum(part * each.deviation**2 for part, each in zip(share, alike, strict=True))
+    return Yardstick(alike[share.index(max(share))].name, latency_s, sqrt(variance), first.transferred)
+
+
+def without_slow(yardsticks: Sequence[Yardstick], problem: Problem, gpu: GPU) -> list[Yardstick]:
+    """Return the reference times of Triton kernels, or the physical baseline if it is certainly faster than all.
+
+    Nobody recorded a backend on the problem. Its libraries then have kernels that Triton's template lacks, such as
+    those for f32 matmuls of few rows.
+    """
+    from kernrec.model.vendor.physics import derived
+
+    by_physics = derived(as_matmul(problem), gpu) if yardsticks else None
+    if by_physics is None or by_physics.latency_s.high >= min(each.latency_s for each in yardsticks):
+        return list(yardsticks)
+    latency = by_physics.latency_s
+    deviation = log(latency.high / latency.low) / (2.0 * DEVIATIONS)
+    return [Yardstick(by_physics.stack, latency.value, deviation, True)]
 
 
 def learned_yardstick(name: str, latency: Estimates) -> Yardstick:

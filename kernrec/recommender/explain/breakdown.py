@@ -18,9 +18,6 @@ from kernrec.recommender.result import Choice
 from kernrec.util.light_dataclass import dataclass
 
 TAIL = "tail-wave utilization"
-POWER_LIMIT = "power limit"
-HELD = 0.95
-"""Fraction of the boost clock below which a power limit is the bottleneck."""
 _SECTOR_BYTES = 32
 _WARP = 32
 _PARTS = {
@@ -183,7 +180,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
         prior=prior,
         launches=launches,
         energy_j=parts,
-        bottleneck=_bottleneck(choice, launches, bool(limited.capped[0])),
+        bottleneck=choice.bottleneck,
         roofline=_roofline(choice, total, dram_bytes, table.bandwidth),
         figures=_figures(choice, total, dram_bytes, launches),
     )
@@ -192,13 +189,6 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
 def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[str, float]:
     """Return seconds by resource, with the core's multiplied by one factor, and DRAM and launch by another."""
     return {name: seconds * (others if name in ("DRAM", "launch") else core) for name, seconds in parts.items()}
-
-
-def _bottleneck(choice: Choice, launches: Sequence[LaunchDetail], capped: bool) -> str:
-    times = max((launch.time_s for launch in launches), key=lambda parts: max(parts.values()))
-    longest = max(times, key=times.__getitem__)
-    core = longest not in ("DRAM", "launch")
-    return POWER_LIMIT if capped and core and choice.clock_hz < HELD * choice.gpu.boost_clock_hz else longest
 
 
 def _detail(

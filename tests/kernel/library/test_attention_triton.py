@@ -74,7 +74,7 @@ def wrong(kernel: Kernel, runs: list[TritonRun]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_computes_attention_on_awkward_problems_without_races(case: tuple) -> None:
+def test_awkward_problems_are_computed_without_races(case: tuple) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     sm, dtype, head_dim, values = case
     config = dict(zip(COLUMNS, values, strict=True))
@@ -128,7 +128,7 @@ def test_every_listed_config_fits_the_a100_and_no_block_asks_for_more_than_a_car
         assert len(Space(KERNEL, sm, limits(sm), "f16", "bhsd")) == len(KERNEL.listed.rows) - (sm != 80)
 
 
-def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
+def test_kernel_with_shipped_profiles_is_recommended() -> None:
     solved = problem("bf16", 128, {"heads": 32, "kv_heads": 8, "queries": 1024, "causal": 1}, "bhsd")
     for gpu in ("a100", "rtx3090", "rtx4090", "rtx5090", "h100", "b200"):
         assert (KERNEL.name in [t.kernel.name for t in Context([]).tables(solved, find_gpu(gpu))]) == (gpu != "b200"), (

@@ -215,7 +215,7 @@ def test_an_infinity_is_noticed_by_the_outputs_that_meet_it_alone(case: Case) ->
 
 
 @EACH_KERNEL
-def test_at_least_eight_configs_of_each_layout_are_tried(kernel: Kernel) -> None:
+def test_each_layout_has_eight_tested_configs(kernel: Kernel) -> None:
     for layout in kernel.layouts:
         assert len({case.values[:7] for case in CASES if case.kernel is kernel and case.layout == layout}) >= 8
 

@@ -80,7 +80,7 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
 @pytest.mark.slow
 @pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
-def test_it_computes_the_op_on_awkward_problems_without_races(dtype: str) -> None:
+def test_awkward_problems_are_computed_without_races(dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     of_dtype = [(sm, layout, config) for sm, kind, layout, config in chosen() if kind == dtype]
     runs = [(sm, p, config) for sm, layout, config in of_dtype for p in problems(dtype, layout, config, sm)]
@@ -123,7 +123,7 @@ def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
         assert {config[place] for config in listed} == {row[place] for row in KERNEL.listed.rows}, name
 
 
-def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
+def test_kernel_with_shipped_profiles_is_recommended() -> None:
     for dtype, gpu, shipped in (
         ("f16", "h100", True),
         ("bf16", "h200", True),
@@ -141,7 +141,7 @@ def test_it_is_among_the_answers_where_its_profiles_are_shipped() -> None:
         assert ("matmul_triton" in names) is shipped
 
 
-def test_on_hopper_one_stage_more_has_to_fit() -> None:
+def test_hopper_configs_leave_room_for_another_stage() -> None:
     config = dict(zip(COLUMNS, (64, 32, 128, 5, 4, 8, 0), strict=True))
     problem = KERNEL.definition.problem("tf32", "nn", m=64, n=64, k=640)
     assert not KERNEL.fits(config, problem, limits(90))

@@ -69,7 +69,7 @@ def chosen(kernel: Kernel) -> list[TritonRun]:
 @pytest.mark.every(6)
 @pytest.mark.parametrize("dtype", sorted({dtype for dtype, _ in TARGETS}))
 @EACH
-def test_it_computes_the_op_on_awkward_rows_without_races(kernel: Kernel, dtype: str) -> None:
+def test_awkward_rows_are_computed_without_races(kernel: Kernel, dtype: str) -> None:
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     assert faults(kernel, [run for run in chosen(kernel) if run[1].dtype == dtype]) == []
 
@@ -99,7 +99,7 @@ def test_the_chosen_configs_have_every_value_of_every_tunable(kernel: Kernel) ->
 
 
 @EACH
-def test_it_is_among_the_answers_where_its_profiles_are_shipped(kernel: Kernel) -> None:
+def test_kernel_with_shipped_profiles_is_recommended(kernel: Kernel) -> None:
     problem = kernel.definition.problem("f16", "row", rows=512, columns=4096)
     for gpu in ("a100", "rtx3090", "rtx4090", "rtx5090", "h100", "b200"):
         names = [table.kernel.name for table in Context([]).tables(problem, find_gpu(gpu))]

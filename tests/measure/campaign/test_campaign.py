@@ -78,7 +78,7 @@ def test_somebody_who_changes_the_power_limit_is_noticed_and_what_was_measured_t
 
 
 @here
-def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Path) -> None:
+def test_second_run_measures_only_new_configs(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     collect(database, target(6))
     again = collect(database, target(6))
@@ -89,7 +89,7 @@ def test_what_was_measured_is_not_measured_again_and_what_is_new_is(tmp_path: Pa
 
 
 @here
-def test_what_a_run_that_was_stopped_left_unclosed_is_measured_again_first_and_once(tmp_path: Path) -> None:
+def test_unfinished_config_is_measured_again_first_and_once(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     measured: list[int] = []
 

@@ -31,7 +31,7 @@ def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-c", program, str(database)], capture_output=True, text=True, check=False)
 
 
-def test_what_a_killed_run_acknowledged_is_taken_over_by_the_next(tmp_path: Path) -> None:
+def test_rows_of_a_killed_run_are_stored_by_the_next(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     records = [{"row": {"a": 1}}, {"row": {"a": [1.5, None, "ä\n"]}}]
     assert another_run(database, f"journal.append(*{records!r}); journal.claim('x')").returncode == 9

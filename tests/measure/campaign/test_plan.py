@@ -161,7 +161,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
     return codes
 
 
-def test_what_is_wanted_later_does_not_wait_for_what_nobody_uses(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urgent_code_is_compiled_before_unused_code(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem whose time is over leaves codes behind that are compiled and never asked for."""
     monkeypatch.setattr(compile_queue, "VARIANTS_AHEAD", 2)
     (first,), (second,) = (plan_library([("", p)], GPU, Context([]), PlanOptions(6)) for p in (SOFTMAX, MATVEC))

@@ -32,7 +32,7 @@ def screened(*, energy: bool) -> Schedule:
 
 
 @pytest.mark.parametrize("with_energy", [True, False])
-def test_where_nothing_tells_of_energy_the_fastest_are_measured_with_care(with_energy: bool) -> None:
+def test_fastest_configs_are_refined_without_energy_data(with_energy: bool) -> None:
     finals = Counter(item.task.config["unroll"] for item in screened(energy=False).finals(4, with_energy=with_energy))
     assert set(finals) == {0, 1, 2, 3}
     assert set(finals.values()) == {measure_config.FINAL_ROUNDS}
@@ -67,7 +67,7 @@ def test_a_config_nearer_the_front_goes_before_one_farther_away() -> None:
     assert front_neighborhood(latency, energy, 4) == [0, 1, 2, 3]
 
 
-def test_of_a_long_front_both_ends_are_kept() -> None:
+def test_long_front_keeps_both_ends() -> None:
     latency = np.linspace(1.0, 2.0, 20)
     chosen = front_neighborhood(latency.tolist(), (1.0 / latency).tolist(), 8)
     assert {0, 19} <= set(chosen)

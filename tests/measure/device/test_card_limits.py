@@ -117,7 +117,7 @@ def test_a_killed_program_leaves_no_limits(card: EmulatedCard) -> None:
     assert eventually(lambda: card.state == AS_IT_WAS)
 
 
-def test_what_is_left_when_the_guard_is_killed_too_is_restored_at_the_next_start(card: EmulatedCard) -> None:
+def test_next_start_restores_limits_of_a_killed_guard(card: EmulatedCard) -> None:
     program = card.hold("wait")
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(program.pid)], capture_output=True, text=True, check=True
@@ -156,7 +156,7 @@ def test_without_the_right_to_set_them_nothing_is_changed_and_one_line_says_so(c
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_what_cannot_be_restored_is_said_and_kept(card: EmulatedCard) -> None:
+def test_limits_that_cannot_be_restored_are_reported_and_kept(card: EmulatedCard) -> None:
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, 1.2e9))
     journal.close()

@@ -75,7 +75,7 @@ def test_whole_numbers_have_to_be_equal_however_large() -> None:
     assert compared(expected + np.array([1, 0, 0]), expected, "i64").largest > 0.0
 
 
-def test_what_is_expected_to_be_nothing_is_not_compared_and_infinity_is() -> None:
+def test_nan_is_not_compared_and_infinity_is() -> None:
     expected = np.array([np.nan, 1.0, np.inf, -np.inf])
     right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
     assert compared(right, expected) == OutputError(0.0, 0, 0.0, "")

@@ -109,7 +109,7 @@ def test_a_campaign_that_is_continued_measures_nothing_twice(tmp_path: Path) -> 
     assert len(screened) == len(set(screened)) == 200
 
 
-def test_of_a_problem_that_was_finished_nothing_is_left_to_measure(tmp_path: Path) -> None:
+def test_finished_problem_has_nothing_left_to_measure(tmp_path: Path) -> None:
     recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
     first = _collect(recording, database, effort=EFFORTS["normal"])
     assert first.results[0].measured > 60
@@ -164,7 +164,7 @@ def test_a_slice_another_limit_and_a_replay_are_not_replayed(tmp_path: Path, mad
     assert recording.best.config != odd["config"]
 
 
-def test_of_a_kernel_with_several_sources_the_one_measured_last_is_replayed(tmp_path: Path) -> None:
+def test_replay_takes_the_source_measured_last(tmp_path: Path) -> None:
     path = make_recording(tmp_path / "r.duckdb", 20)
     row = {"gpu": "rtx3090", "kernel": "recorded", "config": {"x": 3, "y": 0}, "protocol_version": 1, "tier": "final",
            "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "session": "s", "outcome": "ok"}  # fmt: skip

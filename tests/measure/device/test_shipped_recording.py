@@ -40,7 +40,7 @@ def test_all_recorded_rows_together_are_small() -> None:
     assert sum(path.stat().st_size for path in files) <= LARGEST
 
 
-def test_it_is_read_once(own_cache: Path) -> None:
+def test_recording_is_read_once(own_cache: Path) -> None:
     first = shipped_recording()
     written = first.stat().st_mtime_ns
     assert shipped_recording() == first

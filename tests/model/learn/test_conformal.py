@@ -30,7 +30,7 @@ def test_nine_tenths_of_new_groups_rows_are_covered() -> None:
     assert 0.88 <= np.mean(inside) <= 0.95
 
 
-def test_with_fewer_than_nine_groups_the_priors_spread_counts_as_one_more() -> None:
+def test_few_groups_add_the_spread_of_the_prior() -> None:
     assert groups_needed(0.90) == 9
     draw = np.random.default_rng(0)
     assert calibrate(np.zeros(0), np.zeros(0, int), "GPU") == unknown_interval("GPU")

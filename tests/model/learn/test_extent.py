@@ -20,7 +20,7 @@ def test_distance_is_none_inside_and_grows_outside() -> None:
     assert not complete.has([0.0, 8.0, 0.0])
 
 
-def test_what_is_new_in_one_group_of_features_is_not_lost_among_the_others() -> None:
+def test_distance_keeps_news_of_one_group_of_features() -> None:
     """A shape of a new size differs in its size alone."""
     rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
     candidates = np.zeros((1, 40), dtype=np.float32)

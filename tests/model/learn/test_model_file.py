@@ -49,7 +49,7 @@ def altered(path: Path, **change: Any) -> Path:
     return path
 
 
-def test_what_was_saved_comes_back(model: Model, card: Path) -> None:
+def test_saved_model_reads_back(model: Model, card: Path) -> None:
     loaded, text = load(card)
     inputs = simulated_inputs(20, 5)
     ours, theirs = model.log_ratio(model.rows(inputs)), loaded.log_ratio(loaded.rows(inputs))
@@ -209,7 +209,7 @@ def test_a_card_with_a_number_that_is_not_finite_is_refused(card: Path, number: 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])
-def test_what_is_no_card_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(UsageError):

@@ -80,7 +80,7 @@ def test_a_tensor_instruction_takes_the_tensor_cores_at_their_rate() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "family"), [("h200", "wgmma"), ("b200", "tcgen05")])
-def test_what_tensor_cores_read_of_shared_memory_bounds_narrow_products(gpu: str, family: str) -> None:
+def test_shared_memory_reads_bound_narrow_products(gpu: str, family: str) -> None:
     """128 bytes a clock: products of 128 rows and columns take as long to read as to multiply on a B200."""
     card = find_gpu(gpu)
     operations = 2.0 * 128 * 128 * 16
@@ -140,7 +140,7 @@ def test_floats_beside_tensor_instructions_lie_between_them() -> None:
     assert rates("a100", issue=8, issue__cvt=8, mma__tf32=4096)["between"] == 0
 
 
-def test_what_l1_answers_takes_l1_alone() -> None:
+def test_l1_hits_use_only_l1() -> None:
     per_clock = rates("a100", issue=1, issue__ld_global=1, l1__wavefronts=2)
     assert (per_clock["L1"], per_clock["sectors"]) == (2, 0)
 

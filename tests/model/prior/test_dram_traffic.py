@@ -33,7 +33,7 @@ def test_everything_moves_at_least_once(tiles_m: int, tiles_n: int, group: int, 
 
 
 @given(counts, counts, counts, st.integers(1, 512))
-def test_what_fits_in_l2_moves_once(tiles_m: int, tiles_n: int, group: int, wave: int) -> None:
+def test_data_that_fits_in_l2_moves_once(tiles_m: int, tiles_n: int, group: int, wave: int) -> None:
     assert moved(tiles_m, tiles_n, group, wave, 1e9) == pytest.approx(sum(SIZES.values()))
 
 

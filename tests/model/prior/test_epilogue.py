@@ -54,7 +54,7 @@ def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: s
         assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
 
 
-def test_what_is_not_asked_for_costs_nothing() -> None:
+def test_unused_epilogue_costs_nothing() -> None:
     power = PowerModel.for_gpu(GPU)
     assert epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
     assert epilogue(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None

@@ -151,7 +151,7 @@ def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(
     assert busy_s(5.0, "fma") / busy_s(8.0, "fma") == pytest.approx(1.6, rel=0.02)
 
 
-def test_of_what_lies_between_tensor_instructions_two_warps_hide_half() -> None:
+def test_two_warps_hide_half_of_the_code_between_tensor_instructions() -> None:
     """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
     core_s = {
@@ -163,7 +163,7 @@ def test_of_what_lies_between_tensor_instructions_two_warps_hide_half() -> None:
     assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
 
 
-def test_of_what_lies_between_products_of_warpgroups_half_is_hidden_and_nothing_of_the_first() -> None:
+def test_warpgroup_products_hide_half_of_the_code_between_them() -> None:
     """A round of lone blocks: 100 trips, after the time in which a block of warpgroups has nothing to multiply."""
     hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
     blocks = np.full(1, float(hopper.sms))
@@ -236,7 +236,7 @@ def test_a_round_is_at_most_work_and_waits_in_turn_and_at_least_the_longer_of_th
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
-def test_where_it_is_known_how_many_waits_overlap_barriers_do_not_decide() -> None:
+def test_known_overlap_of_waits_overrides_barriers() -> None:
     def waiting(share: float) -> float:
         return round_clk(1, warps=np.full(1, 32.0), overlapped=np.full(1, share))
 

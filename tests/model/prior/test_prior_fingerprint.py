@@ -30,7 +30,7 @@ def test_a_change_of_what_conversions_take_shows(monkeypatch: pytest.MonkeyPatch
     assert prior_fingerprint() != before
 
 
-def test_it_is_computed_once_until_the_source_of_the_prior_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_is_computed_once_per_source(monkeypatch: pytest.MonkeyPatch) -> None:
     now, computed = prior_fingerprint(), []
 
     def counted() -> list[float]:

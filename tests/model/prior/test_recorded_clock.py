@@ -11,7 +11,7 @@ def launches(first_ms: float, last_ms: float, count: int = 32) -> np.ndarray:
     return np.where(np.arange(count) < count // 2, first_ms, last_ms) / 1e3
 
 
-def test_what_follows_a_long_config_is_marked_and_what_follows_a_pause_is_not() -> None:
+def test_only_configs_after_long_configs_are_marked() -> None:
     steady, long = launches(1.0, 1.0), launches(5.0, 5.0)
     recording = clock.ClockRecording(
         [{}] * 4, np.array([10.0, 11.0, 12.2, 15.0]), np.stack([steady, long, steady, steady])

@@ -20,7 +20,7 @@ LAUNCHES = NominalCosts(
 )
 
 
-def test_what_takes_longest_bounds_a_launch_unless_its_clock_is_lowered() -> None:
+def test_longest_resource_bounds_a_launch_at_full_clock() -> None:
     capped = np.array([[False] * 3 + [True], [True] * 4])
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 

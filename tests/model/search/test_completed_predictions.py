@@ -20,7 +20,7 @@ def some_predicted(count: int) -> np.ndarray:
     return predicted_s
 
 
-def test_what_was_predicted_stays_and_the_rest_is_close_to_what_would_have_been() -> None:
+def test_completion_keeps_predictions_and_approximates_the_rest() -> None:
     predicted_s = some_predicted(100)
     predicted = np.isfinite(predicted_s)
     completed = completed_predictions(SPACE, predicted_s)

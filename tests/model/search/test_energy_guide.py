@@ -27,7 +27,7 @@ def run(weights: tuple[float, float] | None, configs: int = 80) -> EnergyGuide:
     return guide
 
 
-def test_it_finds_the_least_energy_and_measures_few_energies() -> None:
+def test_guide_finds_the_least_energy_with_few_measurements() -> None:
     guide = run((0.0, 1.0))
     best = guide.best()
     assert best is not None
@@ -41,7 +41,7 @@ def test_latency_alone_needs_no_energy() -> None:
     assert guide.energy_j == {}
 
 
-def test_of_a_front_both_ends_are_found() -> None:
+def test_guide_finds_both_ends_of_a_front() -> None:
     guide = run(None)
     able = np.arange(len(ENERGY)) % 17 > 0
     measured = np.array(list(guide.energy_j))

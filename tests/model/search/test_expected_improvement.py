@@ -48,7 +48,7 @@ def random_best(count: int) -> float:
     return float(np.mean(draws))
 
 
-def test_with_no_prediction_at_all_it_finds_the_best_far_sooner_than_a_random_order() -> None:
+def test_search_without_predictions_beats_random_order() -> None:
     best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 60)].min() for seed in range(2)])
     assert best / TRUTH.min() < 1.10
     assert random_best(60) / TRUTH.min() > 1.30
@@ -95,7 +95,7 @@ def test_configs_that_fail_are_not_asked_for_again_and_teach_nothing() -> None:
     assert len(set(everything_fails)) == 40
 
 
-def test_what_a_config_does_not_have_and_what_nobody_predicted_come_last() -> None:
+def test_configs_without_prediction_come_last() -> None:
     tunables = np.concatenate([SPACE[:200], np.full((50, SPACE.shape[1]), np.nan)])
     predicted = np.concatenate([TRUTH[:200], np.full(50, np.nan)])
     order = ExpectedImprovement(tunables, predicted).order(np.array([], dtype=int), np.array([]))

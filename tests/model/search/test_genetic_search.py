@@ -26,7 +26,7 @@ def run(weights: tuple[float, float] | None, configs: int = 70) -> tuple[Genetic
     return search, rounds
 
 
-def test_it_finds_the_least_energy_with_fewer_and_fewer_measurements() -> None:
+def test_search_finds_the_least_energy_with_few_measurements() -> None:
     search, rounds = run((0.0, 1.0))
     best = search.best()
     assert best is not None
@@ -42,7 +42,7 @@ def test_latency_alone_needs_no_energy() -> None:
     assert search.best() is not None
 
 
-def test_of_a_front_both_ends_are_found() -> None:
+def test_search_finds_both_ends_of_a_front() -> None:
     search, _ = run(None)
     able, measured = np.arange(len(ENERGY)) % 17 > 0, np.array(list(search.energy_j))
     assert LATENCY[measured].min() <= 1.05 * LATENCY[able].min()

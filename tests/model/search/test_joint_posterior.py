@@ -154,7 +154,7 @@ def test_the_mean_regret_is_weighted() -> None:
     assert posterior.mean_regret() == pytest.approx(expected)
 
 
-def test_what_is_all_measured_has_no_regret_and_no_gain() -> None:
+def test_measured_problem_has_no_regret_and_no_gain() -> None:
     posterior = JointPosterior([contenders(3)])
     for which in range(6):
         posterior.add(0, Measured(which, 0.1 * which, 1e-4))

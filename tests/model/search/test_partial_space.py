@@ -42,7 +42,7 @@ def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_
     assert (best <= of_all - np.log(1.0 - MARGIN)).all()
 
 
-def test_what_is_likely_to_be_good_is_tried_before_what_is_little_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promising_configs_are_tried_before_unknown_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     def tried_until_within(eager: float) -> int:
         monkeypatch.setattr(partial_space, "EAGER", eager)
         search, cost, tried = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
@@ -62,7 +62,7 @@ def test_configs_like_those_that_fail_are_not_tried() -> None:
     assert fails[tried[search.first :]].mean() < 0.5 * fails.mean()
 
 
-def test_where_nothing_runs_everything_is_tried_and_the_search_ends() -> None:
+def test_search_without_running_configs_tries_all_and_ends() -> None:
     nothing = np.full((150, 1), np.nan)
     assert sorted(searched(PartialSearch(TUNABLES[:150]), nothing)) == list(range(150))
 

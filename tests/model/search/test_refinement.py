@@ -31,7 +31,7 @@ def test_the_uncertain_problem_comes_before_the_sure_one() -> None:
     assert visit_of(refinement(problem(0.01), problem(0.3)).next()).problem == 1
 
 
-def test_of_equally_uncertain_problems_the_one_that_counts_more_comes_first() -> None:
+def test_heavier_of_equally_uncertain_problems_comes_first() -> None:
     assert visit_of(refinement(problem(0.2), problem(0.2, weight=3.0)).next()).problem == 1
 
 
@@ -47,7 +47,7 @@ def test_problems_that_others_measure_are_left_out() -> None:
     assert policy.next(without={0, 1}) is None
 
 
-def test_it_ends_when_everything_is_measured_and_the_regret_falls_on_the_way() -> None:
+def test_refinement_lowers_the_regret_until_all_is_measured() -> None:
     policy, draw, regrets = refinement(problem(0.2), problem(0.1)), np.random.default_rng(0), []
     truth = [p.expected + p.deviation * draw.standard_normal(5) for p in (problem(0.2), problem(0.1))]
     while (visit := policy.next()) is not None:

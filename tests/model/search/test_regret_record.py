@@ -21,7 +21,7 @@ def means(regrets: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.
     return regrets.mean_losses(np.full(problems, stated), np.zeros(problems), np.ones(problems), 0)
 
 
-def test_at_first_regrets_are_believed() -> None:
+def test_first_regrets_are_not_corrected() -> None:
     assert RegretRecord().factor == 1.0
     assert means(RegretRecord(), 0.02).mean() == pytest.approx(0.02, rel=0.05)
 
@@ -55,7 +55,7 @@ def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogeth
     assert wide > narrow
 
 
-def test_what_is_lost_is_below_the_95_percent_quantile_in_about_95_of_100_cases() -> None:
+def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases() -> None:
     held = []
     for seed in range(200):
         draw = np.random.default_rng(1000 + seed)

@@ -34,7 +34,7 @@ def test_an_error_that_inputs_explain_is_learned_for_problems_that_were_not_meas
     assert np.mean(agreement) > 0.9
 
 
-def test_what_a_problem_measured_does_not_enter_its_own_correction() -> None:
+def test_correction_leaves_out_the_problem_itself() -> None:
     problems = [evidence(number, 1.0) for number in range(60)]
     before = corrections(problems)
     wild = Evidence(problems[7].inputs, problems[7].expected, problems[7].rows, problems[7].log_cost * 3.0)

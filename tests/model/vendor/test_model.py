@@ -41,7 +41,7 @@ def test_a_card_without_arithmetic_in_a_data_type_has_no_prediction() -> None:
     assert model().predict(problem, find_gpu("rtx3090"))
 
 
-def test_what_is_kept_of_earlier_questions_is_bounded() -> None:
+def test_cache_of_estimates_is_bounded() -> None:
     predictor, card, op = model(), find_gpu("a100"), find_op("matmul")
     for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
         predictor.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)

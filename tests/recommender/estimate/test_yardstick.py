@@ -81,6 +81,27 @@ def test_a_line_learned_on_the_card_comes_before_a_faster_transferred_one() -> N
     assert fastest([]) is None
 
 
+@given(deviations, deviations)
+def test_a_reference_that_becomes_the_fastest_by_a_little_changes_little(first: float, second: float) -> None:
+    before, after = (fastest([yardstick(1.0, first), yardstick(time_s, second)]) for time_s in (1.001, 0.999))
+    assert before is not None
+    assert after is not None
+    assert after.latency_s == pytest.approx(before.latency_s, rel=0.01)
+    assert after.deviation == pytest.approx(before.deviation, rel=0.05)
+    far = fastest([yardstick(1.0, first), yardstick(2.0, second)])
+    assert far is not None
+    assert far.latency_s == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_slow_triton_kernel_is_no_reference_for_f32_matmuls_of_few_rows(recommender: Recommender) -> None:
+    # Triton's template takes 1.5 ms, cuBLAS about .32 ms at 15 rows: nobody recorded it.
+    few, more = (
+        recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
+        for m in (15, 16)
+    )
+    assert few.best.latency_s.value < 1.02 * more.best.latency_s.value
+
+
 def test_a_kernel_that_nobody_ran_is_not_printed_above_recorded_configs_that_its_error_reaches(
     recommender: Recommender,
 ) -> None:
