@@ -26,7 +26,7 @@ FIXES = {
     "divergent-barrier": "move __syncthreads() out of the branch, so that every thread of the block reaches it",
     "mask": "name the lanes that run the instruction, as __ballot_sync before the branch returns them",
     "deadlock": "the threads that could end the wait may never run: end the kernel instead, or launch cooperatively",
-    "endless-loop": "check the loop's condition and step (--budget states how many instructions are too many)",
+    "endless-loop": "check the loop's condition and step",
     "trap": "the kernel stopped itself, by assert() or __trap()",
     "launch": "a GPU refuses this launch",
 }
