@@ -20,7 +20,7 @@ from kernrec.store.measurement import Outcome
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.process import kill_group, module_command, own_group
 
-_INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH")
+_INHERITED = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "CUDA_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "KERNREC_COUNTS")
 """Environment variables that the child inherits; others may contain secrets."""
 _MOST_RESULT = 4 << 20
 

@@ -89,7 +89,7 @@ def check_launch(
             if time.monotonic() - start > limits.seconds:
                 break
     except EmulationError as error:
-        finding = describer.of_error(str(error))
+        finding = describer.of_error(str(error), list(launch.buffers))
         if finding is None:
             raise
         findings.append(finding)

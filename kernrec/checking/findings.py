@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from kernrec.kernel.expression import as_in_source
 from kernrec.ptx.execution.engine import RawFinding
 from kernrec.ptx.ir.program import Function
 from kernrec.ptx.ir.source_lines import Place, SourceLines
+from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 from kernrec.util.light_dataclass import dataclass
 
 FIXES = {
@@ -17,14 +19,14 @@ FIXES = {
     "uninitialized-shared": "write every element before it is read (shared memory is not zero at the start)",
     "uninitialized-global": "fill the buffer before the launch, for example with cudaMemset",
     "outside-array": "check the index against the array's size",
-    "out-of-bounds": "guard the access with the size of the buffer, as in `if (i < n)`",
+    "out-of-bounds": "guard the access with the bounds of the buffer, as in `if (i < n)`",
     "misaligned": "a vector access needs an address that is a multiple of its size: align the offset, or load elements",
     "null-pointer": "check that the buffer is allocated, and that the pointer is one of the device",
     "read-only": "remove the write: constant memory and parameters cannot be written by a kernel",
     "divergent-barrier": "move __syncthreads() out of the branch, so that every thread of the block reaches it",
     "mask": "name the lanes that run the instruction, as __ballot_sync before the branch returns them",
     "deadlock": "the threads that could end the wait may never run: end the kernel instead, or launch cooperatively",
-    "endless-loop": "check the loop's condition and step (--budget states how many instructions are too many)",
+    "endless-loop": "check the loop's condition and step",
     "trap": "the kernel stopped itself, by assert() or __trap()",
     "launch": "a GPU refuses this launch",
 }
@@ -33,8 +35,11 @@ FIXES = {
 _PLACE = re.compile(r"^(.*?), PTX line (\d+), `(.*?)`: (.*)$", re.DOTALL)
 _COORDINATES = re.compile(r"block (\([\d, ]+\)) thread (\([\d, ]+\)) ?")
 _OUTSIDE = re.compile(r"accesses (\d+) bytes at offset (-?\d+) of (.+), which has (\d+) bytes")
+_BUFFER_RANGE = 1 << BUFFER_SHIFT
+_BEFORE = re.compile(r"accesses \d+ bytes, (\d+) bytes before `(.+)`")
 _KINDS = (
     (_OUTSIDE, "out-of-bounds"),
+    (_BEFORE, "out-of-bounds"),
     (re.compile(r"which is not a multiple of"), "misaligned"),
     (re.compile(r"which is in no buffer"), "null-pointer"),
     (re.compile(r"which is read-only"), "read-only"),
@@ -115,7 +120,7 @@ class Describer:
         who = f"thread {raw.thread} of block {raw.block}"
         writes = "writes" if ins.opcode in ("st", "cp", "stmatrix") else "reads"
         did = "wrote" if writes == "reads" else "also touched"
-        memory = _plain_name(raw.memory)
+        memory = as_in_source(_plain_name(raw.memory))
         match raw.kind:
             case "race-shared" | "race-warp":
                 warp = " of its own warp" if raw.kind == "race-warp" else ""
@@ -139,10 +144,15 @@ class Describer:
         byte = raw.offset if raw.bytes else None
         return Finding(kind, self.kernel, text, *place, raw.block, raw.thread, memory, byte)
 
-    def of_error(self, error: str) -> Finding | None:
-        """Return the finding for an emulator error; None if the emulator does not support the kernel."""
+    def of_error(self, error: str, buffers: Sequence[str] = ()) -> Finding | None:
+        """Return the finding for an emulator error; None if the emulator does not support the kernel.
+
+        Args:
+            error: Message of the emulator.
+            buffers: Names of the launch's buffers, in the order of their addresses.
+        """
         match = _PLACE.match(error)
-        text = match[4] if match else error.partition(": ")[2] or error
+        text = _before_buffer(match[4] if match else error.partition(": ")[2] or error, buffers)
         kind = next((kind for pattern, kind in _KINDS if pattern.search(text)), None)
         if kind is None:
             return None
@@ -154,8 +164,26 @@ class Describer:
         text = _COORDINATES.sub(lambda pair: f"thread {pair[2]} of block {pair[1]} ", text)
         text = re.sub(r" near PTX line \d+| \(address 0x[0-9a-f]+\)", "", text)
         outside = _OUTSIDE.search(text)
-        memory, byte = (outside[3], int(outside[2])) if outside else ("", None)
+        memory, byte = (as_in_source(outside[3]), int(outside[2])) if outside else ("", None)
+        before = _BEFORE.search(text)
+        if before:
+            memory, byte = before[2], -int(before[1])
+        text = as_in_source(text)
         return Finding(kind, self.kernel, text, *place, block, thread, memory, byte)
+
+
+def _before_buffer(text: str, buffers: Sequence[str]) -> str:
+    """Return an error with an address shortly before a buffer as an access before that buffer.
+
+    The emulator gives each buffer a range of addresses and names the range that contains the address. A negative index
+    leads to the end of the previous range.
+    """
+    address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
+    number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
+    if address is None or rest < _BUFFER_RANGE // 2 or number >= len(buffers):
+        return text
+    name, distance = as_in_source(buffers[number]), _BUFFER_RANGE - rest
+    return f"{text[: address.start()]}accesses {address[1]} bytes, {distance} bytes before `{name}`"
 
 
 def _plain_name(name: str) -> str:

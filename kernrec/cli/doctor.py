@@ -51,9 +51,14 @@ def doctor(wanted: DoctorOptions) -> None:
         print_line(f"engine    {diagnosis.engine}")
         for card in diagnosis.cards:
             _print_card(card)
-        for problem in diagnosis.problems:
-            print_line(f"problem   {problem}")
-        print_line(f"measures  {' and '.join(diagnosis.measures) or 'nothing here'}")
+        if diagnosis.measures:
+            for problem in diagnosis.problems:
+                print_line(f"problem   {problem}")
+            print_line(f"measures  {' and '.join(diagnosis.measures)}")
+        else:
+            print_line(": ".join(["This machine cannot measure", *diagnosis.problems[:1]]))
+            for problem in diagnosis.problems[1:]:
+                print_line(f"problem   {problem}")
     if not diagnosis.measures:
         raise typer.Exit(1)
 

@@ -103,9 +103,9 @@ def _explain_source(wanted: ExplainOptions, source: Path) -> None:
         return
     _print(answer.report.subject)
     print()
-    for advice in answer.advice:
-        print_line(advice.sentence)
     print_line(f"what to do: {answer.what_to_do}")
+    for advice in answer.advice[1:]:
+        print_line(advice.sentence)
     NotePrinter(why=True).print([*answer.notes, *answer.report.notes])
 
 
@@ -120,6 +120,8 @@ def _pairs(flag: str, text: str | None) -> dict[str, int]:
 
 
 def _print(subject: "Explanation") -> None:
+    from kernrec.kernel.expression import as_in_source
+
     choice = subject.choice
     locked = "" if choice.point.clock_hz is None else f", clock locked at {human(choice.point.clock_hz, 'Hz')}"
     print_line(f"{choice.kernel.name} {choice.problem.title} on {choice.gpu.title}, {choice.power_limit_w:g} W{locked}")
@@ -153,7 +155,7 @@ def _print(subject: "Explanation") -> None:
         print_line("  instructions: " + ", ".join(mix))
         for access in launch.accesses:
             print_line(
-                f"  {access.buffer} {access.what}: {access.sectors_per_request:.3g} sectors per request,"
+                f"  {as_in_source(access.buffer)} {access.what}: {access.sectors_per_request:.3g} sectors per request,"
                 f" {access.useful * 100:.0f} % of their bytes used"
             )
         if any(name.endswith("shared") for name in launch.mix):

@@ -16,7 +16,7 @@ from typing import Any
 
 from kernrec.errors import UsageError, cannot_be, unknown
 from kernrec.interop.python_expressions import Translator, read_values
-from kernrec.kernel import Kernel
+from kernrec.kernel import Kernel, expression
 from kernrec.kernel.expression import is_identifier
 from kernrec.kernel.source_files import fingerprint, read_source
 from kernrec.kernel.spec_reader import kernel_from
@@ -122,8 +122,7 @@ class _T1Reader:
 
     def name(self) -> str:
         title = str(self.general.get("BenchmarkName") or self.kernel["KernelName"])
-        name = re.sub(r"\W+", "_", title.lower()).strip("_")[:40]
-        return name if is_identifier(name) else f"k_{name}"[:40]
+        return expression.identifier(title)
 
     def identifier(self, name: str, taken: Mapping[str, Any]) -> str:
         """Return the name of a parameter as an unused identifier of kernel.toml."""

@@ -334,9 +334,16 @@ def is_identifier(name: str) -> bool:
 
 
 def identifier(name: str) -> str:
-    """A name that `is_identifier` accepts, made of any text: `block_m` of `BLOCK_M`."""
+    """Return a name that `is_identifier` accepts: `block_m` for `BLOCK_M`, `in_` for the reserved word `in`."""
     folded = re.sub(r"\W+", "_", name.lower()).strip("_")[:38]
+    if folded in _RESERVED or folded in FUNCTIONS:
+        return f"{folded}_"
     return folded if is_identifier(folded) else f"k_{folded}"
+
+
+def as_in_source(text: str) -> str:
+    """Return a text with reserved words as in the source: `in` for the identifier `in_`."""
+    return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 
 def expected_name(name: str) -> str:

@@ -195,10 +195,10 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     subject_options, at_clock = ["--op", problem.op], clock
     if subject.kernel is not None:  # one kernel is recommended over clocks, not at one
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
-    shown = {
-        "recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock],
-        "explain": ["kernrec", "explain", "--kernel", choice.kernel.name, *about, "--config", config, *limit, *clock],
-    }
+    shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
+    if subject.inputs == RANDOM:  # `kernrec explain` has no other inputs
+        kernel = ["--kernel", choice.kernel.name]
+        shown["explain"] = ["kernrec", "explain", *kernel, *about, "--config", config, *limit, *clock]
     return {name: shlex.join(words) for name, words in shown.items()}
 
 

@@ -162,7 +162,9 @@ class _Kernel:
                 mask = promising_of_each((first.latency_s, first.energy_j), kernel.ends, correction.SCORED)
                 mask[self._taken[0][0]] = True
                 scored = mask.nonzero()[0]
-            self._correction = correction.Correction.of(scope, kernel.prediction, first, scored, kernel.ends)
+            # At the default operating point, so that costs do not depend on how an operating point was requested.
+            default = first if costed.points[0].is_default(table.gpu) else kernel.prediction.limited()
+            self._correction = correction.Correction.of(scope, kernel.prediction, default, scored, kernel.ends)
             self._scopes = [each.after(self._most) for each in self._correction.scopes]
 
     def swept(self) -> Array | None:

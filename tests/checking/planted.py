@@ -28,6 +28,18 @@ __global__ void f(const float *x, float *y, int n) {
     if (i < n)
         y[i] = x[i] + x[i + 1];  // BUG
 }""", ("x=f32[100]", "y=f32[100]", "i32:100"), 2, kind="out-of-bounds", memory="x"),
+    Case("read before the first buffer", """
+__global__ void f(const float *in, float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = in[i - 1];  // BUG
+}""", ("in=f32[100]", "y=f32[100]", "i32:100"), 2, kind="out-of-bounds", memory="in"),
+    Case("write before the second buffer", """
+__global__ void f(const float *x, float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i - 1] = x[i];  // BUG
+}""", ("x=f32[100]", "y=f32[100]", "i32:100"), 2, kind="out-of-bounds", memory="y"),
     Case("write past the end", """
 __global__ void f(float *y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

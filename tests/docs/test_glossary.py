@@ -115,8 +115,11 @@ def test_every_value_of_the_output_is_explained(values: Iterable[str]) -> None:
 
 
 def test_efforts_are_explained_where_they_are_chosen() -> None:
-    guide = (ROOT / "docs" / "guides" / "collect.md").read_text(encoding="utf-8")
-    assert all(f"`{effort}`" in guide for effort in EFFORTS)
+    guides = ROOT / "docs" / "guides"
+    assert all(f"`{effort}`" in (guides / "analyze.md").read_text(encoding="utf-8") for effort in EFFORTS)
+    assert all(
+        f"`{name}`" in (guides / "collect.md").read_text(encoding="utf-8") for name in ("quick", "all", "exhaustive")
+    )
 
 
 @pytest.mark.parametrize("term", NOTES)

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -43,7 +42,7 @@ def install(patch: pytest.MonkeyPatch, code: Path) -> None:
         f"#!/bin/sh\nPYTHONPATH='{path}' EMULATED_PTX='{code}' exec '{sys.executable}' '{EMULATED / 'worker.py'}'\n"
     )
     script.chmod(0o755)
-    patch.setattr("kernrec.measure.worker.worker_client.sys", SimpleNamespace(executable=str(script)))
+    patch.setattr("kernrec.measure.worker.worker_client.module_command", lambda *_: [str(script)])
     patch.setattr("kernrec.measure.device.nvml.cards", lambda: [Card(0, "GPU-emulated", "NVIDIA H200", 0)])
 
 

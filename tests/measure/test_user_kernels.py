@@ -207,7 +207,6 @@ def test_a_kernel_of_a_known_op_is_measured_kept_and_shown_as_measured(bench: Be
     assert {unroll: row["outcome"] for unroll, row in rows.items()} == {
         1: "ok", 2: "constraint", 4: "ok", 8: "incorrect",
     }  # fmt: skip
-    assert rows[8]["position"] < rows[4]["position"]  # the one that spoiled its inputs came before
     assert rows[2]["error"] == "rowsum takes arguments of 8, 8, 4, 4 bytes, given are 8, 8, 4"
     assert {row["kernel_hash"] for row in rows.values()} == {kernel.hash}
     assert {rows[i]["checked_against"] for i in (1, 4, 8)} == {"reference of the op in float64"}

@@ -182,7 +182,7 @@ def test_a_contribution_says_how_the_card_compares_with_others_in_the_fixed_part
             merge_signed(database, others)
         add_pending(me.database, "mine")
         with reading_here():
-            written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path, None)
+            written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path)
     assert written.leaving.manifest.owner == key
     assert ratio_to_others(written.fixed) == (pytest.approx(1.5), 5)
     assert "Its times are 1.50 times those of others on the same card (5 configs)." in summary(written)

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from kernrec.cli.app import app
+from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.model.learn.loss_weights import loss_weights
 from kernrec.model.prior.power import PowerModel
@@ -108,7 +107,9 @@ def test_an_energy_that_contradicts_time_and_power_or_the_card_is_found() -> Non
     assert contradicting(gpu, latency, energy, power).tolist() == [False, False, True, False, True, False]
 
 
-def test_verifying_and_merging_a_database_name_its_rows(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+def test_verifying_and_merging_a_database_name_its_rows(
+    tmp_path: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     watts = rows[0]["energy_j"] / rows[0]["latency_s"]
     wrong = [rows[0] | {"sm_clock_mean_hz": 1.1 * HIGHEST_HZ}, rows[1] | {"idle_w": 2.0 * watts}, *rows[2:]]
     path = stored(tmp_path / "wrong.duckdb", wrong)
@@ -116,9 +117,8 @@ def test_verifying_and_merging_a_database_name_its_rows(tmp_path: Path, rows: li
         lines = list(named_rows(database))
     assert [line.partition(" (")[0] for line in lines] == ["1 measurement", "1 measurement"]
     for command in (["verify", "--db", str(path)], ["merge", str(path), "--db", str(tmp_path / "mine.duckdb")]):
-        result = CliRunner().invoke(app, ["db", *command])
-        assert result.exit_code == 0, result.output
-        text = " ".join(result.output.split())
+        assert run(["db", *command]) == 0
+        text = " ".join("".join(capsys.readouterr()).split())
         assert "state a clock above the" in text
         assert "draw less power than the card at rest" in text
 

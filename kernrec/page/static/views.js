@@ -125,7 +125,7 @@
         element("div", {}, element("h3", {}, "Roofline"), place),
         element("div", {}, element("h3", {}, "Where energy and time go"), energyTable(explained), ...explained.launch_details.map(timeTable))),
       element("h3", {}, "Commands"),
-      command(explained.commands.explain, "explain this config"),
+      ...(explained.commands.explain ? [command(explained.commands.explain, "explain this config")] : []),
       command(explained.commands.recommend, "recommend for this problem and operating point"),
     );
     box.hidden = false;

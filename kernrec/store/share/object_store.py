@@ -30,11 +30,11 @@ def checked_url(text: str) -> str:
     """Return the URL of a place; a folder's path is made absolute.
 
     Raises:
-        UsageError: for any other scheme, and for a URL with a password in it.
+        UsageError: The scheme is unknown, or the URL contains a password.
     """
     scheme, separator, _ = text.partition("://")
     if not text.strip():
-        raise UsageError("the place is empty; a folder or a URL such as s3://team/kernrec is expected")
+        raise UsageError("no place was given; pass a folder or a URL such as s3://team/kernrec")
     if not separator:
         if (start := text.partition(":")[0]) in SCHEMES and start != text:
             raise UsageError(f"{text[:80]!r} is not a URL such as {start}://team/kernrec")
@@ -46,12 +46,14 @@ def checked_url(text: str) -> str:
         named = False
     if scheme not in SCHEMES:
         raise UsageError(
-            f"{text[:80]}: a folder, or a URL of {', '.join(f'{each}://' for each in SCHEMES)} is expected"
+            f"{text[:80]}: unknown scheme; pass a folder, or {', '.join(f'{each}://' for each in SCHEMES)}"
         )
     if not named or not text.isprintable() or parts.query or parts.fragment:
         raise UsageError(f"{text[:80]!r} is not a URL such as {scheme}://team/kernrec")
     if parts.username is not None or parts.password is not None:
-        raise UsageError("the URL of a place has no user and password: other users of this machine could read them")
+        raise UsageError(
+            "the URL contains a user or password, which others on this machine could read; use the store's credentials"
+        )
     return text.rstrip("/")
 
 
@@ -59,15 +61,15 @@ def place_of(url: str) -> Place:
     """Return the place at a URL or in a folder.
 
     Raises:
-        KernrecError: the library that reaches it is not installed.
-        UsageError: it is not a URL of a known scheme, or there is no such folder.
+        KernrecError: The client library is not installed.
+        UsageError: The URL has an unknown scheme, or the folder does not exist.
     """
     url = checked_url(url)
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES or "://" not in url:
         path = Path(url)
         if not path.is_dir():
-            raise UsageError(f"there is no folder {url}; `mkdir` makes one, or is a disk not mounted?")
+            raise UsageError(f"folder {url} does not exist; create it with `mkdir`, or mount its disk")
         return Folder(path)
     if scheme == "hf":
         hub = import_optional("huggingface_hub", "a place of the Hugging Face Hub", "hub")
@@ -79,7 +81,7 @@ class ObjectStore:
     """A bucket, or a folder of one."""
 
     def __init__(self, url: str) -> None:
-        """Nothing is asked of the network yet."""
+        """Prepare the client, without network access."""
         self._obstore = import_optional("obstore", f"a place of {url.partition('://')[0]}://", "remote")
         stores = import_optional("obstore.store", "a place", "remote")
         self.title = url
@@ -96,7 +98,7 @@ class ObjectStore:
             for piece in result.stream(_CHUNK):
                 received += len(piece)
                 if received > size:
-                    raise UsageError(f"{name} of {self.title} is larger than it says")
+                    raise UsageError(f"{name} of {self.title} is larger than its stated size")
                 yield bytes(piece)
 
     def write(self, name: str, source: Path) -> None:
@@ -121,7 +123,7 @@ class ObjectStore:
         except self._obstore.exceptions.BaseError as error:
             if "404" not in str(error):
                 raise
-            raise UsageError(f"there is no bucket for {self.title}") from None
+            raise UsageError(f"the bucket of {self.title} does not exist") from None
 
 
 class FileSystem:
@@ -149,7 +151,7 @@ class FileSystem:
         with _reaching(self.title, "its files"):
             self._system.invalidate_cache()
             if not self._system.exists(self._root):
-                raise UsageError(f"there is no {self.title}")
+                raise UsageError(f"{self.title} does not exist")
             start = f"{self._root}/{under}".rstrip("/")
             files = self._system.find(start) if self._system.exists(start) else []
             return bundle_names((str(file).removeprefix("/").partition(f"{self._root}/")[2] for file in files), under)
@@ -165,7 +167,7 @@ def _reaching(title: str, name: str) -> Iterator[None]:
         raise MissingFileError(f"{title} has no {name}") from None
     except Exception as error:  # a client of the network raises whatever its transport does
         if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
-            raise KernrecError(f"{title}: access to {name} is denied; check your credentials") from None
+            raise KernrecError(f"{title}: no access to {name}; check your credentials") from None
         raise KernrecError(f"{title}: {_reason(error)}") from None
 
 

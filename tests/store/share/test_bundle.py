@@ -4,7 +4,6 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -118,7 +117,6 @@ def test_ones_own_rows_come_back_as_nothing_new(own: Path, tmp_path: Path) -> No
         (Selection(gpu="rtx4090"), 1),
         (Selection(op="conv2d"), 0),
         (Selection(kernel="matmul_simt"), 3),
-        (Selection(since=datetime(2026, 3, 2)), 1),
     ],
 )
 def test_what_is_selected_leaves(own: Path, tmp_path: Path, selection: Selection, measurements: int) -> None:

@@ -30,7 +30,7 @@ def contribute(person: Person, folder: Path, rows: Sequence[Measurement]) -> Pat
     with person.at_work(), patch("kernrec.store.share.outgoing.now", return_value=made_at.isoformat()):
         for session in {row.origin.session for row in rows}:
             add_pending(person.database, session)
-        return write_contribution(person.database, GPU, Signer.of(key_file()), folder, None).path
+        return write_contribution(person.database, GPU, Signer.of(key_file()), folder).path
 
 
 @pytest.fixture
