@@ -32,6 +32,8 @@ from typing import Any
 from json_differences import json_differences
 from random_queries import random_queries
 
+from kernrec.kernel.library import find_kernel
+
 ROOT = Path(__file__).resolve().parents[1]
 CHANGES = ROOT / "tools" / "changed_answers.toml"
 EQUAL = 1e-12
@@ -102,7 +104,8 @@ class Change:
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
         """Return whether a difference between two answers to a query is this change."""
-        matched = ((self.ops, query.get("op")), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
+        op = query.get("op") or find_kernel(query["kernel"]).op
+        matched = ((self.ops, op), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
         return all(not names or name in names for names, name in matched) and bool(re.search(self.paths, difference))
 
 
