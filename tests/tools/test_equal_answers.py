@@ -56,7 +56,9 @@ def test_change_covers_only_its_queries_and_paths() -> None:
     assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
     assert not change.covers(query, ".choices[0].energy_j is 1.0, now 2.0")
     assert not change.covers(query | {"op": "conv2d"}, ".choices[0].latency_s is 1.0, now 2.0")
-    assert not change.covers({"kernel": "reduce_rows", "gpu": "l4", "dtype": "f32"}, ".latency_s is 1.0, now 2.0")
+    of_kernel = {"gpu": "l4", "dtype": "f32"}
+    assert change.covers(of_kernel | {"kernel": "reduce_rows"}, ".latency_s is 1.0, now 2.0")
+    assert not change.covers(of_kernel | {"kernel": "softmax_rows"}, ".latency_s is 1.0, now 2.0")
 
 
 @pytest.mark.parametrize(
