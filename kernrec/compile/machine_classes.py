@@ -37,7 +37,6 @@ _OPCODES: Mapping[str, str] = {
     "shfl": "SHFL VOTE MATCH REDUX CREDUX ELECT",
 }
 _CLASS = {opcode: name for name, opcodes in _OPCODES.items() for opcode in opcodes.split()}
-_MOVES = frozenset({"IMAD.MOV", "IMAD.SHL", "HFMA2.MMA"})
 _NONE = frozenset({"NOP"})
 _ZERO = "-RZ, RZ, "
 _WIDTHS = {"64": 8, "128": 16, "256": 32, "U8": 1, "S8": 1, "U16": 2, "S16": 2}

@@ -268,21 +268,18 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
     They import nothing from the working folder either. Systems without POSIX signal masks (Windows) block no signal.
     `context` is how they are started.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        with safe_path():
+    with safe_path():
+        if not hasattr(signal, "pthread_sigmask"):
             yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker itself ignores all but this one
-    try:
-        if context.get_start_method() == "spawn":
-            with safe_path():
-                # Started with the first process, it would unblock Ctrl-C in that one.
-                resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with safe_path():
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores all but this one
+        try:
+            if context.get_start_method() == "spawn":
+                resource_tracker.ensure_running()  # started with the first process, it would unblock Ctrl-C in that one
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ProcessorsLostError(KernrecError):
