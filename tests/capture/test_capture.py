@@ -50,6 +50,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
     [
         pytest.param("scale", "1 3981 cudaSuccess", "", 0, id="constants and structures"),
         pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
+        pytest.param("relaunch", "43 19 19", "", 0, id="equal launches with other arguments and memory"),
         pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
         pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
         pytest.param("changed graph", "7 9 cudaErrorInvalidValue", "", 0, id="a graph instantiated twice, then gone"),
