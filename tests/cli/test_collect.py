@@ -42,12 +42,12 @@ def measurements(database: Path) -> int:
 
 
 @pytest.fixture
-def has_gpu() -> bool:
+def has_gpu():
     return Path("/dev/nvidia0").exists()
 
 
 @pytest.mark.slow
-def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
+def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
     done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
+def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_second_search_of_a_problem_gets_one_line(tmp_path: Path) -> None:
+def test_a_second_search_of_a_problem_gets_one_line(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
     (recorded,) = load_recordings(recording, None)
     with Journal(journal_path(database)) as journal:
@@ -98,7 +98,7 @@ def test_a_second_search_of_a_problem_gets_one_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
     import duckdb
 
     recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
@@ -112,7 +112,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 
 @needs("pynvml")
-def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_gpu: bool) -> None:
+def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
@@ -121,7 +121,7 @@ def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_g
     assert "--replay works without" in done.stderr
 
 
-def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has_gpu: bool) -> None:
+def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("doctor", "--json", home=tmp_path)
@@ -132,7 +132,7 @@ def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has
     assert "does not exist yet" in diagnosis["database"]
 
 
-def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path: Path) -> None:
+def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append({"row": measurement().as_json()})

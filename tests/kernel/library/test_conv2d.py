@@ -55,17 +55,11 @@ def _case(kernel: Kernel, values: tuple[int, ...], dims: Mapping[str, int], dtyp
 
 # block_m, block_n, block_k, warp_m, warp_n, vector, stages, fragments, raster, split_k
 MMA_CONFIGS = (
-    (32, 32, 64, 16, 32, 8, 3, 2, 8, 1),
-    (64, 64, 32, 32, 32, 8, 4, 2, 1, 4),
-    (128, 64, 64, 32, 64, 8, 3, 1, 1, 2),
-    (64, 128, 32, 64, 32, 8, 4, 1, 1, 2),
-    (128, 128, 32, 64, 64, 8, 4, 2, 1, 1),
-    (128, 256, 64, 64, 64, 8, 2, 2, 1, 1),
-    (256, 64, 32, 64, 32, 8, 4, 2, 1, 2),
-    (64, 64, 32, 32, 32, 2, 4, 2, 1, 2),
-    (32, 64, 32, 32, 32, 1, 2, 1, 8, 4),
+    (32, 32, 64, 16, 32, 8, 3, 2, 8, 1), (64, 64, 32, 32, 32, 8, 4, 2, 1, 4), (128, 64, 64, 32, 64, 8, 3, 1, 1, 2),
+    (64, 128, 32, 64, 32, 8, 4, 1, 1, 2), (128, 128, 32, 64, 64, 8, 4, 2, 1, 1), (128, 256, 64, 64, 64, 8, 2, 2, 1, 1),
+    (256, 64, 32, 64, 32, 8, 4, 2, 1, 2), (64, 64, 32, 32, 32, 2, 4, 2, 1, 2), (32, 64, 32, 32, 32, 1, 2, 1, 8, 4),
     (128, 32, 32, 32, 32, 1, 2, 1, 1, 1),
-)
+)  # fmt: skip
 TURING_CONFIGS = (
     (32, 32, 32, 16, 32, 8, 2, 1, 8, 1),
     (64, 64, 32, 64, 32, 8, 2, 1, 1, 4),
@@ -105,26 +99,16 @@ DIRECT_PROBLEMS = (
 # filter, step, lanes, tile_p, tile_q, out_p, out_q, vector (0: 16 bytes), staged
 DEPTHWISE_CONFIGS = {
     "nchw": (
-        (3, 1, 16, 8, 8, 2, 4, 1, 1),
-        (3, 1, 8, 8, 16, 2, 4, 4, 1),
-        (3, 1, 2, 16, 32, 2, 4, 2, 1),
-        (3, 2, 1, 16, 32, 2, 2, 1, 1),
-        (3, 2, 8, 8, 8, 2, 2, 2, 1),
-        (5, 1, 4, 16, 16, 2, 4, 4, 1),
-        (5, 2, 8, 8, 8, 2, 2, 1, 1),
-        (7, 1, 16, 8, 8, 2, 4, 2, 1),
+        (3, 1, 16, 8, 8, 2, 4, 1, 1), (3, 1, 8, 8, 16, 2, 4, 4, 1), (3, 1, 2, 16, 32, 2, 4, 2, 1),
+        (3, 2, 1, 16, 32, 2, 2, 1, 1), (3, 2, 8, 8, 8, 2, 2, 2, 1), (5, 1, 4, 16, 16, 2, 4, 4, 1),
+        (5, 2, 8, 8, 8, 2, 2, 1, 1), (7, 1, 16, 8, 8, 2, 4, 2, 1),
     ),
     "nhwc": (
-        (3, 1, 16, 8, 8, 2, 4, 1, 0),
-        (3, 1, 4, 8, 16, 1, 4, 0, 1),
-        (3, 1, 16, 4, 8, 2, 2, 0, 0),
-        (3, 2, 8, 8, 8, 2, 2, 0, 1),
-        (3, 2, 8, 8, 16, 2, 4, 0, 0),
-        (5, 1, 8, 8, 16, 2, 4, 0, 1),
-        (5, 2, 8, 8, 8, 2, 2, 0, 0),
-        (7, 1, 8, 8, 8, 2, 2, 0, 1),
+        (3, 1, 16, 8, 8, 2, 4, 1, 0), (3, 1, 4, 8, 16, 1, 4, 0, 1), (3, 1, 16, 4, 8, 2, 2, 0, 0),
+        (3, 2, 8, 8, 8, 2, 2, 0, 1), (3, 2, 8, 8, 16, 2, 4, 0, 0), (5, 1, 8, 8, 16, 2, 4, 0, 1),
+        (5, 2, 8, 8, 8, 2, 2, 0, 0), (7, 1, 8, 8, 8, 2, 2, 0, 1),
     ),
-}
+}  # fmt: skip
 
 
 def _mma_cases() -> Iterator[Case]:
@@ -203,26 +187,26 @@ def _is_right(case: Case, infinite: bool = False) -> bool:
 
 @pytest.mark.every(6)
 @EACH_CASE
-def test_corners_of_the_space_compute_awkward_convolutions_without_races(case: Case) -> None:
+def test_corners_of_the_space_compute_awkward_convolutions_without_races(case):
     assert case.kernel.misfit(case.config, case.problem, limits(case.sm)) is None
     assert _is_right(case)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES[1::5], ids=str)
-def test_an_infinity_is_noticed_by_the_outputs_that_meet_it_alone(case: Case) -> None:
+def test_an_infinity_is_noticed_by_the_outputs_that_meet_it_alone(case):
     assert _is_right(case, infinite=True)
 
 
 @EACH_KERNEL
-def test_each_layout_has_eight_tested_configs(kernel: Kernel) -> None:
+def test_each_layout_has_eight_tested_configs(kernel):
     for layout in kernel.layouts:
         assert len({case.values[:7] for case in CASES if case.kernel is kernel and case.layout == layout}) >= 8
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES[::7], ids=str)
-def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> None:
+def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case):
     compiled = not_assembled(*_code(case))
     configs = [case.config]
     if case.kernel is MMA:
@@ -233,25 +217,21 @@ def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case: Case) -> 
 
 @EACH_KERNEL
 @pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
-def test_no_more_codes_than_can_be_profiled_soon(kernel: Kernel, sm: int) -> None:
+def test_no_more_codes_than_can_be_profiled_soon(kernel, sm):
     for dtype in [dtype for dtype in kernel.dtypes if sm >= kernel.least_sm(dtype)]:
         for layout in kernel.layouts:
             codes = len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys)
             assert 20 <= codes <= (120 if kernel is MMA else 80)
 
 
-@pytest.mark.parametrize(
-    ("case", "most"),
-    [
-        (_case(MMA, (128, 256, 64, 64, 64, 8, 2, 2, 1, 1), {}, "f16", "nhwc", 86), 255),
-        (_case(MMA, (256, 64, 64, 64, 32, 8, 3, 1, 1, 1), {}, "bf16", "nhwc", 86), 128),
-        (_case(MMA, (128, 128, 32, 64, 64, 8, 2, 1, 1, 1), {}, "f16", "nhwc", 75), 255),
-        (_case(DIRECT, (4, 16, 4), {}, "f16", "nchw", 75), 255),
-        (_case(DEPTHWISE, (3, 2, 8, 8, 16, 2, 4, 8, 0), {}, "f16", "nhwc", 75), 255),
-    ],
-    ids=str,
-)
-def test_the_codes_hungriest_for_registers_do_not_spill(case: Case, most: int) -> None:
+@pytest.mark.parametrize(("case", "most"), [
+    (_case(MMA, (128, 256, 64, 64, 64, 8, 2, 2, 1, 1), {}, "f16", "nhwc", 86), 255),
+    (_case(MMA, (256, 64, 64, 64, 32, 8, 3, 1, 1, 1), {}, "bf16", "nhwc", 86), 128),
+    (_case(MMA, (128, 128, 32, 64, 64, 8, 2, 1, 1, 1), {}, "f16", "nhwc", 75), 255),
+    (_case(DIRECT, (4, 16, 4), {}, "f16", "nchw", 75), 255),
+    (_case(DEPTHWISE, (3, 2, 8, 8, 16, 2, 4, 8, 0), {}, "f16", "nhwc", 75), 255),
+], ids=str)  # fmt: skip
+def test_the_codes_hungriest_for_registers_do_not_spill(case, most):
     resources = assembled(*_code(case)).resources[case.kernel.launches[0].entry]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert resources.registers <= most
@@ -281,20 +261,20 @@ def _notices(old: str, new: str, met_by: Config, infinite: bool = False) -> bool
     ("old", "new", "vector"),
     [("tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", 8), ("k + half < k_end", "k < k_end", 1)],
 )
-def test_reading_inputs_past_the_reduction_is_noticed_where_one_is_infinite(old: str, new: str, vector: int) -> None:
+def test_reading_inputs_past_the_reduction_is_noticed_where_one_is_infinite(old, new, vector):
     assert _notices(old, new, {"vector": vector}, infinite=True)
 
 
 @pytest.mark.parametrize(
     "new", ["wait_for_copies<STAGES - 1>();\n        __syncthreads();", "wait_for_copies<STAGES - 2>();"]
 )
-def test_reading_a_tile_before_it_has_landed_for_all_is_noticed_with_one_set_of_fragments(new: str) -> None:
+def test_reading_a_tile_before_it_has_landed_for_all_is_noticed_with_one_set_of_fragments(new):
     old = "wait_for_copies<STAGES - 2>();\n        __syncthreads();"
     place = "  // the tile of this trip"
     assert _notices(old + place, new + place, {"fragments": 1, "vector": 8})
 
 
-def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts() -> None:
+def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts():
     for case in CASES:
         if case.kernel is DEPTHWISE and case.layout == "nchw" and case.dtype == "f32":
             compiled = not_assembled(*_code(case))

@@ -47,7 +47,7 @@ extern "C" __global__ void votes(const int* x, unsigned* out) {
 
 
 @ARCHS
-def test_votes_matches_and_shuffles(arch: str) -> None:
+def test_votes_matches_and_shuffles(arch):
     x = RNG.integers(0, 100, N).astype(np.int32)
     out = np.zeros(7 * N, np.uint32)
     run(VOTES, arch, x, out)
@@ -81,7 +81,7 @@ extern "C" __global__ void redux(const int* x, int* out) {
 """
 
 
-def test_reductions_of_some_lanes_of_a_warp() -> None:
+def test_reductions_of_some_lanes_of_a_warp():
     out = np.zeros(6 * N, np.int32)
     run(REDUX, "sm_86", INTS[0], out)
     some = np.arange(32) % 4 != 0
@@ -118,7 +118,7 @@ extern "C" __global__ void atomics(int* a, float* f, unsigned long long* u, doub
 
 
 @ARCHS
-def test_atomics_of_every_kind(arch: str) -> None:
+def test_atomics_of_every_kind(arch):
     a, f, u = np.zeros(8, np.int32), np.zeros(2, np.float32), np.zeros(2, np.uint64)
     d, flags = np.zeros(1), np.array([2**32 - 1, 0, 0, 0, 0], np.uint32)
     run(ATOMICS, arch, a, f, u, d, flags, grid=2)
@@ -150,7 +150,7 @@ def lanes_of(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 @ARCHS
-def test_integer_intrinsics(arch: str) -> None:
+def test_integer_intrinsics(arch):
     x, y = INTS
     out = np.zeros(26 * N, np.int32)
     run(INTEGERS, arch, x, y, out)
@@ -164,30 +164,17 @@ def test_integer_intrinsics(arch: str) -> None:
         3 + (lanes_of(x, "i1") * lanes_of(y, "i1")).sum(axis=1),
         1 + (lanes_of(x, "u1") * lanes_of(y, "u1")).sum(axis=1),
         5 + (lanes_of(x, "i2") * lanes_of(y, "i1")[:, :2]).sum(axis=1),
-        5 + (lanes_of(x, "u2") * lanes_of(y, "u1")[:, 2:]).sum(axis=1),
-        both * 2**7 // 2**32,
-        both // 2**32,
+        5 + (lanes_of(x, "u2") * lanes_of(y, "u1")[:, 2:]).sum(axis=1), both * 2**7 // 2**32, both // 2**32,
         both // 2 ** (i % 32).astype(object),
         sum(octets[:, index] << 8 * place for place, index in enumerate((0, 4, 1, 5))),
-        [bits.count("1") for bits in bits_of(x)],
-        [bits.find("1") for bits in bits_of(y)],
-        [32 - bits.rfind("1") for bits in bits_of(x)],
-        [int(bits[::-1], 2) for bits in bits_of(x)],
-        wide_x * wide_y >> 32,
-        ux * uy // 2**32,
-        3 + np.abs((wide_x >> 4) - (wide_y >> 4)),
-        wide_x + wide_y >> 1,
-        wide_x + wide_y + 1 >> 1,
-        wide_x >> i % 32,
-        uy // 2 ** (i % 32).astype(object),
-        quotient,
-        wide_x - quotient * (wide_y | 1),
-        np.abs(wide_x >> 1),
-        sums.view(np.int32)[:, 0],
+        [bits.count("1") for bits in bits_of(x)], [bits.find("1") for bits in bits_of(y)],
+        [32 - bits.rfind("1") for bits in bits_of(x)], [int(bits[::-1], 2) for bits in bits_of(x)],
+        wide_x * wide_y >> 32, ux * uy // 2**32, 3 + np.abs((wide_x >> 4) - (wide_y >> 4)), wide_x + wide_y >> 1,
+        wide_x + wide_y + 1 >> 1, wide_x >> i % 32, uy // 2 ** (i % 32).astype(object), quotient,
+        wide_x - quotient * (wide_y | 1), np.abs(wide_x >> 1), sums.view(np.int32)[:, 0],
         apart.astype(np.uint8).view(np.int32)[:, 0],
-        np.maximum(lanes_of(x, "i2"), lanes_of(y, "i2")).astype(np.int16).view(np.int32)[:, 0],
-        apart.sum(axis=1),
-    ]
+        np.maximum(lanes_of(x, "i2"), lanes_of(y, "i2")).astype(np.int16).view(np.int32)[:, 0], apart.sum(axis=1),
+    ]  # fmt: skip
     for number, (got, wanted) in enumerate(zip(out.reshape(-1, N), expected, strict=True)):
         assert got.view(np.uint32).tolist() == [int(v) & 0xFFFFFFFF for v in wanted], f"result {number}"
 
@@ -221,7 +208,7 @@ def nearest(values: np.ndarray, bits: int) -> np.ndarray:
     [(HALVES, "sm_75", 11), (HALVES, "sm_100", 11), (BFLOATS, "sm_86", 8), (BFLOATS, "sm_100", 8)],
     ids=["f16 sm_75", "f16 sm_100", "bf16 sm_86", "bf16 sm_100"],
 )  # fmt: skip
-def test_packed_halves_are_rounded_after_every_operation(source: str, arch: str, bits: int) -> None:
+def test_packed_halves_are_rounded_after_every_operation(source, arch, bits):
     a, b = (nearest(RNG.uniform(-4, 4, 2 * N), bits) for _ in range(2))
 
     def pack(values: np.ndarray) -> np.ndarray:
@@ -249,7 +236,7 @@ extern "C" __global__ void doubles(const double* a, const double* b, double* out
 
 
 @ARCHS
-def test_double_precision_with_the_functions_that_its_library_calls(arch: str) -> None:
+def test_double_precision_with_the_functions_that_its_library_calls(arch):
     from math import erf
 
     x, y = RNG.uniform(-4, 4, (2, N))
@@ -285,7 +272,7 @@ extern "C" __global__ void call(const float* x, float* y) {
 
 
 @ARCHS
-def test_functions_that_are_called_rather_than_inlined(arch: str) -> None:
+def test_functions_that_are_called_rather_than_inlined(arch):
     x = FLOATS[0]
     y = np.zeros(N, np.float32)
     module = cuda(CALLS, arch)
@@ -321,7 +308,7 @@ extern "C" __global__ void groups(const float* x, float* y) {
 """
 
 
-def test_cooperative_groups() -> None:
+def test_cooperative_groups():
     pytest.importorskip("cupy", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'")
     if not any((folder / "nv" / "target").is_file() for folder in header_folders()):
         pytest.skip("cooperative_groups.h needs the CUDA C++ core libraries: pip install nvidia-cuda-cccl")
@@ -363,7 +350,7 @@ extern "C" __global__ void branches(const int* x, int* y, int* counts, int n) {
 
 
 @ARCHS
-def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None:
+def test_jump_tables_early_returns_and_arrays_in_local_memory(arch):
     x = RNG.integers(0, 100, N).astype(np.int32)
     y, counts = np.zeros(N, np.int32), np.zeros(4, np.int32)
     run(BRANCHES, arch, x, y, counts, 40, shared_bytes=4 * N)
@@ -388,13 +375,13 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch: str) -> None
     ],
     ids=["recursion", "assert", "fns"],
 )  # fmt: skip
-def test_what_cannot_be_executed_is_named_with_its_line(source: str, message: str) -> None:
+def test_what_cannot_be_executed_is_named_with_its_line(source, message):
     with pytest.raises(EmulationError, match=message) as raised:
         run(source, "sm_86", np.zeros(N, np.int32))
     assert re.search(r"PTX line \d+", str(raised.value))
 
 
-def test_printf_prints_nothing_and_the_kernel_goes_on() -> None:
+def test_printf_prints_nothing_and_the_kernel_goes_on():
     x = np.zeros(N, np.int32)
     run('extern "C" __global__ void k(int* x) { if (!threadIdx.x) printf("%d", *x); x[threadIdx.x] = 7; }', "sm_86", x)
     assert (x == 7).all()
@@ -417,7 +404,7 @@ extern "C" __global__ void k(int* x) {
 
 
 @ARCHS
-def test_functions_are_called_through_pointers_and_virtually(arch: str) -> None:
+def test_functions_are_called_through_pointers_and_virtually(arch):
     x = RNG.integers(0, 4, N).astype(np.int32)
     i, before = np.arange(N), x.copy()
     run(POINTERS, arch, x)

@@ -73,7 +73,7 @@ extern "C" __global__ void divide(const long long* a, const long long* b, long l
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("n", "block", "grid"), [(1, 32, 1), (1000, 96, 3), (4097, 256, 20), (7, 1, 7)])
-def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) -> None:
+def test_vector_addition_of_odd_sizes(arch, n, block, grid):
     a, b = RNG.standard_normal((2, n)).astype(np.float32)
     c = np.zeros(n, np.float32)
     buffers = {"a": a, "b": b, "c": c}
@@ -86,7 +86,7 @@ def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("n", [5, 256, 10_001])
-def test_a_reduction_with_shuffles(arch: str, n: int) -> None:
+def test_a_reduction_with_shuffles(arch, n):
     x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
     module = cuda(SMALL.replace("PAD", "1"), arch)
     emulate(module, KernelLaunch("sum", (1,), (256,), ["x", "o", np.int32(n)], {"x": x, "o": out}), check_races=True)
@@ -95,7 +95,7 @@ def test_a_reduction_with_shuffles(arch: str, n: int) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("rows", "cols"), [(16, 16), (33, 50), (1, 70)])
-def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> None:
+def test_a_transpose_through_shared_memory(arch, rows, cols):
     x, y = RNG.standard_normal((rows, cols)).astype(np.float32), np.zeros((cols, rows), np.float32)
     grid = (-(-cols // 16), -(-rows // 16))
     waves = {}
@@ -115,7 +115,7 @@ def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> N
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_integer_kernels(arch: str) -> None:
+def test_integer_kernels(arch):
     module = cuda(SMALL.replace("PAD", "1"), arch)
     x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
     emulate(
@@ -141,7 +141,7 @@ def test_integer_kernels(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_the_math_library(arch: str) -> None:
+def test_the_math_library(arch):
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
     emulate(
         cuda(SMALL.replace("PAD", "1"), arch),
@@ -208,7 +208,7 @@ extern "C" __global__ void matmul(const float* a, const float* b, float* c, int 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("m", "n", "k"), [(32, 32, 16), (1, 1, 1), (65, 33, 19), (100, 7, 3)])
-def test_a_tiled_matmul_matches_numpy(arch: str, m: int, n: int, k: int) -> None:
+def test_a_tiled_matmul_matches_numpy(arch, m, n, k):
     a, b = RNG.standard_normal((m, k)).astype(np.float32), RNG.standard_normal((k, n)).astype(np.float32)
     c = np.full((m, n), np.nan, np.float32)
     grid, arguments = (-(-n // 32), -(-m // 32)), ["a", "b", "c", np.int32(m), np.int32(n), np.int32(k)]
@@ -222,7 +222,7 @@ def test_a_tiled_matmul_matches_numpy(arch: str, m: int, n: int, k: int) -> None
     assert counts["issue.fma32"] in (blocks * tiles * 2 * per_thread, blocks * tiles * 2 * 16 * 8)
 
 
-def test_a_missing_wait_or_barrier_does_not_go_unnoticed() -> None:
+def test_a_missing_wait_or_barrier_does_not_go_unnoticed():
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((2, 32, 32)).astype(np.float32)
     c = np.zeros((32, 32), np.float32)
@@ -235,7 +235,7 @@ def test_a_missing_wait_or_barrier_does_not_go_unnoticed() -> None:
         emulate(cuda(unsynced), KernelLaunch("matmul", (1,), (64,), arguments, buffers), check_races=True)
 
 
-def test_an_index_past_the_end_is_caught() -> None:
+def test_an_index_past_the_end_is_caught():
     source = SMALL.replace("PAD", "1").replace("i < n; i += gridDim", "i <= n; i += gridDim")
     a, b, c = np.zeros((3, 64), np.float32)
     with pytest.raises(

@@ -113,7 +113,7 @@ def multiply(m: int, n: int, k: int, source: str = SOURCE, **options: bool) -> t
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 96), (8, 8, 8), (130, 136, 72), (1, 256, 200)])
-def test_a_tensor_core_matmul_matches_numpy(m: int, n: int, k: int) -> None:
+def test_a_tensor_core_matmul_matches_numpy(m, n, k):
     error, counts = multiply(m, n, k, check_races=True)
     assert error < 1
     blocks, tiles = -(-m // 128) * -(-n // 128), -(-k // 32)
@@ -125,30 +125,27 @@ def test_a_tensor_core_matmul_matches_numpy(m: int, n: int, k: int) -> None:
     assert counts["shared.store_wavefronts"] == counts["shared.store_ideal"]
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        ("load_transposed(right", "load(right"),
-        (
-            "p ^ r % 8) * 16);\n            }\n            #pragma",
-            "p ^ r % 4) * 16);\n            }\n            #pragma",
-        ),
-        ("STAGES - 2", "STAGES - 1"),
-        ("lane % 4 * 2;", "lane % 4 * 2 ^ 2;"),
-    ],
-)
-def test_a_mistake_in_a_layout_or_a_wait_shows(mistake: tuple[str, str]) -> None:
+@pytest.mark.parametrize("mistake", [
+    ("load_transposed(right", "load(right"),
+    (
+        "p ^ r % 8) * 16);\n            }\n            #pragma",
+        "p ^ r % 4) * 16);\n            }\n            #pragma",
+    ),
+    ("STAGES - 2", "STAGES - 1"),
+    ("lane % 4 * 2;", "lane % 4 * 2 ^ 2;"),
+])  # fmt: skip
+def test_a_mistake_in_a_layout_or_a_wait_shows(mistake):
     assert SOURCE.count(mistake[0]) == 1
     error, _ = multiply(128, 128, 96, SOURCE.replace(*mistake))
     assert not error < 1
 
 
-def test_a_forgotten_barrier_is_a_race() -> None:
+def test_a_forgotten_barrier_is_a_race():
     with pytest.raises(EmulationError, match="race"):
         multiply(128, 128, 128, SOURCE.replace("        __syncthreads();\n", ""), check_races=True)
 
 
-def test_the_emulator_handles_the_threads_of_all_blocks_as_arrays() -> None:
+def test_the_emulator_handles_the_threads_of_all_blocks_as_arrays():
     """A step of 32 along k is some 1,300 calls, whether one block takes it or two; that is a few milliseconds."""
 
     def calls_for(m: int, k: int) -> int:
