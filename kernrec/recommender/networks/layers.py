@@ -99,9 +99,9 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
         raise UsageError(
             f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
         )
-    known = tuple(dict.fromkeys([*INSTEAD, *(dtype for each in definitions.values() for dtype in each.dtypes)]))
-    if wanted.dtype is not None and canonical_dtype(wanted.dtype) not in known:
-        raise unknown("dtype", wanted.dtype, spellings(known))
+    dtypes = tuple(dict.fromkeys([*INSTEAD, *(dtype for each in definitions.values() for dtype in each.dtypes)]))
+    if wanted.dtype is not None and canonical_dtype(wanted.dtype) not in dtypes:
+        raise unknown("dtype", wanted.dtype, spellings(dtypes))
     some_quantized = any(layer.quantized for layer in chosen.layers)
     return chosen, tuple(in_parts(_as_wanted(layer, wanted, some_quantized)) for layer in layers)
 

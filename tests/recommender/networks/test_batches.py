@@ -1,8 +1,8 @@
 """A network is never faster with one item more: kernrec's total, the backend's, and each layer and baseline of both.
 
 The whole sweep, every shipped network on 20 GPUs with batches of 1 to 64, is in the deep profile:
-`KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/networks/test_batches.py`. `tools/check_laws.py`
-checks any GPU, network and data type.
+`KERNREC_TEST_PROFILE=deep python -m pytest -n 0 tests/recommender/networks/test_batches.py`. `python -m
+tests.helpers.check_laws` checks any GPU, network and data type.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Check laws that no answer may break: of physics on random questions, or that a larger batch is never faster.
 
-    python tools/check_laws.py --questions 500 --seeds 1,2,3
-    python tools/check_laws.py --batches 1-64 --gpu h100,b200 --dtype bf16,f8e4m3 [--workload vgg16] [--whole]
+    python -m tests.helpers.check_laws --questions 500 --seeds 1,2,3
+    python -m tests.helpers.check_laws --batches 1-64 --gpu h100,b200 --dtype bf16,f8e4m3 [--workload vgg16] [--whole]
 
 It prints each broken law and their number, and exits with 1 if there are any. Without --whole only baselines are
 checked, which takes seconds for a GPU; with it whole answers, which takes minutes.
@@ -11,9 +11,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kernrec.errors import KernrecError
 from kernrec.gpu import all_gpus, find_gpu
@@ -52,16 +49,16 @@ def main() -> int:
     parser.add_argument("--workload", default=",".join(workloads()))
     parser.add_argument("--dtype", default="")
     parser.add_argument("--whole", action="store_true")
-    given = parser.parse_args()
-    if given.questions:
+    options = parser.parse_args()
+    if options.questions:
         broken: Iterator[str] = chain.from_iterable(
-            _physics(given.questions, int(seed)) for seed in given.seeds.split(",")
+            _physics(options.questions, int(seed)) for seed in options.seeds.split(",")
         )
     else:
-        first, last = given.batches.split("-")
-        dtypes = [name or None for name in given.dtype.split(",")]
+        first, last = options.batches.split("-")
+        dtypes = [name or None for name in options.dtype.split(",")]
         some = range(int(first), int(last) + 1)
-        broken = _batches(given.gpu.split(","), given.workload.split(","), dtypes, some, given.whole)
+        broken = _batches(options.gpu.split(","), options.workload.split(","), dtypes, some, options.whole)
     count = 0
     for law in broken:
         count += 1
