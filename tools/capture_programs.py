@@ -34,7 +34,8 @@ RIGHT = re.compile(
     re.I | re.M,
 )
 WRONG = re.compile(
-    r"\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b)|mismatch|incorrect|wrong|not correct|Error Threshold.*: [1-9]|misses: [1-9]",
+    r"(?<!assertion )\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b|ed as expected)|mismatch|incorrect|wrong|not correct"
+    r"|Error Threshold.*: [1-9]|misses: [1-9]",
     re.I,
 )
 _FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}.cu"}

@@ -32,8 +32,9 @@ def memory_text(size: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
-    return f"{count} {noun if count == 1 else noun + 's'}"
+    """1, "row" -> "1 row"; 2, "row" -> "2 rows"; 2, "launch" -> "2 launches"."""
+    ending = "" if count == 1 else "es" if noun.endswith(("ch", "sh", "x", "s")) else "s"
+    return f"{count} {noun}{ending}"
 
 
 NOTHING_TO_TUNE = "(nothing to tune)"

@@ -41,12 +41,12 @@ def measurements(database: Path) -> int:
 
 
 @pytest.fixture
-def has_gpu() -> bool:
+def has_gpu():
     return Path("/dev/nvidia0").exists()
 
 
 @pytest.mark.slow
-def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
+def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
     done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
+def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
     import duckdb
 
     recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
@@ -99,7 +99,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 
 @needs("pynvml")
-def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_gpu: bool) -> None:
+def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
@@ -108,7 +108,7 @@ def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_g
     assert "--replay works without" in done.stderr
 
 
-def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has_gpu: bool) -> None:
+def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("doctor", "--json", home=tmp_path)
@@ -119,7 +119,7 @@ def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has
     assert "does not exist yet" in diagnosis["database"]
 
 
-def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path: Path) -> None:
+def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append({"row": measurement().as_json()})

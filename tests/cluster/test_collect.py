@@ -22,7 +22,7 @@ CONFIGS = 30
 
 
 @pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _often(monkeypatch):
     """Cards hand over a few rows at a time."""
     monkeypatch.setattr(shared_problems, "_SLICE_S", 0.1)
 
@@ -54,7 +54,7 @@ def times_measured(rows: list[dict[str, object]], closed: bool = True) -> Counte
     return Counter(row["config_id"] for row in rows if not (closed and row["block_open"]))
 
 
-def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path: Path) -> None:
+def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path):
     result, rows = collect(tmp_path, 2)
     assert result.error is None
     assert result.stored == len(rows) == CONFIGS
@@ -66,7 +66,7 @@ def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
-def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tmp_path: Path, moment: int) -> None:
+def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tmp_path, moment):
     def die(cluster: CardCluster, call: int) -> None:
         if call == moment:
             cluster.kill("machine-0")
@@ -81,7 +81,7 @@ def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tm
     assert len({row["session"] for row in rows}) == 2 if moment > 3 else 1
 
 
-def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_path):
     class Killed(BaseException):
         pass
 
@@ -105,7 +105,7 @@ def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_
     assert set(moments.values()) == {1}
 
 
-def test_restarted_driver_skips_rows_added_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -133,9 +133,7 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path: Path, monkeypatch
     assert len(times(rows)) == 2 * 12
 
 
-def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(tmp_path, monkeypatch):
     opened = Journal.__init__
 
     def small(journal: Journal, path: Path, **more: float) -> None:
