@@ -403,7 +403,7 @@ def run(case: Case, config: Config, problem: Problem, tensors: Tensors, budget: 
 
 
 def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
-    """How outputs differ from the op's float64 reference by more than f32 sums, rounded once, can."""
+    """How outputs differ from the finite float64 results of the op by more than f32 sums, rounded once, can."""
     trial, faults = OPS[problem.op], []
     tensors = problem.tensors
     value = {name: decode_elements(tensor, tensors[name].dtype) for name, tensor in operands.items()}
@@ -414,7 +414,7 @@ def flaws(problem: Problem, operands: Tensors, outputs: Tensors) -> list[str]:
             relative = count * 2.0**-24 + OPERANDS.get(problem.dtype, 0.0)
             bound = relative * trial.magnitude(problem, value, expected[name])
             bound += ROUNDING[dtype] * (np.abs(expected[name]) + bound) + LEAST[dtype]
-        wrong = ~(np.abs(decode_elements(got, dtype) - expected[name]) <= bound)
+        wrong = ~(np.abs(decode_elements(got, dtype) - expected[name]) <= bound) & np.isfinite(expected[name])
         if wrong.any():
             faults.append(f"{wrong.sum()} of {wrong.size} values of {name} are wrong on {problem.key}")
     return faults

@@ -197,14 +197,16 @@ def test_small_laws(data):
     check("set.lt.u32.s32 {d}, {a0}, {a1}", ["s32"] * 2, "u32", lambda a, b: -int(a < b), data[:2])
 
 
+@pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_a_dot_product_of_four_bytes(data):
+def test_a_dot_product_of_four_bytes(sign, data):
     def law(a: int, b: int, c: int) -> int:
-        octet = lambda v, i: wrap(v >> 8 * i, "s8")  # noqa: E731
+        octet = lambda v, i: wrap(v >> 8 * i, f"{sign}8")  # noqa: E731
         return c + sum(octet(a, i) * octet(b, i) for i in range(4))
 
-    check("dp4a.s32.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", law, data)
+    kind = f"{sign}32"
+    check(f"dp4a.{kind}.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, law, data)
 
 
 @pytest.mark.parametrize("source", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
@@ -269,14 +271,16 @@ def test_fields_are_extended_and_masks_made(mode, data):
 
 
 @pytest.mark.parametrize(("first", "half"), [("lo", 0), ("hi", 2)])
+@pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_dot_products_of_two_take_half_of_the_bytes(first, half, data):
+def test_dot_products_of_two_take_half_of_the_bytes(sign, first, half, data):
     def law(a: int, b: int, c: int) -> int:
-        octets = [wrap(b >> 8 * i, "s8") for i in range(4)]
+        octets = [wrap(b >> 8 * i, f"{sign}8") for i in range(4)]
         return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))
 
-    check(f"dp2a.{first}.u32.s32 {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", "s32", "s32"], "s32", law, data)
+    kind = f"{sign}32"
+    check(f"dp2a.{first}.u32.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", kind, kind], kind, law, data)
 
 
 @few_examples(4)

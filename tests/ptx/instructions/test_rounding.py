@@ -242,7 +242,7 @@ template <class T2> __device__ void all(const T2* x, T2* y) {
     T2 a = x[t], b = x[t + 32], c = x[t + 64];
     y[t] = __hadd2(a, b); y[t + 32] = __hsub2(a, b); y[t + 64] = __hmul2(a, b); y[t + 96] = __hfma2(a, b, c);
     y[t + 128] = __hgt2(a, b); y[t + 160] = __hneg2(a); y[t + 192] = __habs2(a); y[t + 224] = h2exp2(a);
-    y[t + 256] = __hmax2(a, b);
+    y[t + 256] = __hmax2(a, b); y[t + 288] = __hmin2(a, b); y[t + 320] = h2sqrt(__habs2(a));
 }
 extern "C" __global__ void f16(const __half2* x, __half2* y) { all(x, y); }
 extern "C" __global__ void bf16(const __nv_bfloat162* x, __nv_bfloat162* y) { all(x, y); }
@@ -259,14 +259,17 @@ def test_the_intrinsics_of_the_cuda_headers(kind, arch):
     rng = np.random.default_rng(4)
     numbers = rng.standard_normal((3, 64)).astype(np.float32)
     x = bf16_bits(numbers) if kind == "bf16" else numbers.astype(np.float16).view(np.uint16)
-    y = np.zeros((9, 64), np.uint16)
+    y = np.zeros((11, 64), np.uint16)
     emulate(cuda(INTRINSICS, arch), KernelLaunch(kind, (1,), (32,), ["x", "y"], {"x": x, "y": y}))
     values = dict(FORMATS)[kind]
     a, b, c = values(x)
-    want = np.stack([a + b, a - b, a * b, a * b + c, a > b, -a, abs(a), np.exp2(a), np.maximum(a, b)])
+    want = np.stack([
+        a + b, a - b, a * b, a * b + c, a > b, -a, abs(a), np.exp2(a), np.maximum(a, b), np.minimum(a, b),
+        np.sqrt(abs(a)),
+    ])  # fmt: skip
     rounded = bf16(bf16_bits(want)) if kind == "bf16" else want.astype(np.float16).astype(np.float64)
     np.testing.assert_allclose(values(y), rounded, rtol=2.0**-7 if kind == "bf16" else 2.0**-10)
-    np.testing.assert_array_equal(np.delete(values(y), 7, 0), np.delete(rounded, 7, 0))
+    np.testing.assert_array_equal(np.delete(values(y), [7, 10], 0), np.delete(rounded, [7, 10], 0))
     if kind == "bf16":
         emulate(cuda(INTRINSICS, arch), KernelLaunch("widen", (1,), (32,), ["x", "y"], {"x": x, "y": y}))
         np.testing.assert_array_equal(y[0], bf16_bits((a * 3).astype(np.float32)))

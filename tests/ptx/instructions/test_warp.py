@@ -39,6 +39,8 @@ def test_votes():
         got = apply(ask + f"vote.sync.{mode}.pred %p2, %p1, -1; selp.u32 {{d}}, 1, 0, %p2", [x], ["u32"], "u32")
         assert (got == want).all()
     assert (apply("activemask.b32 {d}", [x], ["u32"], "u32") == 0xFFFFFFFF).all()
+    active = apply(ask + "mov.u32 {d}, 0; @%p1 activemask.b32 {d}", [x], ["u32"], "u32")
+    assert active.tolist() == [ballot if lane % 3 == 0 else 0 for lane in range(32)]
 
 
 def test_policies_of_l2_change_no_result():
@@ -54,9 +56,17 @@ def test_matches_and_reductions():
     x = (LANE % 5).astype(np.uint32)
     got = apply("match.any.sync.b32 {d}, {a0}, -1", [x], ["u32"], "u32")
     assert got.tolist() == [sum(1 << j for j in range(32) if j % 5 == i % 5) for i in range(32)]
+    for value, agreed in ((x, 0), (x * 0, 0xFFFFFFFF)):
+        got = apply("match.all.sync.b32 %r20|%p1, {a0}, -1; selp.u32 {d}, %r20, 0, %p1", [value], ["u32"], "u32")
+        assert (got == agreed).all()
     signed = (LANE - 16).astype(np.int32)
     for name, want in (("add", -16), ("min", -16), ("max", 15)):
         assert (apply(f"redux.sync.{name}.s32 {{d}}, {{a0}}, -1", [signed], ["s32"], "s32") == want).all()
+    bits, some = np.random.default_rng(0).integers(0, 2**32, 32, dtype=np.uint32), LANE % 4 != 0
+    for name, law in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
+        of_some = "and.b32 %r20, %tid.x, 3; setp.ne.u32 %p1, %r20, 0; @%p1 redux.sync"
+        got = apply(f"{of_some}.{name}.b32 {{d}}, {{a0}}, 0xeeeeeeee", [bits], ["u32"], "u32")
+        assert (got[some] == law.reduce(bits[some])).all()
 
 
 def test_lanes_of_a_warp_gather_before_a_shuffle():
