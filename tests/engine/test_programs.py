@@ -138,7 +138,7 @@ def outcome(text: str, grid: int, block: int, races: bool, lanes: int = 1024) ->
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TOP, max_size=8), st.integers(1, 5), st.sampled_from((32, 48, 96, 128)), st.booleans())
-def test_size_of_a_batch_changes_nothing(statements: list[Any], grid: int, block: int, races: bool) -> None:
+def test_size_of_a_batch_changes_nothing(statements, grid, block, races):
     text = Text()
     for statement in statements:
         text.add(statement)
@@ -166,7 +166,7 @@ def _random(chance: random.Random, whole: bool, depth: int = 0) -> tuple[Any, ..
     return kind, *arguments[kind]
 
 
-def test_random_programs_give_what_was_recorded() -> None:
+def test_random_programs_give_what_was_recorded():
     chance = random.Random(11)
     for number in range(100):
         text = Text()
@@ -197,7 +197,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_error_is_the_recorded_one(name: str) -> None:
+def test_error_is_the_recorded_one(name):
     message, _ = outcome(HEADER + ERRORS[name] + FOOTER, 3, 96, True)
     assert isinstance(message, str)
     check(f"error {name}", message)
@@ -232,7 +232,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_results_and_counts_are_the_recorded_ones(name: str) -> None:
+def test_results_and_counts_are_the_recorded_ones(name):
     counts, y = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
     assert not isinstance(counts, str), counts
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])

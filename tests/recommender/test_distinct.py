@@ -139,19 +139,12 @@ def test_a_line_of_this_card_comes_before_a_kernel_that_nobody_ran(
     assert (
         run(
             [
-                *COMMAND[:3],
-                "--dtype",
-                "bf16",
-                "--shape",
-                "m=4096,n=4096,k=4096",
-                "--gpu",
-                "h200",
-                "--objective",
+                *COMMAND[:3], "--dtype", "bf16", "--shape", "m=4096,n=4096,k=4096", "--gpu", "h200", "--objective",
                 "latency",
             ]
         )
         == 0
-    )
+    )  # fmt: skip
     out = capsys.readouterr().out
     assert out.index(line.name) < out.index("~1")
 

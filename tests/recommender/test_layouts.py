@@ -32,16 +32,13 @@ def test_f16_convolutions_are_answered_in_the_layout_of_tensor_cores(recommender
     assert answer.best.latency_s.value < f32.best.latency_s.value
 
 
-@pytest.mark.parametrize(
-    ("gpu", "dtype", "shape", "layout"),
-    [
-        ("h200", "bf16", PRODUCT, "nt"),
-        ("b200", "bf16", PRODUCT, "nt"),
-        ("rtx4090", "f16", PRODUCT, "nn"),  # the same kernels in both
-        ("rtx4090", "f32", PRODUCT, "nn"),
-        ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # the kernel for few rows
-    ],
-)
+@pytest.mark.parametrize(("gpu", "dtype", "shape", "layout"), [
+    ("h200", "bf16", PRODUCT, "nt"),
+    ("b200", "bf16", PRODUCT, "nt"),
+    ("rtx4090", "f16", PRODUCT, "nn"),  # the same kernels in both
+    ("rtx4090", "f32", PRODUCT, "nn"),
+    ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # the kernel for few rows
+])  # fmt: skip
 def test_a_product_is_asked_in_another_layout_where_that_has_a_kernel_which_comes_first(
     recommender: Recommender, gpu: str, dtype: str, shape: dict[str, int], layout: str
 ) -> None:
@@ -73,14 +70,10 @@ def test_a_fixed_layout_is_answered_in_and_its_cost_is_a_note(recommender: Recom
     )
 
 
-@pytest.mark.parametrize(
-    ("gpu", "dtype", "dims", "measured", "layout"),
-    [
-        ("h200-sxm", "bf16", PRODUCT, None, "nn"),
-        ("a100-sxm4-80gb", "f16", {"m": 2, "n": 32000, "k": 64}, {"m": 32000, "k": 64, "n": 2}, "nt"),
-    ],
-    ids=["of the op", "of a matvec, whose rows are those of a matmul"],
-)
+@pytest.mark.parametrize(("gpu", "dtype", "dims", "measured", "layout"), [
+    ("h200-sxm", "bf16", PRODUCT, None, "nn"),
+    ("a100-sxm4-80gb", "f16", {"m": 2, "n": 32000, "k": 64}, {"m": 32000, "k": 64, "n": 2}, "nt"),
+], ids=["of the op", "of a matvec, whose rows are those of a matmul"])  # fmt: skip
 def test_rows_measured_in_one_layout_answer_a_request_without_a_layout(
     recommender: Recommender,
     tmp_path: Path,

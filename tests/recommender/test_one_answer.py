@@ -137,10 +137,7 @@ def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
     problem = {"problem": answer["problem"], "notes": answer["notes"]}
     if not answer["choices"]:
         line = answer["lines"][0]
-        return problem | {
-            "stack": line["stack"],
-            "latency": [line["latency_s"], *line["latency_interval_s"]],
-        }
+        return problem | {"stack": line["stack"], "latency": [line["latency_s"], *line["latency_interval_s"]]}
     return problem | _of_choice(answer["choices"][0])
 
 

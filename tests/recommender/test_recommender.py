@@ -27,17 +27,11 @@ CONV = {"c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "padding": 1}
 matmuls = st.fixed_dictionaries({d: st.integers(1, 5000) for d in "mnk"})
 convs = st.fixed_dictionaries(
     {
-        "n": st.integers(1, 16),
-        "c": st.integers(1, 300),
-        "h": st.integers(5, 120),
-        "w": st.integers(5, 120),
-        "k": st.integers(1, 300),
-        "r": st.sampled_from([1, 3, 5]),
-        "s": st.sampled_from([1, 3, 5]),
-        "stride": st.integers(1, 2),
-        "padding": st.integers(0, 2),
+        "n": st.integers(1, 16), "c": st.integers(1, 300), "h": st.integers(5, 120), "w": st.integers(5, 120),
+        "k": st.integers(1, 300), "r": st.sampled_from([1, 3, 5]), "s": st.sampled_from([1, 3, 5]),
+        "stride": st.integers(1, 2), "padding": st.integers(0, 2),
     }
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +71,11 @@ def test_every_gpu_from_ampere_on_multiplies_halves_on_tensor_cores(recommender:
 
 
 STREAMING = [
-    ("matvec", {"m": 14336, "k": 4096}),
-    ("matvec", {"m": 4096, "k": 14336, "n": 8}),
-    ("softmax", {"rows": 24576, "columns": 1024}),
-    ("layernorm", {"rows": 16384, "columns": 768}),
-    ("rmsnorm", {"rows": 8192, "columns": 4096}),
-    ("reduce", {"rows": 4096, "columns": 8192}),
-    ("transpose", {"rows": 8192, "columns": 4096}),
-    ("elementwise", {"n": 1 << 25}),
-]
+    ("matvec", {"m": 14336, "k": 4096}), ("matvec", {"m": 4096, "k": 14336, "n": 8}),
+    ("softmax", {"rows": 24576, "columns": 1024}), ("layernorm", {"rows": 16384, "columns": 768}),
+    ("rmsnorm", {"rows": 8192, "columns": 4096}), ("reduce", {"rows": 4096, "columns": 8192}),
+    ("transpose", {"rows": 8192, "columns": 4096}), ("elementwise", {"n": 1 << 25}),
+]  # fmt: skip
 
 
 @pytest.mark.every(3)

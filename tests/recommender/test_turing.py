@@ -13,17 +13,11 @@ PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 
 
 @pytest.mark.parametrize("gpu", ["t4", "rtx2080ti"])
-@pytest.mark.parametrize(
-    ("op", "dims", "kernel"),
-    [
-        ("matmul", PRODUCT, "matmul_mma"),
-        ("conv2d", WIDE, "conv2d_implicit_gemm_mma"),
-        ("conv2d", FIRST, "conv2d_implicit_gemm_mma"),
-        ("attention", PROMPT, "attention_mma"),
-        ("attention", DECODE, "attention_mma"),
-        ("attention", ODD_HEADS, "attention_mma"),
-    ],
-)
+@pytest.mark.parametrize(("op", "dims", "kernel"), [
+    ("matmul", PRODUCT, "matmul_mma"), ("conv2d", WIDE, "conv2d_implicit_gemm_mma"),
+    ("conv2d", FIRST, "conv2d_implicit_gemm_mma"), ("attention", PROMPT, "attention_mma"),
+    ("attention", DECODE, "attention_mma"), ("attention", ODD_HEADS, "attention_mma"),
+])  # fmt: skip
 def test_f16_is_answered_by_tensor_cores_and_takes_at_most_two_thirds_of_f32(
     gpu: str, op: str, dims: dict[str, int], kernel: str
 ) -> None:

@@ -20,11 +20,7 @@ def lines_on_triton(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "sizes"),
-    [
-        ("f32", "nn", (1024, 1001, 512)),
-        ("tf32", "nt", (1024, 512, 1001)),
-    ],
+    ("dtype", "layout", "sizes"), [("f32", "nn", (1024, 1001, 512)), ("tf32", "nt", (1024, 512, 1001))]
 )
 def test_a_product_that_no_triton_kernel_takes_says_what_that_one_needs(
     recommender: Recommender, dtype: str, layout: str, sizes: tuple[int, int, int]
@@ -35,20 +31,11 @@ def test_a_product_that_no_triton_kernel_takes_says_what_that_one_needs(
     assert "unaligned: rows of the matrices: 0 multiples of 16 elements" in note.why
 
 
-@pytest.mark.parametrize(
-    ("dtype", "layout", "sizes"),
-    [
-        ("f32", "nn", (1024, 512, 512)),
-        ("f32", "nt", (1024, 512, 512)),
-        ("f16", "tn", (1024, 512, 512)),
-        ("bf16", "tt", (1024, 512, 512)),
-        ("f32", "tt", (1024, 512, 512)),
-        ("f16", "nn", (1024, 1000, 512)),
-        ("f16", "nt", (1024, 1001, 512)),
-        ("f16", "tn", (1001, 512, 512)),
-        ("f16", "tt", (1024, 1001, 511)),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "layout", "sizes"), [
+    ("f32", "nn", (1024, 512, 512)), ("f32", "nt", (1024, 512, 512)), ("f16", "tn", (1024, 512, 512)),
+    ("bf16", "tt", (1024, 512, 512)), ("f32", "tt", (1024, 512, 512)), ("f16", "nn", (1024, 1000, 512)),
+    ("f16", "nt", (1024, 1001, 512)), ("f16", "tn", (1001, 512, 512)), ("f16", "tt", (1024, 1001, 511)),
+])  # fmt: skip
 def test_a_product_that_triton_answers_has_no_such_line(
     recommender: Recommender, dtype: str, layout: str, sizes: tuple[int, int, int]
 ) -> None:

@@ -12,9 +12,9 @@ card, they are computed again from the UBJSON file.
 
 import hashlib
 import json
+import math
 import os
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +30,7 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
 from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_lock import try_lock
+from kernrec.util.file_lock import lock_path
 from kernrec.util.input_file import read_input
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -42,7 +42,6 @@ ARRAYS = ".trees"
 _PARTS = (*HEADS, SHAPE)
 _EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
-_RETRY_S = 0.01
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
@@ -102,10 +101,9 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
     """Wait until no other process writes models of a folder: it would delete trees whose card is not there yet."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = lock_path(folder / ".lock", wait_s=math.inf)
+    assert descriptor is not None
     try:
-        while not try_lock(descriptor):
-            time.sleep(_RETRY_S)
         yield
     finally:
         os.close(descriptor)

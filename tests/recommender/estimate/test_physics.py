@@ -1,6 +1,5 @@
 """Every answer keeps the laws of physics, whatever a model, a file or a row of the user says."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -19,7 +18,7 @@ from kernrec.recommender.lines import lines_of, read_cold
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
-from tests.helpers.physics import broken_laws, broken_laws_of_network, random_questions
+from tests.helpers.physics import answered, broken_laws, broken_laws_of_network, random_questions
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
@@ -27,25 +26,6 @@ SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 @pytest.fixture(scope="module")
 def recommender() -> Recommender:
     return Recommender([])
-
-
-def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each question that has an answer, with the laws that the answer breaks."""
-    for question in random_questions(count, seed):
-        try:
-            if "network" in question:
-                query = Query(**question["query"] | {"objective": "latency"})
-                wanted = NetworkRequest(question["network"], batch=question["batch"])
-                laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
-            else:
-                query = Query(**question["query"])
-                answer = recommender.recommend(
-                    question["op"], question["gpu"], question["shape"], question["dtype"], None, query
-                )
-                laws = broken_laws(answer.as_dict())
-        except KernrecError:
-            continue
-        yield str(question), list(laws)
 
 
 def test_random_answers_keep_every_law() -> None:

@@ -23,6 +23,7 @@ from kernrec.recommender.networks.network import (
     NetworkAnswer,
     NetworkRequest,
     answer_network,
+    layers_of,
     shapes_as_network,
 )
 from kernrec.recommender.networks.result import MOST_OF_THE_TIME
@@ -161,6 +162,12 @@ def test_eight_bits_are_for_the_layers_that_are_quantized(recommender: Recommend
     assert dtypes["mlp down_proj"] == dtypes["attention qkv_proj"] == "f8e4m3"
     assert {dtypes[name] for name in ("lm_head", "attention")} == {"bf16"}
     assert any(note.startswith("totals are of one of 4 GPUs") for note in answer.notes)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "llama-3-8b-decode"])
+def test_an_unknown_dtype_is_not_blamed_on_the_first_layer(name: str) -> None:
+    with pytest.raises(UsageError, match=r"^unknown dtype 'fp7'; did you mean fp8"):
+        layers_of(NetworkRequest(name, dtype="fp7"))
 
 
 def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender: Recommender) -> None:

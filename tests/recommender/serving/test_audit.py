@@ -111,8 +111,7 @@ def test_a_file_of_state_space_layers_has_entries_for_sequences_times_heads(tmp_
 
 @pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
 @pytest.mark.parametrize(
-    ("fields", "verdict"),
-    [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)],
+    ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
 )
 def test_kernels_without_a_stand_in_are_predicted_where_the_engine_is_installed_alone(
     tmp_path: Path, fields: dict[str, object], verdict: Verdict

@@ -185,17 +185,10 @@ def test_with_blocks_of_scales_vllm_cuts_the_depth_to_a_block(tmp_path: Path) ->
     assert default_config("vllm", file, 1, card)["BLOCK_SIZE_K"] == 64
 
 
-@pytest.mark.parametrize(
-    ("engine", "gpu", "kind", "taken"),
-    [
-        ("vllm", "h100", 0, ""),
-        ("vllm", "b200", 0, "FlashInfer TRTLLM"),
-        ("vllm", "h100", 1, "DeepGEMM"),
-        ("sglang", "rtx5090", 0, ""),
-        ("sglang", "rtx5090", 1, "CUTLASS"),
-        ("sglang", "l40s", 1, ""),
-    ],
-)
+@pytest.mark.parametrize(("engine", "gpu", "kind", "taken"), [
+    ("vllm", "h100", 0, ""), ("vllm", "b200", 0, "FlashInfer TRTLLM"), ("vllm", "h100", 1, "DeepGEMM"),
+    ("sglang", "rtx5090", 0, ""), ("sglang", "rtx5090", 1, "CUTLASS"), ("sglang", "l40s", 1, ""),
+])  # fmt: skip
 def test_kernels_that_are_taken_before_the_tuned_one(
     tmp_path: Path, engine: str, gpu: str, kind: int, taken: str
 ) -> None:

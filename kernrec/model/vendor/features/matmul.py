@@ -24,7 +24,7 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
 """Whether the dimensions of a problem are of a case."""
 PHYSICAL_POWER = True
 SUSTAINED = True
-_FEW_ROWS = 16
+FEW_ROWS = 16
 """Products of fewer rows or columns run as matrix times vectors outside of tensor cores."""
 
 _SMALL_TILE = 0.25
@@ -52,7 +52,7 @@ assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
     """Whether a product runs as a matrix times a few vectors outside of tensor cores."""
-    return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < _FEW_ROWS
+    return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < FEW_ROWS
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
