@@ -74,10 +74,10 @@ class KernelCandidates:
         self.table, self.rows = prediction.table, prediction.rows
         self._limited, self._costs = all_limited, all_costs
         self.measurements, self.scope, self.belief, self.remarks = measurements, scope, belief, remarks
-        known = scope is not None and scope.gpu_known and scope.kernel_known
-        self.of_card = known and measurements is None
+        trained = scope is not None and scope.gpu_known and scope.kernel_known
+        self.of_card = trained and measurements is None
         """Whether the costs come from a model that learned the kernel on this GPU, without measurements."""
-        self.ran = known or measurements is not None
+        self.ran = trained or measurements is not None
         """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
 
     @cached_property

@@ -158,14 +158,14 @@ def _counts(kernels: Sequence[KernelCosts]) -> list[tuple[Problem, int]]:
 
 def _evident(costed: SpaceCosts, models: "ModelStore | None", whole: bool) -> "dict[int, _Evident]":
     """Return the kernels with a trained model or measurements, by their number."""
-    found: dict[int, _Evident] = {}
+    evident: dict[int, _Evident] = {}
     for kernel in costed.costed:
         table, scope = kernel.whole.table, None
         if models is not None:
             scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype)
         if scope is not None or kernel.whole.measured[0] is not NOTHING:
-            found[kernel.whole.number] = _Evident(kernel, costed, scope, whole)
-    return found
+            evident[kernel.whole.number] = _Evident(kernel, costed, scope, whole)
+    return evident
 
 
 def _swept(kernel: KernelCosts, evident: "Mapping[int, _Evident]", costed: SpaceCosts, whole: bool) -> Array | None:
