@@ -248,7 +248,6 @@ def test_a_manifest_of_nothing_is_one_line(user, tmp_path, document):
 COMMANDS = {
     "db.duckdb.wal": ("db", "info", "--db", "db.duckdb"),
     "merged.duckdb.wal": ("db", "merge", "merged.duckdb"),
-    "db.duckdb.journal": ("collect", "--op", "matmul", "--replay", "shipped", "--budget", "1s", "--db", "db.duckdb"),
     "db.duckdb.journal.sqlite": ("collect", "--replay", "shipped", "--budget", "1s", "--db", "db.duckdb"),
     "card.toml": ("recommend", "--op", "matmul", "--gpu", "card.toml"),
     "spec.json": ("analyze", "kernel.cu", "--spec", "spec.json", "--gpu", "t4"),

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.device.replay import load_recordings
 from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.needs import needs
@@ -86,18 +85,6 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path):
     assert "Traceback" not in err
 
 
-def test_a_second_search_of_a_problem_gets_one_line(tmp_path):
-    recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
-    (recorded,) = load_recordings(recording, None)
-    with Journal(journal_path(database)) as journal:
-        assert journal.claim(f"genetic {recorded.problem.key}")
-        done = run(*replaying(recording, database, "--strategy", "genetic"), home=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"kernrec: another run does the same on {database}; wait for it or give another --db"
-    ]
-
-
 def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
     import duckdb
 
@@ -137,6 +124,10 @@ def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_pa
     with Journal(journal_path(database)) as journal:
         journal.append({"row": measurement().as_json()})
         holding = run("doctor", home=tmp_path, KERNREC_DB=str(database))
+        refused = run("collect", "--replay", "shipped", "--db", str(database), home=tmp_path)
     left = run("doctor", home=tmp_path, KERNREC_DB=str(database))
-    assert f"a collector (PID {os.getpid()}) is filling it" in " ".join(holding.stdout.split())
+    assert f"PID {os.getpid()} since 20" in " ".join(holding.stdout.split())
+    assert refused.returncode == 2
+    line = refused.stderr.splitlines()[-1]
+    assert line.startswith(f"kernrec: k.duckdb is being filled by PID {os.getpid()} since 20")
     assert "1 measurement of a killed collector will be added by the next one" in " ".join(left.stdout.split())

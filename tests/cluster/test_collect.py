@@ -9,7 +9,6 @@ import pytest
 
 from kernrec.cluster import driver, shared_problems
 from kernrec.cluster.commands import collect_on
-from kernrec.measure.campaign.early_ingest import EarlyIngest
 from kernrec.measure.campaign.journal import Journal, waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
@@ -110,15 +109,9 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
-    class AtOnce(EarlyIngest):
-        """Rows enter as soon as a block has ended, and then the driver is killed."""
-
-        def look(self) -> None:
-            self._next_s = 0.0
-            super().look()
-            self.end()
-            if self.stored:
-                raise Killed
+    def die(cluster: CardCluster, call: int) -> None:
+        if (tmp_path / "own.duckdb").exists():
+            raise Killed
 
     def times(rows: list[dict[str, object]]) -> Counter[tuple[object, object]]:
         return Counter((row["problem_id"], row["config_id"]) for row in rows)
@@ -126,14 +119,14 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     for size in (256, 512):
         make_recording(tmp_path / "recorded.duckdb", 12, energy=False, size=size)
     monkeypatch.setattr(shared_problems, "_SLICE_S", 20.0)
-    monkeypatch.setattr(driver, "EarlyIngest", AtOnce)
+    monkeypatch.setattr(driver, "_STORE_S", 0.0)
     with pytest.raises(Killed):
-        collect(tmp_path, 1)
+        collect(tmp_path, 1, die)
     with Database.open(tmp_path / "own.duckdb") as opened:
         entered = opened.rows("measurement")
     assert len(entered) == 12  # the first problem, whose block has ended
     assert not any(row["block_open"] for row in entered)
-    monkeypatch.setattr(driver, "EarlyIngest", EarlyIngest)
+    monkeypatch.undo()
     result, rows = collect(tmp_path, 1)
     assert result.error is None
     assert times(entered).items() <= times([row for row in rows if not row["block_open"]]).items()
@@ -143,7 +136,7 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
 def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(tmp_path, monkeypatch):
     opened = Journal.__init__
 
-    def small(journal: Journal, path: Path, **more: str) -> None:
+    def small(journal: Journal, path: Path, **more: float) -> None:
         opened(journal, path, **more)
         if "machine-0" in str(path):
             ((pages,),) = journal._query("PRAGMA page_count")

@@ -29,9 +29,8 @@ from tests.helpers.recording import make_recording
 CONFIGS = 100
 OFTEN = """
 from kernrec.cli import main
-from kernrec.measure.campaign import early_ingest
-from kernrec.cluster import shared_problems
-early_ingest.EVERY_S = early_ingest._REST = 0.5
+from kernrec.cluster import driver, shared_problems
+driver._STORE_S = 0.5
 shared_problems._SLICE_S = 0.1
 main()
 """

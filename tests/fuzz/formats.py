@@ -234,33 +234,24 @@ def _stored(work: Path) -> Iterator[Format]:
     log = (work / "crashed.duckdb.wal").read_bytes()
     yield Format("wal", "own.duckdb.wal", (log,), replayed, damage.binary, apart=True)
 
-    def ingested(path: Path) -> None:
-        own = path.with_suffix("")
-        waiting_measurements(own)
-        with Journal(journal_path(own)) as journal:  # a journal of 0.1, which is read once
-            ingest(journal, work / "own.duckdb")
-
     lines = [json.dumps({"row": each.as_json()}) for each in measurements]
     lines += [
         json.dumps({"closed": 0, "session": "monday"}),
         json.dumps({"drifted": 1, "session": "monday", "error": "x"}),
     ]
-    yield Format("journal", "own.duckdb.journal", ("\n".join([*lines, ""]).encode(),), ingested)
 
-    def ingested_tables(path: Path) -> None:
+    def ingested(path: Path) -> None:
         own = Path(str(path).removesuffix(".journal.sqlite"))
         with suppress(OSError):  # which a command prints in one line
             waiting_measurements(own)
         with Journal(journal_path(own)) as journal:
-            journal.claim("a problem")
             journal.records()
             ingest(journal, work / "own.duckdb")
 
     with Journal(work / "left.journal.sqlite") as journal:
-        journal.claim("a problem")
         journal.append(*(json.loads(line) for line in lines))
     tables = (work / "left.journal.sqlite").read_bytes()
-    yield Format("journal-tables", "own.duckdb.journal.sqlite", (tables,), ingested_tables, damage.sqlite_file)
+    yield Format("journal", "own.duckdb.journal.sqlite", (tables,), ingested, damage.sqlite_file)
 
 
 def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:

@@ -233,6 +233,16 @@ def test_a_matrix_times_few_vectors_is_run_as_a_product(recommender):
     assert [(line.stack, line.latency_s) for line in vectors.lines] == [(line.stack, line.latency_s) for line in rows]
 
 
+@pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "t4", "v100-sxm2-16gb"])
+@pytest.mark.parametrize("bias", [0, 1])
+def test_few_rows_are_never_slower_than_the_first_that_have_recordings(recommender, gpu, bias):
+    few, more = (
+        min(line.latency_s.value for line in of(recommender, product("f32", m=m, n=1000, bias=bias), gpu))
+        for m in (15, 16)
+    )
+    assert few <= more * 1.0001
+
+
 def test_many_shapes_are_answered_by_lines_where_no_kernel_runs_them():
     answers = recommend_many("matmul", "a100", dtype="bf16", layout="nt", m=[65536, 16], n=65536, k=30522)
     single = recommend("matmul", "a100", dtype="bf16", layout="nt", m=65536, n=65536, k=30522).lines[0]

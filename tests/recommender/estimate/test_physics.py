@@ -1,6 +1,5 @@
 """Every answer keeps the laws of physics, whatever a model, a file or a row of the user says."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -19,7 +18,7 @@ from kernrec.recommender.lines import lines_of, read_cold
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
-from tests.helpers.physics import broken_laws, broken_laws_of_network, random_questions
+from tests.helpers.physics import answered, broken_laws, broken_laws_of_network, random_questions
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
@@ -29,6 +28,7 @@ def recommender():
     return Recommender([])
 
 
+<<<<<<< HEAD
 def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
     """Yield each question that has an answer, with the laws that the answer breaks."""
     for question in random_questions(count, seed):
@@ -49,6 +49,9 @@ def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[
 
 
 def test_random_answers_keep_every_law():
+=======
+def test_random_answers_keep_every_law() -> None:
+>>>>>>> main
     """500 questions in the deep profile; another part of them in each seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}

@@ -22,6 +22,7 @@ from kernrec.recommender.networks.network import (
     MIXTURE,
     NetworkRequest,
     answer_network,
+    layers_of,
     shapes_as_network,
 )
 from kernrec.recommender.networks.result import MOST_OF_THE_TIME
@@ -162,7 +163,17 @@ def test_eight_bits_are_for_the_layers_that_are_quantized(recommender):
     assert any(note.startswith("totals are of one of 4 GPUs") for note in answer.notes)
 
 
+<<<<<<< HEAD
 def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender):
+=======
+@pytest.mark.parametrize("name", ["resnet50", "llama-3-8b-decode"])
+def test_an_unknown_dtype_is_not_blamed_on_the_first_layer(name: str) -> None:
+    with pytest.raises(UsageError, match=r"^unknown dtype 'fp7'; did you mean fp8"):
+        layers_of(NetworkRequest(name, dtype="fp7"))
+
+
+def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender: Recommender) -> None:
+>>>>>>> main
     prefill = answer_network(recommender, "t4", NetworkRequest("llama-3-8b-prefill", "matmul"), Query("latency"))
     assert prefill.dtypes == ("f16",)
     assert any("the Tesla T4 has no bf16; answered as f16, nt" in note for note in prefill.notes)
