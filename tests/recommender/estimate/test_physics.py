@@ -28,30 +28,7 @@ def recommender():
     return Recommender([])
 
 
-<<<<<<< HEAD
-def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each question that has an answer, with the laws that the answer breaks."""
-    for question in random_questions(count, seed):
-        try:
-            if "network" in question:
-                query = Query(**question["query"] | {"objective": "latency"})
-                wanted = NetworkRequest(question["network"], batch=question["batch"])
-                laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
-            else:
-                query = Query(**question["query"])
-                answer = recommender.recommend(
-                    question["op"], question["gpu"], question["shape"], question["dtype"], None, query
-                )
-                laws = broken_laws(answer.as_dict())
-        except KernrecError:
-            continue
-        yield str(question), list(laws)
-
-
 def test_random_answers_keep_every_law():
-=======
-def test_random_answers_keep_every_law() -> None:
->>>>>>> main
     """500 questions in the deep profile; another part of them in each seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}

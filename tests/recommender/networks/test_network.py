@@ -163,17 +163,13 @@ def test_eight_bits_are_for_the_layers_that_are_quantized(recommender):
     assert any(note.startswith("totals are of one of 4 GPUs") for note in answer.notes)
 
 
-<<<<<<< HEAD
-def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender):
-=======
 @pytest.mark.parametrize("name", ["resnet50", "llama-3-8b-decode"])
-def test_an_unknown_dtype_is_not_blamed_on_the_first_layer(name: str) -> None:
+def test_an_unknown_dtype_is_not_blamed_on_the_first_layer(name):
     with pytest.raises(UsageError, match=r"^unknown dtype 'fp7'; did you mean fp8"):
         layers_of(NetworkRequest(name, dtype="fp7"))
 
 
-def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender: Recommender) -> None:
->>>>>>> main
+def test_a_dtype_that_a_gpu_has_no_kernel_for_is_asked_otherwise_and_said(recommender):
     prefill = answer_network(recommender, "t4", NetworkRequest("llama-3-8b-prefill", "matmul"), Query("latency"))
     assert prefill.dtypes == ("f16",)
     assert any("the Tesla T4 has no bf16; answered as f16, nt" in note for note in prefill.notes)
@@ -282,7 +278,9 @@ def test_a_bill_of_gpus_gives_all_totals_the_work_of_the_reference(decode):
         assert bill.energy_kwh == pytest.approx(today.energy_kwh * ratio)
 
 
-def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are_named(recommender):
+def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are_named(
+    recommender,
+):
     wanted = NetworkRequest("bert-base")
     prices = {"l4": CardPrice(2500.0, "EUR", False), "t4": CardPrice(1000.0, "EUR", False)}
     rows, missing = compare_gpus(
