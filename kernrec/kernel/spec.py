@@ -19,6 +19,7 @@ from kernrec.kernel.tensor_map import MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.op.equivalent import as_op
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
@@ -238,7 +239,7 @@ class Kernel:
         """Whether the spec declares a problem of its own, instead of naming an op of kernrec."""
         return bool(self.initial_values)
 
-    @property
+    @cached_property
     def sampled(self) -> bool:
         """Whether a launch has no probes: it is then profiled on sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
