@@ -204,7 +204,6 @@ def _options(context: Any) -> list[str]:
 
 
 def _name(parameter: Any) -> str:
-    """Return the long name of an option, or an argument in capitals."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.name).upper()
 

@@ -84,7 +84,6 @@ def _show_live(sample: "TraceSample", earlier: Sequence["TraceSample"]) -> None:
 
 
 def line(sample: "TraceSample") -> str:
-    """Format a sample."""
     parts = [human(sample.time_s, "s")]
     if sample.power_w is not None:
         parts.append(human(sample.power_w, "W"))

@@ -28,7 +28,6 @@ def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = Non
     Problems of other ops are returned unchanged.
 
     Args:
-        problem: Any problem.
         rows: Number of vectors, if it differs from the problem's. It may exceed a matvec's limit.
         dtype: Data type, if it differs from the problem's.
     """

@@ -134,12 +134,10 @@ class Op:
 
     @cached_property
     def _ranges(self) -> list[tuple[str, int | str | None, int, int, Dim]]:
-        """Return name, default, minimum, maximum and object of each dimension."""
         return [(dim.name, dim.default, dim.minimum, dim.maximum, dim) for dim in self.dims]
 
     @cached_property
     def _kinds(self) -> dict[tuple[str | None, str | None], tuple[str, str]]:
-        """Canonical data types and layouts by earlier requests."""
         return {}
 
     def _kind(self, dtype: str | None, layout: str | None) -> tuple[str, str]:
