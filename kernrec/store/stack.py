@@ -157,7 +157,7 @@ class Stack:
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Modification time and size of each file: after a change, cached answers have to be dropped."""
-        return tuple(_written(path) for path in self._paths)
+        return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:
         """Each file with its modification time and size: what answers are made of."""
