@@ -136,5 +136,4 @@ class GPU:
 
 
 def _rate_name(dtype: str) -> str:
-    """Return the key of a dtype among the rates."""
     return "fp8" if dtype.startswith("f8") else "fp4" if dtype in _FOUR_BITS else dtype

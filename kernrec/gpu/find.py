@@ -82,10 +82,8 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """Return the GPUs of comma-separated names, without repetitions.
-
-    Raises:
-        UsageError: The list is empty, or a name is unknown.
+    """Return the GPUs of comma-separated names, without repetitions. Raises `UsageError` if the list is empty, or a
+    name is unknown.
     """
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:

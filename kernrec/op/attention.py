@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the number of query heads per key-value head.
-
-    Raises:
-        UsageError: The heads do not divide evenly, or a causal query has no key.
+    """Return the number of query heads per key-value head. Raises `UsageError` if the heads do not divide evenly, or a
+    causal query has no key.
     """
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:

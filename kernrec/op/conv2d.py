@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return output height p and width q.
-
-    Raises:
-        UsageError: Groups do not divide the channels, or the filter is larger than the input.
+    """Return output height p and width q. Raises `UsageError` if groups do not divide the channels, or the filter is
+    larger than the input.
     """
     groups = d["groups"]
     if d["c"] % groups or d["k"] % groups:
@@ -47,7 +45,6 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """Return the FLOPs, including filter taps on the padding, as in published figures."""
     return 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"]
 
 

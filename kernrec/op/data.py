@@ -90,7 +90,6 @@ def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Arr
     """Return the problem's outputs in float64, computed by NumPy.
 
     Args:
-        problem: The problem.
         inputs: Arrays by name, in the memory format of the function `inputs`. Flat arrays are reshaped.
 
     Raises:

@@ -39,7 +39,6 @@ def _of_dtype(dtype: str) -> dict[str, int]:
 
 
 def _products(d: Names) -> dict[str, tuple[int, int]]:
-    """Return (rows, k) of an expert's weights, by name."""
     wide = d["columns"], d["hidden"]
     return {**({"gate": wide} if d["gated"] else {}), "up": wide, "down": (d["hidden"], d["columns"])}
 

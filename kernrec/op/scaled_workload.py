@@ -34,10 +34,8 @@ def items_dimension(op: str, batched: bool = False) -> str:
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
-    """Return the workload of `batch` items in one pass, such as images or sequences.
-
-    Raises:
-        UsageError: The batch is not positive, or not a multiple of the layers' granularity.
+    """Return the workload of `batch` items in one pass, such as images or sequences. Raises `UsageError` if the batch
+    is not positive, or not a multiple of the layers' granularity.
     """
     if batch < 1:
         raise UsageError(f"batch is {batch}; at least 1 is accepted")
@@ -51,10 +49,8 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def with_context(workload: Workload, context: int) -> Workload:
-    """Return the workload of a generated token that attends to `context` tokens, including itself.
-
-    Raises:
-        UsageError: The workload is not that of a generated token, or the context is empty.
+    """Return the workload of a generated token that attends to `context` tokens, including itself. Raises `UsageError`
+    if the workload is not that of a generated token, or the context is empty.
     """
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
@@ -102,10 +98,8 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """Return the layers as one of `gpus` GPUs runs them.
-
-    Raises:
-        UsageError: The workload does not say how its layers are split, or a dimension cannot be divided.
+    """Return the layers as one of `gpus` GPUs runs them. Raises `UsageError` if the workload does not say how its
+    layers are split, or a dimension cannot be divided.
     """
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; at least 1 GPU is accepted")

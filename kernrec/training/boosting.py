@@ -67,7 +67,6 @@ class HeadData:
 
     @classmethod
     def of(cls, data: Dataset, head: str, settings: TrainingSettings) -> "HeadData":
-        """Return the training data of a head of a dataset."""
         cost = data.latency_s if head == "latency" else data.energy_j
         weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness, data.trust)
         return cls(data.matrix, data.residual[head], weights)

@@ -97,7 +97,6 @@ def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -
     """Return which energies contradict their time and power, or imply more power than the GPU accepts.
 
     Args:
-        gpu: The GPU.
         latency_s: Measured times, (N,).
         energy_j: Energies, NaN if not measured, (N,).
         power_w: Powers, NaN if not measured, (N,).

@@ -61,11 +61,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows of several groups, concatenated: arrays (N,) over all rows.
-
-    Raises:
-        UsageError: There is no group.
-    """
+    """Rows of several groups, concatenated: arrays (N,) over all rows. Raises `UsageError` if there is no group."""
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS

@@ -190,7 +190,6 @@ def regime_coverage(problems: Sequence[HeldOutProblem]) -> list[RegimeCoverage]:
 
 
 def _inside(errors: Sequence[Array], factor: float) -> tuple[float, int]:
-    """Return the fraction of logarithmic errors within a factor (NaN without errors), and their number."""
     every = np.abs(np.concatenate([np.zeros(0), *errors]))
     return (float((every <= np.log(factor)).mean()) if len(every) else _NAN), len(every)
 

@@ -217,7 +217,6 @@ def _problems(rows: Iterable[_CalibrationRows]) -> list[str]:
 
 
 def _missing(rows: Sequence[_CalibrationRows]) -> tuple[int, int]:
-    """Return the numbers of problems and configs that are missing for a calibration."""
     timed = sum(int(member.timed.sum()) for member in rows)
     return max(FEWEST_PROBLEMS - len(_problems(rows)), 0), max(FEWEST_ROWS - timed, 0)
 
@@ -282,7 +281,6 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
 
 
 def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
-    """Return a calibration with only the multipliers of these names."""
     multipliers: dict[str, Any] = {name: getattr(calibration, name) for name in names}
     return Calibration(calibration.arch, **multipliers)
 

@@ -189,7 +189,6 @@ def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None])
 
 
 def _prior(group: RowGroup) -> dict[str, Array]:
-    """Return the costs of a group by the analytical model."""
     return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
 
 
@@ -236,7 +235,6 @@ def _occupancy_rank(group: RowGroup) -> Array:
 
 
 def _of_kernel(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """Return the groups of the same version of a group's kernel."""
     return [other for other in groups if (other.kernel, other.kernel_hash) == (group.kernel, group.kernel_hash)]
 
 
@@ -278,7 +276,6 @@ def _transferred(
 
 
 def _configs(group: RowGroup) -> list[tuple[float, ...]]:
-    """Return the tunables' values of each row, as keys."""
     tunables = group.inputs.tunables
     columns = [np.asarray(tunables[name], dtype=np.float64) for name in sorted(tunables)]
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()] if columns else [()] * len(group)

@@ -236,11 +236,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """Return the model's scores on held-out rows.
-
-    Args:
-        out_of_fold: Predicted log ratios of latency, (N,).
-    """
+    """Return the model's scores on held-out rows (`out_of_fold`: predicted log ratios of latency, (N,))."""
     predicted = data.prior["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, first_choices = [], []

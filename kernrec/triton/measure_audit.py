@@ -76,6 +76,5 @@ def _measure(
 
 
 def _tiles(config: Tiles) -> tuple[int, ...]:
-    """Return a config without constants that depend on the others."""
     names = [*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages"]
     return tuple(config.get(name, 0) for name in names)

@@ -12,10 +12,8 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return the module `kernrec._engine`.
-
-    Raises:
-        KernrecError: There is no engine, or it was compiled from other sources.
+    """Return the module `kernrec._engine`. Raises `KernrecError` if there is no engine, or it was compiled from other
+    sources.
     """
     if (path := find()) is None:
         other = any(PACKAGE.glob(PATTERN))

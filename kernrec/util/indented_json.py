@@ -66,6 +66,5 @@ def _number(value: float | None) -> str:
 
 
 def _key(key: Any) -> str:
-    """Return the key of an object that is not a `str`, as `json` writes it."""
     (text,) = json.loads(json.dumps({key: None}))
     return str(text)

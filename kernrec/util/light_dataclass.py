@@ -81,7 +81,6 @@ class _LaterFields:
 
 
 def _standard(cls: _Class) -> _Class:
-    """Return the class with its fields, by the standard decorator, which generates nothing."""
     dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     return cls
 

@@ -228,10 +228,8 @@ class Forest:
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap, source_sha256: str) -> "Forest":
-        """Read the result of `packed`. The caller has already verified a hash of the whole file.
-
-        Raises:
-            ValueError: The data is damaged, or belongs to UBJSON with another hash.
+        """Read the result of `packed`. The caller has already verified a hash of the whole file. Raises `ValueError`
+        if the data is damaged, or belongs to UBJSON with another hash.
         """
         header, arrays = unpack(data, intact=True)
         try:
@@ -250,12 +248,10 @@ class Forest:
 
 
 def _width(trees: int) -> int:
-    """Return the number of trees, rounded up to a multiple of eight."""
     return -(-trees // _EIGHT) * _EIGHT
 
 
 def _place(width: int, tree: int, level: int) -> slice:
-    """Return the nodes of a level of a tree among those of `width` trees."""
     first = width * ((1 << level) - 1) + (tree << level)
     return slice(first, first + (1 << level))
 

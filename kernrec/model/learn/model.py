@@ -75,7 +75,6 @@ class Model:
 
     @property
     def _judged(self) -> Callable[..., str]:
-        """Return the name of the score that decides `helps_new_gpus`."""
         return difference_score if SHAPE in self.forests else transfer_score
 
     def rows(self, inputs: ModelInputs) -> Array:
@@ -111,7 +110,6 @@ class Model:
 
     @cached_property
     def _parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the keys of the trees for GPUs in the training data, and for others."""
         heads = tuple([head for head in HEADS if head in self.forests])
         return heads, (SHAPE,) if SHAPE in self.forests else heads
 

@@ -49,7 +49,6 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
     """Write a model, and return the path of its card.
 
     Args:
-        model: The model.
         folder: Folder to write to, created if missing.
         name: Name of the model, such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
         training: Origin of the rows, stored in the card unchanged.
@@ -259,10 +258,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of a head: the arrays if the card has their hash, otherwise the UBJSON file.
-
-    Raises:
-        UsageError: Neither file matches the card, or its trees are invalid.
+    """Read the trees of a head: the arrays if the card has their hash, otherwise the UBJSON file. Raises `UsageError`
+    if neither file matches the card, or its trees are invalid.
     """
     path = _trees_path(card, entry)
     arrays, digest = path.with_suffix(ARRAYS), hashlib.sha256()

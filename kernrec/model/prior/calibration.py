@@ -91,10 +91,8 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Read the calibrations of a folder, by architecture; empty if there is no file.
-
-    Raises:
-        UsageError: The file cannot be read, or is not a calibration of this version.
+    """Read the calibrations of a folder, by architecture; empty if there is no file. Raises `UsageError` if the file
+    cannot be read, or is not a calibration of this version.
     """
     path = folder / FILE
     try:
@@ -136,10 +134,8 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Replace the calibrations of a folder, by architecture, atomically.
-
-    Raises:
-        KernrecError: The file cannot be written.
+    """Replace the calibrations of a folder, by architecture, atomically. Raises `KernrecError` if the file cannot be
+    written.
     """
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]

@@ -173,7 +173,6 @@ def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
 
 
 def _barrier_clk(warps: Floats) -> Floats:
-    """Return the clocks of a barrier for a block with `warps` warps that is alone on an SM."""
     return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
 
@@ -181,7 +180,6 @@ def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
     """Return a GPU in the engine's form.
 
     Args:
-        gpu: The GPU.
         core_time: Calibration factor for times of the core clock domain.
         dram_time: Calibration factor for times of DRAM.
     """

@@ -96,10 +96,8 @@ class PowerModel:
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """Return the model of a GPU of the catalog for one of `INPUTS`.
-
-        Raises:
-            UsageError: There are no coefficients for its compute capability, or the kind of inputs is unknown.
+        """Return the model of a GPU of the catalog for one of `INPUTS`. Raises `UsageError` if there are no
+        coefficients for its compute capability, or the kind of inputs is unknown.
         """
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
@@ -243,11 +241,7 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return operating points in the engine's form.
-
-        Args:
-            points: Power limit (or one per launch) and clock.
-        """
+        """Return operating points in the engine's form (`points`: power limit (or one per launch) and clock)."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
@@ -258,7 +252,6 @@ class PowerModel:
         return query.PowerLimits(limits, highest.at_clock, highest.clock_hz, first, *tables)
 
     def _clocks(self, ratio: Floats) -> ClockTable:
-        """Return the power at clocks relative to the boost clock."""
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)
         static_w = self.board_w + self.leakage_w * volts

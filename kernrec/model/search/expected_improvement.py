@@ -47,10 +47,8 @@ _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
 
 class ExpectedImprovement:
-    """Search of one space of C configs. It stores no measurements; `order` takes all of them.
-
-    Raises:
-        KernrecError: SciPy is not installed.
+    """Search of one space of C configs. It stores no measurements; `order` takes all of them. Raises `KernrecError` if
+    SciPy is not installed.
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
@@ -115,11 +113,7 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Return indices in `scored`, the most promising first.
-
-        Args:
-            best: Lowest log latency measured so far.
-        """
+        """Return indices in `scored`, the most promising first (`best`: lowest log latency measured so far)."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
         # If no improvement is expected of several configs, sort them by expected time.
@@ -141,14 +135,12 @@ class ExpectedImprovement:
         return np.asarray(batch_first[np.sort(np.unique(batch_first, return_index=True)[1])])
 
     def _completed(self, chosen: Array, left: Array) -> Array:
-        """Return the chosen configs, and then all others by their prediction."""
         rest = left.copy()
         rest[chosen] = False
         return np.concatenate((chosen, self.space.by_prediction[rest[self.space.by_prediction]])).astype(np.int64)
 
 
 def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
-    """Return which measurements a fit uses, ascending."""
     if len(log_s) <= _FITTED:
         return np.arange(len(log_s))
     order = np.argsort(log_s, kind="stable")

@@ -63,11 +63,7 @@ class Points:
 
 
 class GaussianProcess:
-    """Process conditioned on values.
-
-    Raises:
-        KernrecError: SciPy is not installed.
-    """
+    """Process conditioned on values. Raises `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
         """Condition on values (M,) at points.

@@ -41,11 +41,7 @@ _SHARPNESS = 2.0
 
 
 class GeneticSearch(ObjectiveSearch):
-    """Genetic search of one space.
-
-    Raises:
-        KernrecError: XGBoost is not installed.
-    """
+    """Genetic search of one space. Raises `KernrecError` if XGBoost is not installed."""
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
         """Begin a search.
@@ -134,7 +130,6 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _unsure_of_latency(self) -> float:
-        """Return the fraction of a round to measure, from the models' errors in the last one."""
         rows = [config for config in self._expected_s if self.latency_s.get(config)]
         return unsure([self.log_latency(config) for config in rows], [self._expected_s[config] for config in rows])
 
@@ -179,5 +174,4 @@ def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
 
 
 def _share(signal: float, noise: float) -> float:
-    """Return 1 / (1 + signal / noise)."""
     return 1.0 if signal <= 0.0 else noise / (signal + noise)

@@ -198,7 +198,6 @@ class JointPosterior:
         return self._blocks[problem].measured
 
     def _solve(self) -> None:
-        """Compute the weights from all blocks."""
         precision = np.eye(len(self._blocks[0].pull)) + sum(block.precision for block in self._blocks)
         self._set_weights(precision, sum((block.pull for block in self._blocks), np.zeros_like(self._blocks[0].pull)))
 
@@ -312,7 +311,6 @@ class JointPosterior:
         return len(self.measured(problem)) < 2 and len(tried) < contenders and contenders > 1
 
     def _misjudged(self, problem: int) -> float:
-        """Return the probability that no belief about a problem holds."""
         return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:

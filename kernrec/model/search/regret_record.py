@@ -51,7 +51,6 @@ class RegretRecord:
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:
-        """Return shape and rate of the distribution of the factor."""
         return _PRIOR + self._gained / self.jump, _PRIOR + max(0.0, self._stated) / self.jump
 
     @property

@@ -195,7 +195,6 @@ def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
 
 
 def _log_share(part_s: Array, total_s: Array) -> Array:
-    """Return the logarithm of a share, which may be 0."""
     return np.asarray(np.log2(np.maximum(part_s / total_s, query.LEAST_SHARE)))
 
 

@@ -168,7 +168,6 @@ def decompressed(data: Array) -> Trees:
 
 
 def _by_level(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nodes of a tree, level by level."""
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     order, level, levels = [np.zeros(1, dtype=np.int64)], np.zeros(1, dtype=np.int64), 0
     while len(parents := level[left[level] >= 0]):

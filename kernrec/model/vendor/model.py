@@ -158,7 +158,6 @@ class VendorModel:
             self._predicted[problem, gpu.name] = _fastest_first(parts)
 
     def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
-        """Return the sets that have a problem, each with its index there."""
         if (parts := self._timed.get((problem, gpu.name))) is None:
             self._time([problem, *map(as_recorded, beside)], gpu)
             parts = self._timed[problem, gpu.name]
@@ -201,14 +200,12 @@ class VendorModel:
         return chosen
 
     def _kind(self, place: int, stacks: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
-        """Return the problems of a set that are of the same kind as a problem."""
         key = place, stacks, problem.dtype, problem.layout, gpu.name
         if (kind := self._kinds.get(key)) is None:
             kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, problem.dtype, problem.layout)
         return kind
 
     def _covering(self, problem: Problem) -> list[int]:
-        """Return the sets that cover a problem, by their index in `sets`."""
         problem = as_recorded(problem)
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 

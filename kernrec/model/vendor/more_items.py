@@ -115,15 +115,15 @@ def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: 
         seconds: Predictions of the trees there, (S, P).
     """
     last = own_points.near
-    upper: Array = seconds[:, max(last, 1) :].min(axis=1)
+    upper: Array = np.minimum.reduce(seconds[:, max(last, 1) :], axis=1)
     lower: Array = np.minimum(seconds[:, 0], upper)
     if not last:
         return lower
     near = seconds[:, 1:last]
-    first = upper if last == 1 else np.maximum(np.minimum(near.min(axis=1), upper), lower)
+    first = upper if last == 1 else np.maximum(np.minimum(np.minimum.reduce(near, axis=1), upper), lower)
     if not own_points.between:
         return first
-    second = upper if last == 2 else np.maximum(np.minimum(near[:, 1:].min(axis=1), upper), lower)
+    second = upper if last == 2 else np.maximum(np.minimum(np.minimum.reduce(near[:, 1:], axis=1), upper), lower)
     below, above = bounds_s[1], bounds_s[2]
     share = min(max((own_s - below) / (above - below), 0.0), 1.0) if above > below else 1.0
     return np.asarray(first + share * (second - first))

@@ -67,7 +67,6 @@ def at_point(
     Args:
         predictions: Results of `VendorModel.predict`, at the default power limit with the clock not locked. Pass all
             that are compared, because they share the energy of the core's events.
-        gpu: The GPU.
         point: The power limit and clock.
         problem: The problem. Its arithmetic determines the energy of a limited part, and bounds the time.
 
@@ -142,7 +141,6 @@ def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
 
 @lru_cache(maxsize=16)
 def _power_of(gpu: GPU) -> PowerModel:
-    """Return the power model, with its tables of clocks cached."""
     return PowerModel.for_gpu(gpu)
 
 
@@ -178,7 +176,6 @@ def _carried(
 
 
 def _at_most(quantity: "Predicted", most: float) -> "Predicted":
-    """Return a quantity whose value and interval are at most `most`."""
     if quantity.high <= most:
         return quantity
     value = min(quantity.value, most)
@@ -223,7 +220,6 @@ def _core_energy(
 
 
 def _median(values: list[float]) -> float:
-    """Return the median; importing `statistics` would be slow."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -239,12 +235,10 @@ def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: floa
 
 
 def _dram_energy(prediction: "StackPrediction", gpu: GPU, power: PowerModel) -> float:
-    """Return the joules of the roofline's traffic."""
     return prediction.busy["dram"] * gpu.memory_bandwidth * power.event_j("dram.bytes")
 
 
 def _without_core(power: PowerModel, clock_hz: float) -> float:
-    """Return the watts at a clock before any event."""
     return float(power.power_at(clock_hz, {}))
 
 

@@ -103,7 +103,6 @@ class RecordedSet:
 
     @cached_property
     def _stacks_on(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Cached results of `stacks_on`, by GPU and kind."""
         return {}
 
     def _with_kind(self, gpu: GPU, kind: str) -> tuple[str, ...]:
@@ -154,10 +153,8 @@ class Head:
 
     @cached_property
     def trees(self) -> CompactTrees:
-        """Return the trees, expanded on first use because a query needs those of one GPU.
-
-        Raises:
-            UsageError: The trees are damaged.
+        """Return the trees, expanded on first use because a query needs those of one GPU. Raises `UsageError` if the
+        trees are damaged.
         """
         try:
             trees = expand(*decompressed(self.packed))

@@ -77,7 +77,6 @@ class Reader:
 
     @cached_property
     def _factors(self) -> tuple[float, float]:
-        """Return the factors of both intervals within the recordings."""
         return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Predicted:

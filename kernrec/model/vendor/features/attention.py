@@ -59,13 +59,11 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _window(sizes: Mapping[str, Array]) -> Array:
-    """Return the maximum number of keys that a query attends to."""
     window, keys = sizes["window"], sizes["keys"]
     return np.asarray(np.where(window > 0, np.minimum(window, keys), keys))
 
 
 def _cached_bytes(card: Card, sizes: Mapping[str, Array]) -> Array:
-    """Return bytes of an element of keys and values."""
     return np.asarray(np.where(sizes["kv_dtype"] > 0, 1.0, card.element_bytes))
 
 

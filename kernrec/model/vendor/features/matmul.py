@@ -91,6 +91,5 @@ def _tiles(card: Card) -> Array:
 
 
 def _constants(card: Card, layout: str) -> Mapping[str, float]:
-    """Return the features that all matmuls of a data type and layout share on a GPU."""
     transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
     return transposed | {"arch.datacenter blackwell": float(card.gpu.sm in (100, 103))} | card.constants

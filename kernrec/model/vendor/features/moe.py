@@ -86,7 +86,6 @@ def active_experts(sizes: Mapping[str, int]) -> float:
 
 
 def _rate(card: Card) -> float:
-    """Return the logarithm of the dtype's arithmetic rate relative to f16."""
     return float(np.log2(card.peak_flops / rate_of(card.gpu, "f16")))
 
 
