@@ -25,7 +25,7 @@ def test_each_architecture_has_dozens_of_codes_that_can_be_profiled_soon(name):
 
 
 def test_an_architecture_without_the_instructions_has_no_space(refuses):
-    refuses(lambda name, *of: Space(find_kernel(name), 75, limits(75), *of), [
+    refuses(lambda name, dtype, layout: Space(find_kernel(name), 75, limits(75), dtype, layout), [
         ("matmul_mma", "bf16", "nn"), ("matmul_tf32", "tf32", "nn"),
     ])  # fmt: skip
     assert [sm for sm in (90, 100, 120) if find_kernel("attention_wgmma").runs_on("f16", sm)] == [90]
