@@ -35,6 +35,8 @@ _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 """Requests that change no memory, code or texture of the process."""
 _RECENT = 16
 """Maximum number of launches that are kept to run again."""
+_MOST_KEPT = 1 << 18
+"""Maximum number of threads of a cooperative launch that is kept, because all of them have registers."""
 _TOGETHER = 1 << 22
 """Maximum number of threads of a cooperative launch, whose threads all run together."""
 
@@ -231,14 +233,15 @@ class Session:
                 raise LaunchError(CUDA_ERROR["cooperative"], f"{launch.entry}: {lanes} threads cannot wait together")
             options = EmulationOptions(blocks, batch_lanes=2 * lanes, count=False, budget=self._budget)
         constants = [array.tobytes() for array in launch.constants.values()]
-        key = (module.number, launch.entry, launch.grid, launch.block, launch.shared_bytes, launch.cluster, *constants)
+        shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)
+        key = (module.number, launch.entry, shape, *constants)
         try:
-            emulation = None if together else self._emulations.pop(key, None)
+            emulation = self._emulations.pop(key, None)
             if emulation is None:
                 emulation = Emulation(module.module, launch, options)
             else:
                 emulation.set_arguments(launch.arguments)
-            if not together:  # these have many threads, and their memory
+            if not together or lanes <= _MOST_KEPT:
                 self._emulations[key] = emulation
             if len(self._emulations) > _RECENT:
                 self._emulations.pop(next(iter(self._emulations)))

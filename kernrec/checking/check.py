@@ -44,7 +44,6 @@ class OutputCheck:
 
     @property
     def correct(self) -> bool:
-        """Whether the output is correct."""
         return self.error <= self.tolerance and not self.not_numbers
 
 
@@ -70,7 +69,6 @@ class CheckResult:
 
     @property
     def correct(self) -> bool:
-        """Whether the kernel ran and every output is correct."""
         return self.outcome is Outcome.OK
 
     def as_dict(self) -> dict[str, Any]:
@@ -217,5 +215,4 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
 
 
 def _plain(value: float) -> float | str:
-    """Return a number in a form that JSON supports."""
     return value if np.isfinite(value) else str(value)

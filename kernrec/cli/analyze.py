@@ -171,11 +171,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """Return the analysis and report its progress.
-
-    Args:
-        files: The database and the folder of the kernel's files.
-    """
+    """Return the analysis and report its progress (`files`: the database and the folder of the kernel's files)."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -210,7 +206,6 @@ def _analysis(
 
 
 def _usable_cpus() -> int:
-    """Return the number of CPUs that this process may use, as `taskset` sets it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -222,7 +217,7 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
     from kernrec.cluster.ray_processors import RayProcessors
     from kernrec.recommender.analyze.profile_configs import profiles_with
 
-    with RayProcessors(cluster, lambda text: print_notes([text])) as processors:
+    with RayProcessors(cluster) as processors:
         yield profiles_with(processors)
 
 

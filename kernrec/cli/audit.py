@@ -160,7 +160,6 @@ class _ShortNames:
         """Stars by the ending that they replace."""
 
     def of(self, audited: "AuditedFile") -> str:
-        """Return the short name."""
         sizes, end = self._parts[audited.file.name]
         return f"{sizes},{self.stars.get(end, end)}" if end else sizes
 

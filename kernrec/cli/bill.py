@@ -50,10 +50,8 @@ class Billed(Options):
 
     @property
     def tariff(self) -> "Tariff | None":
-        """Return a year's work and prices; None if --bill states neither.
-
-        Raises:
-            UsageError: A value is impossible, or a part lacks another part that it needs.
+        """Return a year's work and prices; None if --bill states neither. Raises `UsageError` if a value is
+        impossible, or a part lacks another part that it needs.
         """
         parts = {name: self.parts[name] for name in PARTS if name in self.parts}
         if not parts:

@@ -32,7 +32,6 @@ class CaptureOptions(options.Options):
 
     @property
     def build_options(self) -> list[str]:
-        """Return the options for nvcc."""
         return [
             *(f"-I{folder.absolute()}" for folder in self.include or ()),
             *(f"-D{text}" for text in self.define or ()),

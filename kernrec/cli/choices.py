@@ -307,7 +307,6 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
 
 
 def _more_or_less(change: float) -> str:
-    """Return `4.7 % more` or `20 % less`."""
     return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
 
 

@@ -58,6 +58,8 @@ REMOVED = {
     "db import --ignore": "--map ignore=COLUMN,COLUMN",
     "db import --by": "--map by=WHO",
     "check --entry": "the name after the file, such as kernel.cu:name",
+    "doctor --cluster": "`kernrec doctor` on each node",
+    "monitor --pid": "`kernrec monitor -- tail --pid=PID -f /dev/null`",
     "monitor --period": "no option: the GPU is read every 100 ms",
     "train --out": "--db, beside which models are kept",
     "explain --why": "no option: notes are always explained",
@@ -202,7 +204,6 @@ def _options(context: Any) -> list[str]:
 
 
 def _name(parameter: Any) -> str:
-    """Return the long name of an option, or an argument in capitals."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.name).upper()
 

@@ -156,7 +156,6 @@ def _shortened(name: str) -> str:
 
 
 def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, importance: int = ALWAYS) -> Column:
-    """Return a column of costs, with intervals if there is room."""
     intervals = None if form is Form.TABLE else [(each.low, each.high) for each in estimates]
     return quantities(name, unit, [each.value for each in estimates], intervals, importance)
 
@@ -226,7 +225,6 @@ _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
 
 
 def _more(bill: "Bill") -> str:
-    """Return `19.7 kWh more` or `4.2 kWh less`."""
     return f"{human(abs(bill.more_kwh) * 1e3, 'Wh')} {'more' if bill.more_kwh >= 0 else 'less'}"
 
 
@@ -374,7 +372,6 @@ def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
 
 
 def _dominant(row: "ComparedGpu", backends: bool) -> str:
-    """Return the layers that take most of the time, with their shares, and the backend if rows differ in it."""
     layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
     return f"{row.total.name}: {layers}" if backends else layers
 

@@ -38,7 +38,6 @@ def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
     Args:
         answers: Answers about a Triton function with the tunables of `moe_configs.TILES`, the last analyzed call first.
         detail: The layer, as `ExpertLayer.parse` takes it.
-        tool: One of `TOOLS`.
 
     Raises:
         UsageError: The layer or the kernel does not fit.
@@ -80,7 +79,6 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
 
 
 def _cost(answer: "Recommendation") -> float:
-    """Return the cost of the top recommendation by the objective; for a front, its latency."""
     best, objective = answer.best, Objective(answer.objective)
     if objective is Objective.ENERGY:
         return best.energy_j.value

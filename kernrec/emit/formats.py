@@ -73,10 +73,8 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format of this name, which may be followed by a colon and a detail.
-
-    Raises:
-        UsageError: The name is unknown. The message has the nearest name.
+    """Return the format of this name, which may be followed by a colon and a detail. Raises `UsageError` if the name
+    is unknown. The message has the nearest name.
     """
     base, colon, detail = name.partition(":")
     if base in REMOVED:

@@ -33,10 +33,8 @@ _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
-    """Return the folder. If there are several answers for a problem, the first is used.
-
-    Raises:
-        KernrecError: A problem has no op, so there is no reference to check against.
+    """Return the folder. If there are several answers for a problem, the first is used. Raises `KernrecError` if a
+    problem has no op, so there is no reference to check against.
     """
     choices: dict[Problem, Choice] = {}
     for answer in answers:
@@ -73,7 +71,6 @@ def _harness(name: str) -> str:
 
 
 def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
-    """Return the problems of each compiled variant."""
     variants: dict[tuple[object, ...], list[Problem]] = {}
     for problem, choice in choices.items():
         form = choice.kernel.form(problem)
@@ -165,11 +162,7 @@ def workspace_bytes(choice: Choice) -> int:
 
 
 def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues the launches of a config.
-
-    Args:
-        names: Names of the kernels in the folder.
-    """
+    """Return the C++ function that queues the launches of a config (`names`: names of the kernels in the folder)."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(choice.problem.tensors):

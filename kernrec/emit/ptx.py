@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def compiled_choice(choice: "Choice") -> "Compiled":
-    """Return the code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does.
-
-    Raises:
-        KernrecError: There is no compiler, or the source does not compile.
+    """Return the code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does. Raises
+    `KernrecError` if there is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
 
@@ -56,7 +54,6 @@ def emit(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None
     """Return the PTX of the best config. A comment at the top has the launch and the toolkit that accepts it.
 
     Args:
-        answers: One answer.
         isa: Version of the PTX ISA to write; None for the compiler's.
     """
     from kernrec.compile.ptx_isa import isa_of, toolkit_of, with_isa

@@ -34,9 +34,8 @@ def _launcher(choice: Choice) -> Iterator[str]:
     """Yield a function that launches the config on tensors, if every argument is a tensor or a number."""
     function, (launch, *others) = choice.kernel.triton, choice.launches
     assert function is not None
-    arguments = dict(
-        zip(function.parameters, launch.arguments, strict=False)
-    )  # ignore the scratch pointers that follow
+    # Ignore the scratch pointers that follow.
+    arguments = dict(zip(function.parameters, launch.arguments, strict=False))
     if others or function.descriptors:
         return
     values, tensors = [], []

@@ -8,10 +8,8 @@ from kernrec.kernel.source_files import read_text
 
 
 class Folder:
-    """The folder that tools may read; None if they may read no file.
-
-    Raises:
-        UsageError: The folder does not exist.
+    """The folder that tools may read; None if they may read no file. Raises `UsageError` if the folder does
+    not exist.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -20,18 +18,14 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file by its path inside the folder.
-
-        Raises:
-            UsageError: The file is outside, also by a link, or cannot be read.
+        """Return the text of a file by its path inside the folder. Raises `UsageError` if the file is outside, also by
+        a link, or cannot be read.
         """
         return read_text(self._inside(name), name)
 
     def cards(self, gpus: str) -> str:
         """Return comma-separated names of GPUs, with GPU files of the folder replaced by the names that they describe.
-
-        Raises:
-            UsageError: A file is outside, or describes an impossible GPU.
+        Raises `UsageError` if a file is outside, or describes an impossible GPU.
         """
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._card(part) if part.lower().endswith(".toml") else part for part in parts)

@@ -101,7 +101,6 @@ class Tools:
             return report(self._on_card(request), self._recommender.context, config).as_dict()
 
     def _on_card(self, request: Request) -> Request:
-        """Return a request with the GPU's name if it names a file of the folder."""
         return replace(request, gpu=self._folder.cards(request.gpu))
 
     def analyze(self, wanted: SourceAnalysis) -> dict[str, Any]:

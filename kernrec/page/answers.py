@@ -36,7 +36,6 @@ class Answers:
     """Answers of one recommender. It is not thread-safe: serve one request at a time.
 
     Args:
-        recommender: The recommender.
         workload: The user's network, offered before those that ship.
         most_points: Most points of a front.
         kernel: A kernel of the library or the user's, offered beside those of the user's databases.

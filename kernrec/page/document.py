@@ -30,10 +30,8 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of one of the page's files.
-
-    Raises:
-        KernrecError: Bokeh is not installed. The message names the extra.
+    """Return the text of one of the page's files. Raises `KernrecError` if Bokeh is not installed. The message names
+    the extra.
     """
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")

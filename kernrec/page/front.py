@@ -29,9 +29,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
     """Return the candidates of a problem at every power limit (and clock), the Pareto front, and the measurements.
 
     Args:
-        recommender: The recommender.
         subject: The problem, of all kernels or one.
-        gpu: The GPU.
         most: Most points.
 
     Returns:

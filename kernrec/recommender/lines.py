@@ -18,7 +18,7 @@ from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Op, Problem
 from kernrec.op.equivalent import as_matmul
-from kernrec.recommender.choice_parts import Estimate
+from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.recorded_lines import Recordings, recorded_predictions, version_of

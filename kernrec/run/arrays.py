@@ -102,11 +102,7 @@ class Reader(Protocol):
         """Return a hashable key of everything that `address` checks, its device first, and the array's address."""
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
-        """Return the start address of an array.
-
-        Raises:
-            UsageError: The array is not as expected.
-        """
+        """Return the start address of an array. Raises `UsageError` if the array is not as expected."""
 
     def stream(self, device: int) -> int:
         """Return the library's current stream."""

@@ -16,7 +16,6 @@ def build_kernel(
     """Return a kernel for all problems of `shapes`.
 
     Args:
-        recommender: The recommender.
         shapes: The problems.
         gpu: The GPU; `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.

@@ -230,7 +230,6 @@ class BuiltKernel:
 
     @staticmethod
     def _least_device(driver: Driver) -> int:
-        """Return the lowest device number: 0, or -1 for a simulated driver on the host."""
         return 0 if driver.devices() > 0 else -1
 
     def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:

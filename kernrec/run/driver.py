@@ -54,11 +54,7 @@ class Driver(Protocol):
 
 
 class CudaDriver:
-    """The GPUs of this machine, through CuPy.
-
-    Raises:
-        KernrecError: There is no GPU.
-    """
+    """The GPUs of this machine, through CuPy. Raises `KernrecError` if there is no GPU."""
 
     def __init__(self) -> None:
         try:

@@ -65,7 +65,6 @@ class PackedLaunches:
         self._workspaces = [(slot, offset) for name, offset in offsets.items() for slot in self._slots(name)]
 
     def _slots(self, tensor: str) -> list[Any]:
-        """Return the positions of a tensor's address in the arguments of all launches."""
         return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
 
     def queue(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:

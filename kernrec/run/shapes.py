@@ -67,10 +67,8 @@ class Shapes:
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem of inputs with these shapes.
-
-        Raises:
-            UsageError: The kernel was not built for this number of inputs, an axis or a dimension.
+        """Return the problem of inputs with these shapes. Raises `UsageError` if the kernel was not built for this
+        number of inputs, an axis or a dimension.
         """
         if len(shapes) != len(self.inputs):
             raise UsageError(
@@ -144,7 +142,6 @@ class Shapes:
 
 
 def _values(op: str, name: str, argument: Any) -> Sequence[int]:
-    """Return the values of a dimension, ascending."""
     if isinstance(argument, range):
         values: Sequence[int] = argument if argument.step > 0 else argument[::-1]
     elif isinstance(argument, list | tuple):

@@ -53,10 +53,8 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended config for a problem; without Triton, the best of the CUDA kernels.
-
-        Raises:
-            KernrecError: No kernel that compiles here runs the problem.
+        """Return the recommended config for a problem; without Triton, the best of the CUDA kernels. Raises
+        `KernrecError` if no kernel that compiles here runs the problem.
         """
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)

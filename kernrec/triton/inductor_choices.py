@@ -101,10 +101,8 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
         return [choices[place] for place in order[: self.top_k]]
 
     def latencies(self, m: int, n: int, k: int, dtype: str, layout: str) -> dict[tuple[int, ...], float]:
-        """Return seconds by config (values of `TUNABLES`): measured if the database has rows, else predicted.
-
-        Raises:
-            KernrecError: The kernel cannot run the matmul.
+        """Return seconds by config (values of `TUNABLES`): measured if the database has rows, else predicted. Raises
+        `KernrecError` if the kernel cannot run the matmul.
         """
         query = Query(Objective.LATENCY, power_limit_w=self.card.tdp_w, top=_EVERY, each_config=True)
         dims = {"m": m, "n": n, "k": k}
@@ -127,10 +125,8 @@ def config_of(values: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def dtype_of(kernel_inputs: Any, choice: Any) -> str:
-    """Return the data type of a matmul in kernrec's names.
-
-    Raises:
-        KernrecError: The kernel does not support the type.
+    """Return the data type of a matmul in kernrec's names. Raises `KernrecError` if the kernel does not support the
+    type.
     """
     types = {str(dtype) for dtype in kernel_inputs.dtypes()}
     if len(types) != 1 or not types <= _DTYPES.keys():
@@ -140,11 +136,7 @@ def dtype_of(kernel_inputs: Any, choice: Any) -> str:
 
 
 def layout_of(kernel_inputs: Any) -> str:
-    """Return `nn`, `nt`, `tn` or `tt`.
-
-    Raises:
-        KernrecError: A matrix is stored neither by rows nor by columns.
-    """
+    """Return `nn`, `nt`, `tn` or `tt`. Raises `KernrecError` if a matrix is stored neither by rows nor by columns."""
     letters = ""
     for name, (rows, columns) in zip("AB", kernel_inputs.strides_hinted()[:2], strict=True):
         if columns == 1:

@@ -66,9 +66,8 @@ def _measure(
     for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
         wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
-        for call, _ in calls(
-            step, made.compared
-        ):  # all calls, because a row belongs to the kernel with this list of configs
+        # Use all calls, because a row belongs to the kernel with this list of configs.
+        for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:
                 kernel, _ = kernel_of_triton(call)
@@ -77,6 +76,5 @@ def _measure(
 
 
 def _tiles(config: Tiles) -> tuple[int, ...]:
-    """Return a config without constants that depend on the others."""
     names = [*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages"]
     return tuple(config.get(name, 0) for name in names)

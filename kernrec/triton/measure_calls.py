@@ -89,7 +89,6 @@ def _failed(error: Exception) -> Result:
 
 
 def _value(value: Any, make: Tensors) -> Any:
-    """Return an argument of a launch."""
     if not isinstance(value, Mapping):
         return value
     if value.keys() == {"python"}:

@@ -66,7 +66,6 @@ def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Rank
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment, with a module path that finds the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "KERNREC_TRITON": LOADING}
 
 

@@ -211,7 +211,6 @@ def compile_error(error: Exception) -> str | None:
 
 
 def _has_driver() -> bool:
-    """Return whether Triton has a driver with a GPU."""
     from triton.runtime.driver import driver
 
     try:
@@ -221,14 +220,12 @@ def _has_driver() -> bool:
 
 
 def _synchronize() -> None:
-    """Wait until all launches are done."""
     from triton.runtime.driver import driver
 
     driver.active.get_device_interface().synchronize()
 
 
 def _warn(message: str) -> None:
-    """Warn once per process."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, KernrecWarning, stacklevel=2)

@@ -1,12 +1,12 @@
-"""Locks on open files that the operating system releases when the process ends, on every platform.
+"""Lock open files. The operating system releases the lock when the process ends, on every platform.
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     if not try_lock(descriptor):
         ...  # another process holds it
     os.close(descriptor)  # releases the lock
 
-POSIX has `flock`; Windows has locks on ranges of bytes, of which one byte far beyond the end of any file is taken, so
-that the content stays readable for others.
+POSIX has `flock`. Windows locks ranges of bytes, so one byte far beyond the end of any file is locked, and others can
+still read the content.
 """
 
 import os
@@ -24,9 +24,11 @@ _RETRY_S = 0.05
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting; False if another process holds the lock. Closing the file releases it.
+    """Lock an open file without waiting. Return False if another process holds the lock. Closing the file releases it.
 
-    shared: whether others may hold it shared at the same time. Windows takes an exclusive lock all the same.
+    Args:
+        shared: Whether other processes may hold a shared lock at the same time. On Windows, the lock is always
+            exclusive.
     """
     if fcntl is None:
         return _try_lock_byte(descriptor)
@@ -41,8 +43,8 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     """Lock a file, which is created if there is none, and return its descriptor; closing it releases the lock.
 
     Args:
-        path: of the file; its holder may rename or delete it.
-        wait_s: seconds to wait for another process.
+        path: Path of the file. Its holder may rename or delete it.
+        wait_s: Seconds to wait for another process.
 
     Returns:
         None if another process holds the lock.

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
@@ -32,29 +34,67 @@ measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 
 variance falls to 0.35."""
 
 
-class Kinds(NamedTuple):
-    """Intervals and sources of K kinds of estimates; arrays (K,)."""
+@dataclass(frozen=True)
+class Estimate(float):
+    """One quantity in SI units with its 90 % interval; as a number it equals `value`."""
 
-    below: Array
-    """Factor from the lower end of the 90 % interval to the value."""
-    above: Array
-    """Factor from the value to the upper end of the 90 % interval."""
-    source: Array
-    """Indices into `SOURCES`, int8."""
-    own: Array
-    """Logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and problem.
-    These configs share the rest of the error."""
+    value: float
+    low: float
+    high: float
+    source: str
+    """A `Source`; for a baseline `published`, `learned`, `transferred` or `predicted`."""
+    own: float | None = None
+    """Logarithmic half-width of the 90 % interval of the config's own error. It excludes the error that all configs of
+    the kernel share on this problem and GPU. None if the two parts are not known separately."""
 
-    @classmethod
-    def even(cls, factors: Array, source: int, own: Array) -> "Kinds":
-        """Return kinds of one source with logarithmically symmetric intervals."""
-        sources = np.empty(len(factors), dtype=np.int8)
-        sources.fill(source)
-        return cls(factors, factors, sources, own)
+    __hash__ = float.__hash__
+    __ne__ = object.__ne__  # the opposite of this class's `__eq__`, not of float's
+    if not TYPE_CHECKING:
+        __init__ = object.__init__  # `__new__` sets the fields in one call
 
-    def and_also(self, more: "Kinds") -> "Kinds":
-        """Return these kinds followed by `more`."""
-        return Kinds(*map(np.concatenate, zip(self, more, strict=True)))
+        def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
+            self = float.__new__(cls, value)
+            self.__dict__.update(value=value, low=low, high=high, source=source, own=own)
+            return self
+
+        def __getnewargs__(self) -> tuple[float, float, float, str, float | None]:
+            return self.value, self.low, self.high, self.source, self.own
+
+    @property
+    def own_interval(self) -> tuple[float, float]:
+        """Interval of the config's own error, for comparisons with other configs of the kernel on the problem."""
+        if self.own is None:
+            return self.low, self.high
+        factor = math.exp(self.own)
+        return self.value / factor, self.value * factor
+
+    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
+        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
+        whole: dict[str, float | list[float]] = {
+            f"{quantity}_{unit}": self.value,
+            f"{quantity}_interval_{unit}": [self.low, self.high],
+        }
+        if self.own is not None:
+            whole[f"{quantity}_own_interval_{unit}"] = [*self.own_interval]
+        return whole
+
+
+def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
+    """Return the intervals and sources of K kinds of estimates as rows, (4, K).
+
+    Args:
+        below: factor from the lower end of the 90 % interval to the value.
+        above: factor from the value to the upper end of the 90 % interval.
+        source: indices into `SOURCES`.
+        own: logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and
+            problem. These configs share the rest of the error. (K,).
+    """
+    kinds = np.empty((4, len(own)))
+    kinds[_BELOW], kinds[_ABOVE], kinds[_SOURCE], kinds[_OWN_ERROR] = below, above, source, own
+    return kinds
+
+
+_BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
@@ -63,16 +103,17 @@ class Estimates:
     An answer shows few candidates, so arrays of intervals and sources are built only on access.
     """
 
-    def __init__(self, value: Array, kind: Array, kinds: Kinds) -> None:
+    def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Indices into `kinds`, of any numeric type, in the shape of `value`."""
+        """Columns of `kinds`, of any numeric type, in the shape of `value`."""
         self.kinds = kinds
+        """Intervals and sources as from `kinds_of`, (4, K)."""
 
     @classmethod
     def of(cls, value: Array, low: Array, high: Array, source: Array, own: Array) -> "Estimates":
         """Return estimates from arrays (C,), with one kind per candidate."""
-        return cls(value, np.arange(len(value)), Kinds(value / low, high / value, source, own))
+        return cls(value, np.arange(len(value)), kinds_of(value / low, high / value, source, own))
 
     @cached_property
     def _numbers(self) -> Array:
@@ -81,37 +122,42 @@ class Estimates:
     @cached_property
     def low(self) -> Array:
         """Lower ends of the intervals."""
-        return np.asarray(self.value / self.kinds.below.take(self._numbers))
+        return np.asarray(self.value / self.by_kind(_BELOW))
 
     @cached_property
     def high(self) -> Array:
         """Upper ends of the intervals."""
-        return np.asarray(self.value * self.kinds.above.take(self._numbers))
+        return np.asarray(self.value * self.by_kind(_ABOVE))
 
     @property
     def source(self) -> Array:
         """Indices into `SOURCES`, int8."""
-        return self.by_kind(self.kinds.source)
+        return np.asarray(self.kinds[_SOURCE].astype(np.int8).take(self._numbers))
 
     @property
     def own(self) -> Array:
         """Logarithmic half-widths of the intervals of the configs' own errors."""
-        return self.by_kind(self.kinds.own)
+        return self.by_kind(_OWN_ERROR)
 
     @property
     def has_learned(self) -> bool:
         """Whether a trained model predicted any of the values."""
-        return bool(((self.kinds.source == LEARNED) | (self.kinds.source == TRANSFERRED)).any())
+        sources = self.kinds[_SOURCE]
+        return bool(((sources == LEARNED) | (sources == TRANSFERRED)).any())
 
-    def by_kind(self, values: Array) -> Array:
-        """Return the value of each candidate's kind, in the shape of `value`."""
-        return values.take(self._numbers)
+    def by_kind(self, row: int) -> Array:
+        """Return a row of `kinds` for each candidate, in the shape of `value`."""
+        return np.asarray(self.kinds[row].take(self._numbers))
 
-    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """Return value, low, high, source and own error of one candidate at one operating point."""
-        value, number, kinds = self.value.item(place), int(self.kind.item(place)), self.kinds
-        low, high = value / kinds.below.item(number), value * kinds.above.item(number)
-        return value, low, high, kinds.source.item(number), kinds.own.item(number)
+    def by_source(self, values: Sequence[float]) -> Array:
+        """Return the value of each candidate's source, given one for each of `SOURCES`, in the shape of `value`."""
+        return np.asarray(np.array(values).take(self.kinds[_SOURCE].astype(np.int8)).take(self._numbers))
+
+    def item(self, place: tuple[int, ...]) -> Estimate:
+        """Return the estimate of one candidate at one operating point."""
+        value = self.value.item(place)
+        below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
+        return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
 
     def at(self, point: int | slice) -> "Estimates":
         """Select one or more operating points."""
@@ -124,11 +170,25 @@ class Estimates:
     @classmethod
     def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
         """Return one table from the estimates at several operating points."""
-        kinds, numbers = points[0].kinds, [points[0].kind]
-        for estimates in points[1:]:
-            numbers.append(estimates.kind + len(kinds.own))
-            kinds = kinds.and_also(estimates.kinds)
-        return cls(np.stack([estimates.value for estimates in points]), np.stack(numbers), kinds)
+        firsts = accumulate((estimates.kinds.shape[1] for estimates in points), initial=0)
+        kind = np.stack([estimates.kind + first for estimates, first in zip(points, firsts, strict=False)])
+        kinds = np.concatenate([estimates.kinds for estimates in points], 1)
+        return cls(np.stack([estimates.value for estimates in points]), kind, kinds)
+
+    def with_parts(self, parts: Sequence[tuple[slice, "Estimates"]]) -> "Estimates":
+        """Return a copy with other estimates of some of the candidates."""
+        value, kind, tables, count = self.value.copy(), self.kind.copy(), [self.kinds], self.kinds.shape[1]
+        for part, estimates in parts:
+            value[..., part] = estimates.value
+            kind[..., part] = estimates.kind + count
+            tables.append(estimates.kinds)
+            count += estimates.kinds.shape[1]
+        return Estimates(value, kind, np.concatenate(tables, 1))
+
+    def gathered(self, parts: Sequence[slice]) -> "Estimates":
+        """Return the estimates of several parts of the candidates, one after another."""
+        value, kind = (np.concatenate([table[..., part] for part in parts], -1) for table in (self.value, self.kind))
+        return Estimates(value, kind, self.kinds)
 
     def scaled(self, factor: Array | float) -> "Estimates":
         """Return values and intervals multiplied by a factor; sources do not change."""
@@ -139,9 +199,9 @@ class Estimates:
 
         The configs' own errors are limited to their fraction of `wide`.
         """
-        below, above, source, own = self.kinds
+        _, above, source, own = self.kinds
         own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
-        kinds = Kinds(np.full(len(below), wide), np.maximum(above / factor, wide), source, own)
+        kinds = kinds_of(wide, np.maximum(above / factor, wide), source, own)
         return Estimates(self.value * factor, self.kind, kinds)
 
     def narrowed(self, factor: float, common: float) -> "Estimates":
@@ -151,15 +211,15 @@ class Estimates:
         def width(whole: Array) -> Array:
             return np.asarray(np.exp(np.sqrt(own * own + common * np.maximum(whole * whole - own * own, 0.0))))
 
-        kinds = Kinds(width(np.log(below)), width(np.log(above)), source, own)
+        kinds = kinds_of(width(np.log(below)), width(np.log(above)), source, own)
         return Estimates(self.value * factor, self.kind, kinds)
 
-    def replaced(self, positions: Array, value: Array, kinds: Kinds) -> "Estimates":
-        """Return a copy with other values at some positions of C, with the kinds at the same indices of `kinds`."""
+    def replaced(self, positions: Array, value: Array, kinds: Array) -> "Estimates":
+        """Return a copy with other values at some positions of C, with the kinds in the same columns of `kinds`."""
         values, kind = self.value.copy(), self.kind.copy()
         values[..., positions] = value
-        kind[..., positions] = np.arange(float(len(positions))) + len(self.kinds.own)
-        return Estimates(values, kind, self.kinds.and_also(kinds))
+        kind[..., positions] = np.arange(len(positions)) + self.kinds.shape[1]
+        return Estimates(values, kind, np.concatenate((self.kinds, kinds), 1))
 
     def learned(self, factor: Array, positions: Array, half_widths: Array, source: int) -> "Estimates":
         """Return values multiplied by a model's correction, with its intervals at some positions.
@@ -170,7 +230,10 @@ class Estimates:
             half_widths: logarithmic half-widths of their 90 % intervals, (N,).
             source: `LEARNED` or `TRANSFERRED`.
         """
-        value, kinds = self.value * factor, Kinds.even(np.exp(half_widths), source, math.sqrt(OWN) * half_widths)
+        value, factors = self.value * factor, np.exp(half_widths)
+        kinds = kinds_of(factors, factors, source, math.sqrt(OWN) * half_widths)
         if len(positions) < value.shape[-1]:
             return Estimates(value, self.kind, self.kinds).replaced(positions, value[..., positions], kinds)
-        return Estimates(value, np.broadcast_to(np.arange(float(len(positions))), value.shape), kinds)
+        kind = np.empty(value.shape)
+        kind[:] = np.arange(len(positions))
+        return Estimates(value, kind, kinds)

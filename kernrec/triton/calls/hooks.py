@@ -69,9 +69,8 @@ class Captured:
             self._writer.add(record_of(function, args, keywords, grid, listed))
         except UsageError:
             raise
-        except (
-            Exception
-        ) as error:  # a user's grid, heuristic or pruning function may raise anything, but the program must continue
+        # A user's grid, heuristic or pruning function may raise anything, but the program must continue.
+        except Exception as error:
             reason = (
                 str(error)
                 if isinstance(error, KernrecError)

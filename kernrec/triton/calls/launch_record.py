@@ -110,9 +110,7 @@ def record_of(
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the block of each tensor descriptor that a hook of the configs sets, as numbers and names of constants.
-
-    Raises:
-        NoCallError: The block is not a constant of the configs.
+    Raises `NoCallError` if the block is not a constant of the configs.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -148,10 +146,8 @@ def layers_of(function: Any) -> list[Any]:
 
 
 def target_of(jit: Any) -> str:
-    """Return `module:function` if it can be imported, else `/path/kernels.py:function`.
-
-    Raises:
-        NoCallError: The function is in neither.
+    """Return `module:function` if it can be imported, else `/path/kernels.py:function`. Raises `NoCallError` if the
+    function is in neither.
     """
     function = jit.fn
     module, name = function.__module__, function.__qualname__
@@ -180,7 +176,6 @@ def _importable(module: str, file: Path) -> bool:
 
 
 def _tuned(config: Any) -> dict[str, Any]:
-    """Return constants and options of a `triton.Config`."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     stated = {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
     return {**config.kwargs, **stated}

@@ -380,7 +380,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     gains = [change.time for change in changes if change.source == "predicted"]
     assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
     kernel_candidates = candidates.kernels[0]
-    assert list(of_measurements(kernel_candidates.runnable, None)) == [
+    assert list(of_measurements(kernel_candidates.prediction, None)) == [
         "rowsum: 1 config left out: failed on this GPU (1 incorrect)"
     ]
     refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))

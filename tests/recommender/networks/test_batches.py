@@ -23,7 +23,7 @@ GPUS = (
 
 
 @pytest.fixture(scope="module")
-def recommender() -> Recommender:
+def recommender():
     return Recommender([])
 
 
@@ -38,12 +38,12 @@ FORMER = [("a100-sxm4-80gb", "vgg16", 15), ("a100-sxm4-80gb", "vit-l-16", 35), (
 
 
 @pytest.mark.parametrize(("gpu", "name", "batch"), [*FORMER, *drawn()])
-def test_batch_larger_by_one_is_not_faster(recommender: Recommender, gpu: str, name: str, batch: int) -> None:
+def test_batch_larger_by_one_is_not_faster(recommender, gpu, name, batch):
     assert not faster_with_more(recommender, find_gpu(gpu), name, range(batch, batch + 2))
 
 
 @pytest.mark.parametrize("gpu", ["h100", "b200", "l40s", "t4"])
-def test_decoding_is_not_faster_where_its_kernels_change(recommender: Recommender, gpu: str) -> None:
+def test_decoding_is_not_faster_where_its_kernels_change(recommender, gpu):
     for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode", "mixtures-of-experts"):
         assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
 
@@ -70,6 +70,6 @@ def test_no_baseline_is_faster_with_more(recommender: Recommender, gpu: str, nam
 @pytest.mark.slow
 @pytest.mark.parametrize("name", workloads())
 @pytest.mark.parametrize("gpu", GPUS)
-def test_no_batch_of_the_sweep_is_faster(gpu: str, name: str) -> None:
+def test_no_batch_of_the_sweep_is_faster(gpu, name):
     assert DEEP
     assert not faster_with_more(Recommender([]), find_gpu(gpu), name, range(1, LARGEST + 1))
