@@ -197,17 +197,25 @@ int64_t Batch::special(const std::string& name, uint32_t lane) const {
 }
 
 void Batch::fill_specials() {
+    const uint32_t block_lanes = warps_per_block * kWarp;
+    auto put = [&](const Row& to, uint32_t first, uint32_t count, int64_t value) {
+        if (to.width == 64) std::fill_n(row<uint64_t>(to) + first, count, uint64_t(value));
+        else if (to.width == 32) std::fill_n(row<uint32_t>(to) + first, count, uint32_t(value));
+        else if (first % kWarp == 0) std::fill_n(flags(to) + first / kWarp, (count + kWarp - 1) / kWarp, value ? ~0u : 0u);
+    };
     for (const Special& special_row : program.specials) {
         const std::string& name = launch.special_names[special_row.id];
         const int64_t fixed = launch.special_values[special_row.id];
-        const bool is_fixed = fixed >= 0;
-        for (uint32_t lane = 0; lane < lanes; lane++) {
-            const int64_t value = is_fixed ? fixed : special(name, lane);
-            if (special_row.row.width == 64) row<uint64_t>(special_row.row)[lane] = value;
-            else if (special_row.row.width == 32) row<uint32_t>(special_row.row)[lane] = uint32_t(value);
-            else if (lane % kWarp == 0) flags(special_row.row)[lane / kWarp] = value ? ~0u : 0u;
-        }
+        const bool by_block = fixed < 0 && (name.rfind("%ctaid", 0) == 0 || name.rfind("%clusterid", 0) == 0 ||
+                                            name.rfind("%cluster_cta", 0) == 0);
+        if (has_specials_ && !by_block) continue;
+        if (fixed >= 0) put(special_row.row, 0, lanes, fixed);
+        for (uint32_t first = 0; first < lanes && by_block; first += block_lanes)
+            put(special_row.row, first, block_lanes, special(name, first));
+        for (uint32_t lane = 0; lane < lanes && fixed < 0 && !by_block; lane++)
+            put(special_row.row, lane, 1, special(name, lane));
     }
+    has_specials_ = true;
 }
 
 std::string Batch::block_text(uint32_t lane) const {

@@ -257,6 +257,7 @@ class Batch : public Memory {
     const BasicBlock* reduction_ = nullptr;
     std::vector<uint32_t> tried_;      // failed looks of each lane in a spin loop
     bool has_spins_ = false;
+    bool has_specials_ = false;        // rows of special registers that no thread block changes are filled
     std::vector<Resolved> resolved_;
     std::unique_ptr<RaceDetector> races_;
     std::unique_ptr<Checks> checks_;

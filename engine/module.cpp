@@ -113,13 +113,8 @@ class Kernel {
         launch_.check_races = check_races;
         launch_.watch = !watched.empty();
         for (const int64_t block : watched) watches_[block];
-        auto copy = [](nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
-            to.assign(from.c_str(), from.c_str() + from.size());
-            size = to.size();
-            to.resize(size + 16);  // padding: vector code may load inactive lanes, which are never used
-        };
         copy(constants, launch_.constants, launch_.constant_bytes);
-        copy(parameters, launch_.parameters, launch_.parameter_bytes);
+        set_parameters(parameters);
 
         std::vector<std::vector<std::string>> parts;
         for (const std::string& name : names) parts.push_back(split(name));
@@ -149,6 +144,8 @@ class Kernel {
 
     Kernel(const Kernel&) = delete;
     Kernel& operator=(const Kernel&) = delete;
+
+    void set_parameters(nb::bytes parameters) { copy(parameters, launch_.parameters, launch_.parameter_bytes); }
 
     // Return the unsupported instructions in text order, each with the unsupported part.
     std::vector<std::pair<uint32_t, std::string>> unsupported() const {
@@ -294,6 +291,12 @@ class Kernel {
     }
 
    private:
+    static void copy(nb::bytes from, std::vector<uint8_t>& to, uint64_t& size) {
+        to.assign(from.c_str(), from.c_str() + from.size());
+        size = to.size();
+        to.resize(size + 16);  // padding: vector code may load inactive lanes, which are never used
+    }
+
     Program program_;
     Launch launch_;
     std::map<int64_t, BlockWatch> watches_;
@@ -320,6 +323,7 @@ NB_MODULE(_engine, module) {
                       const std::vector<uint32_t>&, nb::bytes, nb::bytes, uint64_t, bool, bool,
                       const std::vector<uint32_t>&, uint32_t, const std::vector<int64_t>&>())
         .def_prop_ro("unsupported", &Kernel::unsupported)
+        .def("set_parameters", &Kernel::set_parameters)
         .def("add_buffer", &Kernel::add_buffer)
         .def("check", &Kernel::check)
         .def("findings", &Kernel::findings)

@@ -114,7 +114,7 @@ class Imports:
 
 
 @pytest.fixture(scope="module")
-def imports() -> Imports:
+def imports():
     return Imports()
 
 
@@ -144,7 +144,7 @@ def upward(imports: Imports, level_of: dict[str, int], room: str | None = None) 
     return faults
 
 
-def test_every_room_has_its_line(imports: Imports) -> None:
+def test_every_room_has_its_line(imports):
     assert {module.split(".")[0] for module in imports.paths} == set(levels(ROOMS))
     for room, text in SUB_ROOMS.items():
         assert imports.sub_rooms(room) == set(levels(text)) - {"..."}
@@ -152,16 +152,16 @@ def test_every_room_has_its_line(imports: Imports) -> None:
     assert not set(chain.from_iterable(imports.sub_rooms(r) for r in without if (ROOT / "kernrec" / r).is_dir()))
 
 
-def test_no_room_imports_upward(imports: Imports) -> None:
+def test_no_room_imports_upward(imports):
     assert upward(imports, levels(ROOMS)) == []
 
 
 @pytest.mark.parametrize("room", SUB_ROOMS)
-def test_no_sub_room_imports_upward(imports: Imports, room: str) -> None:
+def test_no_sub_room_imports_upward(imports, room):
     assert upward(imports, levels(SUB_ROOMS[room]), room) == []
 
 
-def test_tools_import_no_tests() -> None:
+def test_tools_import_no_tests():
     importing = []
     for path in sorted((ROOT / "tools").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -171,7 +171,7 @@ def test_tools_import_no_tests() -> None:
     assert importing == []
 
 
-def test_no_modules_import_each_other_in_a_circle(imports: Imports) -> None:
+def test_no_modules_import_each_other_in_a_circle(imports):
     graph: dict[str, set[str]] = {module: set() for module in imports.paths}
     for importer, imported, _ in imports.edges:
         graph[importer].add(imported)
@@ -181,7 +181,7 @@ def test_no_modules_import_each_other_in_a_circle(imports: Imports) -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-def test_tools_never_import_tests() -> None:
+def test_tools_never_import_tests():
     """Tests import tools, so that a tool runs without them."""
     for path in sorted((ROOT / "tools").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

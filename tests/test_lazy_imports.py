@@ -7,7 +7,6 @@ folder; these tests are about all later ones.
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 
@@ -40,12 +39,8 @@ import json, sys
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
 """
 NOT_NEEDED = {
-    "kernrec.compile",
-    "kernrec.emit.expert_configs",
-    "kernrec.interop.read_results",
-    "multiprocessing",
-    "numpy.ma",
-}
+    "kernrec.compile", "kernrec.emit.expert_configs", "kernrec.interop.read_results", "multiprocessing", "numpy.ma",
+}  # fmt: skip
 """Of kernrec, NumPy and the standard library: together a quarter of the time of a query from a command line."""
 
 
@@ -63,7 +58,7 @@ def libraries(code: str) -> set[str]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(tmp_path_factory):
     """Other tests ask for edited kernels of the same names, whose profiles would replace the shipped ones' entries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNREC_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -71,7 +66,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def at_start() -> set[str]:
+def at_start():
     """What a process of this environment imports before its first line."""
     fill = (
         f"import kernrec\n{QUERY}\nfrom kernrec.cli.app import run\nfor line in {list(COMMANDS)!r}: run(line.split())"
@@ -80,22 +75,22 @@ def at_start() -> set[str]:
     return libraries("")
 
 
-def test_importing_the_package_imports_nothing_else(at_start: set[str]) -> None:
+def test_importing_the_package_imports_nothing_else(at_start):
     assert libraries("import kernrec") == at_start
 
 
-def test_a_query_imports_numpy_alone(at_start: set[str]) -> None:
+def test_a_query_imports_numpy_alone(at_start):
     assert libraries(f"import kernrec\n{QUERY}") - at_start == {"numpy"}
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_imports_what_it_needs_alone(at_start: set[str], line: str) -> None:
+def test_a_command_imports_what_it_needs_alone(at_start, line):
     code = f"from kernrec.cli.app import run\nrun({line.split()!r})"
     assert libraries(code) - at_start <= COMMANDS[line]
 
 
 @pytest.mark.usefixtures("at_start")
-def test_a_query_imports_neither_compilers_nor_files_of_other_tuners() -> None:
+def test_a_query_imports_neither_compilers_nor_files_of_other_tuners():
     line = "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512 --json"
     code = f"import sys\nfrom kernrec.cli.app import run\nrun({line.split()!r})\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)

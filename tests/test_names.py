@@ -45,7 +45,7 @@ def sources(folder: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("folder", ["kernrec", "tests", "tools", "examples"])
-def test_names_say_what_they_hold(folder: str) -> None:
+def test_names_say_what_they_hold(folder):
     vague = {
         path: [(line, name) for line, name in vague_names(source) if name not in FIELDS.get(path, ())]
         for path, source in sources(folder).items()
@@ -58,5 +58,5 @@ def test_names_say_what_they_hold(folder: str) -> None:
     "source",
     ["found = 1", "for at in (): ...", "lambda one: one", "def told(): ...", "class A:\n    asked: int", "x.said = 1"],
 )
-def test_a_vague_name_is_seen(source: str) -> None:
+def test_a_vague_name_is_seen(source):
     assert len(vague_names(source)) == 1

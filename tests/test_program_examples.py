@@ -24,12 +24,12 @@ def run(home: Path, name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_every_program_has_a_test() -> None:
+def test_every_program_has_a_test():
     source = Path(__file__).read_text(encoding="utf-8")
     assert all(f'"{program.name}"' in source for program in (ROOT / "examples").glob("*.py"))
 
 
-def test_a_plan_has_every_layer_at_every_batch_size(tmp_path: Path) -> None:
+def test_a_plan_has_every_layer_at_every_batch_size(tmp_path):
     printed = run(tmp_path, "plan_linear_layers.py", "l40s", "--json", tmp_path / "plan.json")
     plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert len({(row["layer"], row["tokens"]) for row in plan}) == 16
@@ -38,13 +38,13 @@ def test_a_plan_has_every_layer_at_every_batch_size(tmp_path: Path) -> None:
 
 
 @needs("cupy")
-def test_a_block_size_is_chosen_for_each_gpu(tmp_path: Path) -> None:
+def test_a_block_size_is_chosen_for_each_gpu(tmp_path):
     printed = run(tmp_path, "choose_block_size.py", "rtx3090", "h200")
     assert printed.count("limited by DRAM") == 2
 
 
 @needs("xgboost", "scipy")
-def test_replayed_measurements_train_a_model_that_is_evaluated(tmp_path: Path) -> None:
+def test_replayed_measurements_train_a_model_that_is_evaluated(tmp_path):
     make_measured_database(tmp_path / "recorded.duckdb")
     printed = run(tmp_path, "measure_and_learn.py", "--replay", tmp_path / "recorded.duckdb", "--budget", "20configs")
     assert "120 rows are new" in printed
@@ -77,15 +77,12 @@ Kernel time: 101.43 us
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "table"),
-    [
-        ("results.json", json.dumps(NVBENCH), "BlockSize,time_s\n256,0.002\n"),
-        ("run.csv", HELION, "block_sizes_0,block_sizes_1,num_warps,time_ms\n64,32,4,0.0874\n"),
-        ("moe.txt", EXPERTS, "BLOCK_SIZE_M,num_warps,tokens,time_us\n16,4,1,101.43\n"),
-        ("train.log", INDUCTOR, "BLOCK_K,num_warps,time_ms\n64,8,0.0494\n"),
-    ],
-)
-def test_results_of_other_tools_become_a_table(name: str, content: str, table: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "content", "table"), [
+    ("results.json", json.dumps(NVBENCH), "BlockSize,time_s\n256,0.002\n"),
+    ("run.csv", HELION, "block_sizes_0,block_sizes_1,num_warps,time_ms\n64,32,4,0.0874\n"),
+    ("moe.txt", EXPERTS, "BLOCK_SIZE_M,num_warps,tokens,time_us\n16,4,1,101.43\n"),
+    ("train.log", INDUCTOR, "BLOCK_K,num_warps,time_ms\n64,8,0.0494\n"),
+])  # fmt: skip
+def test_results_of_other_tools_become_a_table(name, content, table, tmp_path):
     (tmp_path / name).write_text(content)
     assert run(tmp_path, "results_as_table.py", tmp_path / name) == table

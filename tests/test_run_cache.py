@@ -28,12 +28,12 @@ class Counted:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_TEST_CACHE", str(tmp_path))
     return tmp_path
 
 
-def test_outputs_are_cached_to_the_bit() -> None:
+def test_outputs_are_cached_to_the_bit():
     run = Counted()
     first, second = (cached_run("key", run) for _ in range(2))
     assert run.times == 1
@@ -42,7 +42,7 @@ def test_outputs_are_cached_to_the_bit() -> None:
     }
 
 
-def test_an_error_is_cached_with_its_message() -> None:
+def test_an_error_is_cached_with_its_message():
     run = Counted("k: a race")
     for _ in range(2):
         with pytest.raises(EmulationError, match=r"^k: a race$"):
@@ -50,7 +50,7 @@ def test_an_error_is_cached_with_its_message() -> None:
     assert run.times == 1
 
 
-def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch):
     run = Counted()
     for emulator in ("1" * 64, "2" * 64, "1" * 64):
         monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
@@ -58,7 +58,7 @@ def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch: pytest.
     assert run.times == 2
 
 
-def test_the_emulator_is_another_with_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_emulator_is_another_with_another_engine(monkeypatch):
     hashes = set()
     for engine in ("_engine.1.so", "_engine.2.so"):
         monkeypatch.setattr("kernrec.util.engine_file.find", lambda engine=engine: Path(engine))
@@ -66,14 +66,14 @@ def test_the_emulator_is_another_with_another_engine(monkeypatch: pytest.MonkeyP
     assert len(hashes) == 2
 
 
-def test_outcomes_of_old_emulators_are_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_of_old_emulators_are_deleted(folder, monkeypatch):
     for emulator in map(str, range(6)):
         monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
         cached_run("key", Counted())
     assert len(list(folder.iterdir())) == 4
 
 
-def test_counts_of_a_launch_are_there_for_the_next_run() -> None:
+def test_counts_of_a_launch_are_there_for_the_next_run():
     launch = ("hash of the PTX", "k", (4, 1, 1), (32, 1, 1))
     CachedCounts()[launch] = {"issue": 3, "lanes": 96}
     later = CachedCounts()
@@ -83,7 +83,7 @@ def test_counts_of_a_launch_are_there_for_the_next_run() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a file of arrays", None])
-def test_a_file_that_cannot_be_read_counts_as_absent(folder: Path, damage: bytes | None) -> None:
+def test_a_file_that_cannot_be_read_counts_as_absent(folder, damage):
     run = Counted()
     cached_run("key", run)
     [file] = folder.rglob("*.npz")
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read_counts_as_absent(folder: Path, damage: bytes
     assert run.times == 2
 
 
-def test_nothing_is_cached_where_the_cache_is_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_cached_where_the_cache_is_off(folder, monkeypatch):
     monkeypatch.setenv("KERNREC_TEST_CACHE", "off")
     run = Counted()
     for _ in range(2):
@@ -103,18 +103,14 @@ def test_nothing_is_cached_where_the_cache_is_off(folder: Path, monkeypatch: pyt
     assert not list(folder.iterdir())
 
 
-def test_the_key_holds_the_ptx_the_launches_and_every_byte_of_the_tensors() -> None:
+def test_the_key_holds_the_ptx_the_launches_and_every_byte_of_the_tensors():
     keys = {
         run_key(tensors, *parts)
         for tensors, *parts in [
-            (A, "ptx", 1),
-            (A, "other ptx", 1),
-            (A, "ptx", 2),
-            ({"b": A["a"]}, "ptx", 1),
-            ({"a": A["a"].reshape(2, 3)}, "ptx", 1),
-            ({"a": A["a"].view(np.uint32)}, "ptx", 1),
+            (A, "ptx", 1), (A, "other ptx", 1), (A, "ptx", 2), ({"b": A["a"]}, "ptx", 1),
+            ({"a": A["a"].reshape(2, 3)}, "ptx", 1), ({"a": A["a"].view(np.uint32)}, "ptx", 1),
             ({"a": A["a"] + np.float32(1e-6)}, "ptx", 1),
         ]
-    }
+    }  # fmt: skip
     assert len(keys) == 7
     assert run_key({"a": A["a"].copy()}, "ptx", 1) in keys

@@ -71,12 +71,12 @@ def built(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """The wheel of the checkout."""
     return built(tmp_path_factory.mktemp("wheel"))
 
 
-def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
+def test_the_wheel_carries_the_database_and_the_workloads(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("db/prebuilt", "db/schema", "datasets/workloads"):
         for file in (ROOT / folder).rglob("*"):
@@ -90,7 +90,7 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_empty_environment_recommends_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_an_empty_environment_recommends_outside_the_checkout(wheel, tmp_path):
     home = tmp_path / "environment"
     venv.create(home)
     python = home / "bin" / "python"
@@ -119,7 +119,7 @@ def requirements(wheel: Path) -> list[Requirement]:
     return [Requirement(line) for line in message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])]
 
 
-def test_a_query_requires_no_library_of_training_or_compiling(wheel: Path) -> None:
+def test_a_query_requires_no_library_of_training_or_compiling(wheel):
     needed = {r.name for r in requirements(wheel) if r.marker is None or "extra" not in str(r.marker)}
     assert needed == {"duckdb", "numpy", "rich", "typer"}
 
@@ -135,14 +135,10 @@ def resolved(requirement: str, platform: str, python: str) -> set[str]:
     """The packages that pip would install on a platform, all of them as wheels."""
     markers, tags = PLATFORMS[platform]
     environment = markers | {
-        "implementation_name": "cpython",
-        "implementation_version": f"{python}.0",
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_version": "",
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-    }
+        "implementation_name": "cpython", "implementation_version": f"{python}.0",
+        "platform_python_implementation": "CPython", "platform_release": "", "platform_version": "",
+        "python_version": python, "python_full_version": f"{python}.0",
+    }  # fmt: skip
     options = ["--dry-run", "--ignore-installed", "--only-binary=:all:", "--target", "unused", "--quiet"]
     options += ["--report", "-", "--python-version", python, "--implementation", "cp"]
     options += [f"--platform={tag}" for tag in tags]
@@ -157,7 +153,7 @@ def resolved(requirement: str, platform: str, python: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.parametrize(("platform", "python", "extras"), RESOLVED)
-def test_every_platform_and_python_has_wheels(wheel: Path, platform: str, python: str, extras: str) -> None:
+def test_every_platform_and_python_has_wheels(wheel, platform, python, extras):
     names = resolved(f"{wheel}{extras}", platform, python)
     assert {"kernrec", "duckdb", "numpy", "rich", "typer"} <= names
     on_mac = platform == "macos-arm64"

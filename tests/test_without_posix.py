@@ -49,20 +49,14 @@ COPY_PTX = """
 """
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512",
-        "explain --op matmul --gpu h200 --shape m=512,n=512,k=512",
-        "analyze copy.ptx x=f32[4096] y=f32[4096] --grid 32 --block 128 --gpu rtx4090 --db new.duckdb",
-        "check copy.ptx x=f32[256] y=f32[256] --grid 2 --block 128",
-        "db info --db own.duckdb",
-        "list gpus",
-        "list ops",
-        "list kernels",
-    ],
-)
-def test_commands_without_compiler_work_without_posix(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [
+    "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512",
+    "explain --op matmul --gpu h200 --shape m=512,n=512,k=512",
+    "analyze copy.ptx x=f32[4096] y=f32[4096] --grid 32 --block 128 --gpu rtx4090 --db new.duckdb",
+    "check copy.ptx x=f32[256] y=f32[256] --grid 2 --block 128", "db info --db own.duckdb", "list gpus", "list ops",
+    "list kernels",
+])  # fmt: skip
+def test_commands_without_compiler_work_without_posix(line, tmp_path):
     Database.open(tmp_path / "own.duckdb", read_only=False, create=True).close()
     done = run_without_posix(line, tmp_path)
     assert "Traceback" not in done.stderr
@@ -70,13 +64,13 @@ def test_commands_without_compiler_work_without_posix(line: str, tmp_path: Path)
     assert done.stdout
 
 
-def test_doctor_answers_without_posix(tmp_path: Path) -> None:
+def test_doctor_answers_without_posix(tmp_path):
     done = run_without_posix("doctor", tmp_path)
     assert "Traceback" not in done.stderr
     assert "kernrec" in done.stdout
 
 
-def test_a_replay_is_collected_without_posix(tmp_path: Path) -> None:
+def test_a_replay_is_collected_without_posix(tmp_path):
     make_recording(tmp_path / "recording.duckdb", configs=20)
     line = "collect --replay recording.duckdb --db own.duckdb --strategy quick"
     done = run_without_posix(line, tmp_path)

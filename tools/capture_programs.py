@@ -4,7 +4,8 @@
 
 capture_programs.csv lists the programs and their arguments, which are small so that each run ends within seconds. The
 suites are not part of kernrec: fetch their repositories first. A program is right if it exits with status 0 and prints
-that its check passed. Some programs have their result only in the exit status.
+that its check passed. Some programs have their result only in the exit status. With `--analyze` the tool instead counts
+the launches in the folder of `--calls` that `kernrec analyze` accepts as they are.
 """
 
 import argparse
@@ -24,17 +25,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from kernrec import paths
+from kernrec.capture.call_file import CudaCall, read_cuda_call, short_name
 from kernrec.capture.native_library import libraries
 from kernrec.compile.nvcc import nvcc_version, required_nvcc
+from kernrec.gpu import find_gpu
 
 LIST = Path(__file__).with_suffix(".csv")
 RIGHT = re.compile(
     r"\bPASS(?:ED)?\b|test passed|(?:verification|check|sort)\b.*succe|results? (?:are|is) correct|\bOK\b|successful"
-    r"|Error Threshold.*: 0$|misses: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK",
+    r"|Error Threshold.*: 0$|misses: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK"
+    r"|Test Results: 0 Failures|results match\b",
     re.I | re.M,
 )
 WRONG = re.compile(
-    r"\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b)|mismatch|incorrect|wrong|not correct|Error Threshold.*: [1-9]|misses: [1-9]",
+    r"(?<!assertion )(?<!: 0 )\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b|ed as expected)|mismatch|incorrect|wrong|not correct"
+    r"|Error Threshold.*: [1-9]|misses: [1-9]",
     re.I,
 )
 _FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}.cu"}
@@ -95,14 +101,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--suite", action="append", default=[], help="NAME=FOLDER of a suite's repository")
     parser.add_argument("--only", nargs="*", default=[], help="programs to run; all of the suites by default")
-    parser.add_argument("--built", type=Path, required=True, help="folder for programs; those in it are not compiled")
+    parser.add_argument("--built", type=Path, default=Path("built"), help="folder for compiled programs")
     parser.add_argument("--seconds", type=int, default=20, help="processor time of one run")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--verified", action="store_true", help="run only programs that ran correctly before")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--report", type=Path, help="CSV with a row for each program")
     parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
+    parser.add_argument("--analyze", action="store_true", help="analyze the calls of earlier runs")
     wanted = parser.parse_args()
+    if wanted.analyze:
+        return _analyze(wanted.calls, wanted.only)
     suites = dict(text.split("=", 1) for text in wanted.suite)
     with LIST.open(newline="") as file:
         programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]
@@ -129,6 +138,27 @@ def main() -> int:
             )
     for key, count in sorted(Counter((row[0], row[5]) for row in rows).items()):
         print(*key, count)
+    return 0
+
+
+def _analyze(folder: Path, names: Sequence[str]) -> int:
+    """Predict the time of each kernel's most frequent launch; its result counts for all launches of the kernel."""
+    database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
+    launches: Counter[bool] = Counter()
+    for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
+        kernels: dict[str, list[CudaCall]] = {}
+        for path in program.glob("*.toml"):
+            kernels.setdefault((call := read_cuda_call(path)).entry, []).append(call)
+        for calls in kernels.values():
+            problem = ""
+            try:
+                max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
+            except Exception as error:  # a failure of any kind counts
+                problem = f"{type(error).__name__}: {error}"
+            count = sum(call.launches for call in calls)
+            launches[not problem] += count
+            print(program.name, short_name(calls[0].entry), count, problem or "accepted", sep="\t", flush=True)
+    print(f"{launches[True]} of {launches.total()} launches accepted")
     return 0
 
 

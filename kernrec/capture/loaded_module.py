@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class LoadedModule:
         """PTX text."""
         return "\n".join(self._texts)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of the PTX."""
         return hashlib.sha256(self.ptx.encode()).hexdigest()[:10]

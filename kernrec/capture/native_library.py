@@ -24,10 +24,8 @@ _LINKED = ("-shared", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl",
 
 
 def libraries() -> Path:
-    """Return the folder with the libraries; compile them if it does not exist.
-
-    Raises:
-        KernrecError: The system is not Linux, or has no C++ compiler.
+    """Return the folder with the libraries; compile them if it does not exist. Raises `KernrecError` if the system is
+    not Linux, or has no C++ compiler.
     """
     if not sys.platform.startswith("linux"):
         raise KernrecError("kernrec capture runs CUDA programs on Linux only")
@@ -86,7 +84,6 @@ def compile_libraries(folder: Path) -> None:
 
 
 def _by_version(source: Path) -> bool:
-    """Return whether a file's code differs between CUDA versions."""
     return "RUNTIME_MAJOR" in source.read_text(encoding="utf-8")
 
 

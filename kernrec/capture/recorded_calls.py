@@ -132,10 +132,8 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the calls and return their files; existing files do not change.
-
-        Raises:
-            UsageError: The folder cannot be written.
+        """Write the calls and return their files; existing files do not change. Raises `UsageError` if the folder
+        cannot be written.
         """
         files = []
         try:
@@ -211,7 +209,6 @@ class _Description:
         return _digest(json.dumps([shape, arguments, contents]).encode())
 
     def call(self, key: str) -> Call:
-        """Return the call."""
         launch, name = self._launch, short_name(self._launch.entry)
         types, pointers = _element_types(self._function), global_pointers(self._function)
         arguments, contents, notes, structures = [], {}, [], {}
@@ -275,7 +272,6 @@ def _element_types(function: Function) -> dict[str, str]:
 
 
 def _scalar(parameter: Variable, raw: bytes) -> str | None:
-    """Return the description of a number; None for a structure."""
     if f"{8 * parameter.size}" != parameter.type[1:] or len(raw) != parameter.size:
         return None
     kind = f"u{8 * parameter.size}" if parameter.type[0] == "b" else _ELEMENTS.get(parameter.type, parameter.type)

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -30,6 +31,12 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 
 _MOST_FIELDS, _MOST_BYTES = 1 << 16, 1 << 31
 _BARRIER_BYTES = 8
+_UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
+"""Requests that change no memory, code or texture of the process."""
+_RECENT = 16
+"""Maximum number of launches that are kept to run again."""
+_MOST_KEPT = 1 << 18
+"""Maximum number of threads of a cooperative launch that is kept, because all of them have registers."""
 _TOGETHER = 1 << 22
 """Maximum number of threads of a cooperative launch, whose threads all run together."""
 
@@ -51,6 +58,8 @@ class Session:
         self._textures = Textures()
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
+        self._emulations: dict[tuple[object, ...], Emulation] = {}
+        """Recent launches by all that an emulation cannot change; empty after a change of memory or code."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             b"device": self._device,
             b"map": self._map,
@@ -70,6 +79,8 @@ class Session:
         """Answer requests until the process ends."""
         with self._connection:
             while (request := self._receive()) is not None:
+                if request[0] not in _UNCHANGED:
+                    self._emulations.clear()
                 try:
                     reply = [CUDA_ERROR["success"], *self._verbs[request[0]](*request[1:])]
                 except LaunchError as error:
@@ -99,7 +110,10 @@ class Session:
             if count > _MOST_FIELDS:
                 return None
             sizes = struct.unpack(f"<{count}Q", self._read(8 * count))
-            return None if sum(sizes) > _MOST_BYTES else [self._read(size) for size in sizes]
+            if sum(sizes) > _MOST_BYTES:
+                return None
+            data, ends = self._read(sum(sizes)), list(accumulate(sizes))
+            return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
         except (EOFError, OSError):
             return None
 
@@ -218,8 +232,20 @@ class Session:
             if lanes > _TOGETHER:
                 raise LaunchError(CUDA_ERROR["cooperative"], f"{launch.entry}: {lanes} threads cannot wait together")
             options = EmulationOptions(blocks, batch_lanes=2 * lanes, count=False, budget=self._budget)
+        constants = [array.tobytes() for array in launch.constants.values()]
+        shape = (launch.grid, launch.block, launch.shared_bytes, launch.cluster, together)
+        key = (module.number, launch.entry, shape, *constants)
         try:
-            Emulation(module.module, launch, options).run(range(blocks))
+            emulation = self._emulations.pop(key, None)
+            if emulation is None:
+                emulation = Emulation(module.module, launch, options)
+            else:
+                emulation.set_arguments(launch.arguments)
+            if not together or lanes <= _MOST_KEPT:
+                self._emulations[key] = emulation
+            if len(self._emulations) > _RECENT:
+                self._emulations.pop(next(iter(self._emulations)))
+            emulation.run(range(blocks))
         except BudgetError as error:
             self._failed = CUDA_ERROR["timeout"]
             raise LaunchError(self._failed, f"{launch.entry}: {error}") from None

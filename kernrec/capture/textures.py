@@ -62,7 +62,6 @@ class Textures:
         return IMAGE_WINDOW << WINDOW_SHIFT | number + 1
 
     def remove(self, handle: int) -> None:
-        """Remove an image."""
         number = (handle & (1 << WINDOW_SHIFT) - 1) - 1
         if 0 <= number < len(self._memory):
             self._images[number], self._memory[number] = _NONE, None

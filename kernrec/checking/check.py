@@ -44,7 +44,6 @@ class OutputCheck:
 
     @property
     def correct(self) -> bool:
-        """Whether the output is correct."""
         return self.error <= self.tolerance and not self.not_numbers
 
 
@@ -70,7 +69,6 @@ class CheckResult:
 
     @property
     def correct(self) -> bool:
-        """Whether the kernel ran and every output is correct."""
         return self.outcome is Outcome.OK
 
     def as_dict(self) -> dict[str, Any]:
@@ -209,7 +207,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # `compare` skips NaN as an element that was not written; here it is a value that the kernel must give.
+    # `compare` skips NaN as an element that was not written. Here a NaN is a value that the kernel must produce.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])
@@ -217,5 +215,4 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
 
 
 def _plain(value: float) -> float | str:
-    """Return a number in a form that JSON supports."""
     return value if np.isfinite(value) else str(value)

@@ -43,7 +43,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class LaunchLimits:
-    """LaunchLimits of a launch: run time, and resources of the GPU."""
+    """Limits of a launch: run time, and resources of the GPU."""
 
     seconds: float = 10.0
     budget: int = LAUNCH_BUDGET

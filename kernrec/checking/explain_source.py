@@ -39,7 +39,6 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
     Args:
         path: The file.
         words: The kernel, and the user's specification of its launch.
-        gpu: The GPU.
         database: Database for the profiles.
         objective: Objective for changes of the config.
 

@@ -187,7 +187,6 @@ def _before_buffer(text: str, buffers: Sequence[str]) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name of a variable in the source: `tile` for `_ZZ4sumPfE4tile`."""
     local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(?:_\d+)?", name)
     return local[2][: int(local[1])] if local else name
 

@@ -85,10 +85,8 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
 
 
 def compiled_with_lines(job: CompileJob) -> Compiled:
-    """Compile a source with line information, in a separate process.
-
-    Raises:
-        CompileError: The compiler rejects the source.
+    """Compile a source with line information, in a separate process. Raises `CompileError` if the compiler rejects the
+    source.
     """
     ((_, result),) = compile_many(
         [replace(job, options=(*job.options, LINE_INFO))], processes=1, timeout_s=_COMPILE_LIMIT_S

@@ -128,7 +128,6 @@ def _index(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Return a Python number as a NumPy number of fixed size."""
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
         raise UsageError("a reference has a number of more than 64 bits")
     return np.int64(value) if type(value) is int else value

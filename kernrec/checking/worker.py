@@ -63,7 +63,6 @@ def main(folder: Path) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process and its children when the parent process ends."""
     if not os.read(sys.stdin.fileno(), 1):
         if hasattr(os, "killpg"):
             os.killpg(0, signal.SIGKILL)  # the process has its own group (`own_group`)

@@ -1,4 +1,4 @@
-"""`kernrec analyze`: a kernel of the user's own, from its source to the configs and power limits worth using."""
+"""`kernrec analyze`: from a kernel's source to its best configs and power limits."""
 
 import contextlib
 import json
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.profile_configs import Profiles
 
 _RECORDED = "recorded"
-"""The value of --effort for the configs that the database has measurements of."""
+"""Value of --effort for the configs that the database has measurements of."""
 
 
 @options.takes(AnalyzeOptions)
 def analyze(wanted: AnalyzeOptions) -> None:
-    """Analyze a kernel of your own: compile and emulate its configs, and recommend the best with their power limits.
+    """Analyze your own kernel: compile and emulate its configs, and recommend the best with their power limits.
 
-    Of a CUDA file all kernels are analyzed, as its host code launches them: one table. Calls that `kernrec capture`
-    wrote are analyzed one after the other: calls/*.toml.
-    No GPU is needed except for --measure. After an interruption the same command continues where it stopped. For a
-    PTX file only block shape and power limit are recommended. Of a space of more than 10,000 configs only those that
-    may be among the best are profiled (--effort exhaustive profiles all), and a first answer is printed on standard
-    error after 1 % of them. --init begins a spec. Afterwards `kernrec recommend --kernel` answers at once.
+    For a CUDA file, all kernels are analyzed as its host code launches them, in one table. Call files that `kernrec
+    capture` wrote are analyzed one after the other: calls/*.toml. No GPU is needed except for --measure. After an
+    interruption, the same command resumes. For a PTX file, only block shape and power limit are recommended. In a space
+    of more than 10,000 configs, only those that may be among the best are profiled (--effort exhaustive profiles all),
+    and a first answer is printed on standard error after 1 % of them. --init writes a draft of a spec. Afterwards
+    `kernrec recommend --kernel` answers at once.
     """
     if wanted.init:
         write_draft(wanted)
@@ -66,7 +66,7 @@ def analyze(wanted: AnalyzeOptions) -> None:
 
 
 def _analyze_calls(wanted: AnalyzeOptions) -> None:
-    """Analyze several calls, or those of a folder, and go on after one that fails. JSON has a list."""
+    """Analyze several call files, or those of a folder, and continue after a failure. The JSON output is a list."""
     from kernrec.capture.call_file import is_cuda_call, read_cuda_call
     from kernrec.cli.program_times import ProgramTimes
 
@@ -171,7 +171,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """Return the analysis and report its progress. `files`: the database and the folder of the kernel's files."""
+    """Return the analysis and report its progress (`files`: the database and the folder of the kernel's files)."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -206,7 +206,6 @@ def _analysis(
 
 
 def _usable_cpus() -> int:
-    """Return the number of CPUs that this process may use, as `taskset` sets it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -245,7 +244,7 @@ class _Measuring:
         return collected
 
     def alone(self, why: KernrecError, as_json: bool) -> None:
-        """Measures what nothing can be predicted of: the answer is what was measured."""
+        """Measure a kernel that cannot be predicted, and print only the measurements."""
         from kernrec.cli.collect import print_collected
 
         print_notes([f"nothing is predicted, and measurements are all there is: {why}"])
@@ -257,7 +256,7 @@ class _Measuring:
         self.end()
 
     def end(self) -> None:
-        """Exits with the status of what ended the measuring early, if anything did, and says what that was."""
+        """Exit with the status of whatever ended the measurement early, and print the reason."""
         collected = self._collected
         if collected is not None and collected.error is not None:
             print(f"kernrec: {collected.error}", file=sys.stderr)

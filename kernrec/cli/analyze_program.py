@@ -1,4 +1,4 @@
-"""`kernrec analyze` of a program with several kernels, or for several GPUs: one table, a row for each."""
+"""`kernrec analyze` for a program with several kernels, or for several GPUs: one table with a row for each."""
 
 import sys
 from collections.abc import Callable
@@ -29,12 +29,12 @@ class _Row:
     gpu: str
     analysis: "Analysis | None" = None
     launched: "Choice | None" = None
-    """The config that has the block of the program's own launch."""
+    """The config with the block size of the program's own launch."""
     error: str = ""
     command: str = ""
-    """The command that analyzes a kernel whose launch cannot be read."""
+    """Command that analyzes a kernel whose launch cannot be read."""
     unset: str = ""
-    """A line on variables that nobody set; empty if there are none."""
+    """Message about variables that nobody set; empty if there are none."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
@@ -44,7 +44,7 @@ class _Row:
 
 
 def program_entries(wanted: AnalyzeOptions) -> list[str | None]:
-    """Return the kernels that a command is about: all of a CUDA file in which none is named; else only that one."""
+    """Return the kernels to analyze: the named one, or all kernels of a CUDA file if none is named."""
     if wanted.source.suffix != ".cu" or wanted.spec is not None or wanted.kernel_name is not None:
         return [wanted.kernel_name]
     from kernrec.interop.program_kernels import kernel_names
@@ -58,13 +58,13 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """Analyze kernels on GPUs, and print a table.
 
     Args:
-        wanted: The options; those on the launch are for one kernel.
-        entries: The kernels; None is the only one.
+        wanted: The options. Options on the launch apply to a single kernel.
+        entries: Names of the kernels. None means the file's only kernel.
         gpus: Names of GPUs.
-        run: Analyzes one kernel on one GPU.
+        run: Function that analyzes one kernel on one GPU.
 
     Raises:
-        UsageError: An option is for one kernel, and there are several.
+        UsageError: An option applies to one kernel, but there are several.
         KernrecError: No kernel could be analyzed.
     """
     if wanted.measure or wanted.cluster:
@@ -167,7 +167,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Choice") -> str:
-    """Return the block of the best config; all tunables if there are others than the block's axes."""
+    """Return the block size of the best config, or all tunables if there are more than the block's axes."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):

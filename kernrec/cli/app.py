@@ -36,14 +36,14 @@ COMMANDS = {
     "mcp": "mcp.mcp",
     "db": "db.app",
 }
-"""By name, the module of `kernrec.cli` and the function in it, or the Typer application of a group of commands."""
+"""Module of `kernrec.cli` and function (or Typer application of a command group), by command."""
 
 
 _DATABASE = "Database to use instead of your own, with any command that has one."
 
 
 def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
-    """The Typer application of these commands. To import and build all of them takes longer than to answer a query."""
+    """Return the Typer application of these commands. Importing and building all of them takes longer than a query."""
     app = Commands(
         help="Offline recommender of GPU kernel configurations: latency and energy, no GPU needed.",
         no_args_is_help=True,
@@ -62,7 +62,7 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """`app`, the application of all commands, for tools that look for it by this name."""
+    """Return `app`, the application with all commands, for tools that import it by this name."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return application()
@@ -79,13 +79,13 @@ def root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line; the exit status."""
+    """Run one command line and return the exit status."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed, as by `>&-`: what is printed there goes nowhere
+        if stream is None:  # closed, as by `>&-`: discard what is printed there
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a console without Unicode shows `?` for what it cannot show
+            stream.reconfigure(errors="replace")  # a console without Unicode shows `?` for characters that it lacks
     try:
         return _run(arguments)
     except Exception as error:
@@ -99,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     try:
         words, databases = _without_databases(arguments)
-        # A command that is named first is the only one that can be meant; help and suggestions need all of them.
+        # If the command comes first, load only that command. Help and suggestions need all commands.
         app = application(words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS))
         # nvcc's own spelling: `-std=c++20` would be read as the options -s, -t and -d.
         words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in words]
@@ -115,7 +115,7 @@ def _run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        _discard_output()  # the reader has what it wanted (`| head`)
+        _discard_output()  # the reader has closed the pipe (`| head`)
         return 0
     except OSError as error:
         if error.filename is not None and error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG):
@@ -127,7 +127,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return a command line without its options --db, which any command accepts at any place, and their files."""
+    """Remove the options --db, which any command accepts at any place, and return the other words and the files."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):
@@ -143,11 +143,11 @@ def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _discard_output() -> None:
-    """Send the rest of standard output nowhere: writing it would fail again."""
+    """Send the rest of standard output nowhere, because further writes would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:
-    if message:  # without a command the help was the answer
+    if message:  # without a command, the help was already printed
         print(f"kernrec: {one_line(message)}", file=sys.stderr)
     return status

@@ -1,4 +1,4 @@
-"""`kernrec audit`: the tuned files that a serving engine looks for, which it lacks, and what the entries are worth."""
+"""`kernrec audit`: list the tuned files that a serving engine is missing, and what their entries would save."""
 
 import sys
 from pathlib import Path
@@ -41,9 +41,9 @@ class AuditOptions(options.Options):
 def audit(wanted: AuditOptions) -> None:
     """Report the tuned files that vLLM or SGLang looks for to serve a model, or judge the entries of one file.
 
-    The engine's config without a file is compared with the best of about twenty candidates, as predicted. No GPU is
-    needed, but compiling and emulating take minutes. Often tuning gains nothing, and the report says so. This needs the
-    extra triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
+    The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
+    needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
+    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
     """
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -95,7 +95,7 @@ def audit(wanted: AuditOptions) -> None:
 
 
 def _print_entries(wanted: AuditOptions) -> None:
-    """Print the judgment of each entry of a tuned file."""
+    """Print a judgment of each entry of a tuned file."""
     from kernrec.gpu import find_gpu
     from kernrec.recommender.serving.tuned_entries import judge_file
 
@@ -111,7 +111,7 @@ def _print_entries(wanted: AuditOptions) -> None:
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
-    """Return the engine, its release and Triton's of `sglang==0.5.3,triton==3.4.0`; None for the installed ones."""
+    """Return the engine, its version and Triton's version from `sglang==0.5.3,triton==3.4.0`; None if not stated."""
     pins = dict(part.strip().partition("==")[::2] for part in text.split(","))
     engine = next((name for name in pins if name != "triton"), "")
     if len(pins.keys() - {"triton"}) != 1:
@@ -138,9 +138,9 @@ def _print_files(audit: "ServingAudit", short: "_ShortNames") -> None:
 
 
 class _ShortNames:
-    """Names of files in a table: `*` is the card's name, `**` and so on are ends that names have after their sizes.
+    """File names, shortened for a table: `*` stands for the GPU's name, `**` and so on for common endings.
 
-    A driver's name with a data type and blocks of scales takes the whole width of a terminal.
+    A full file name with a data type and block sizes would fill the whole width of a terminal.
     """
 
     def __init__(self, audit: "ServingAudit") -> None:
@@ -157,16 +157,15 @@ class _ShortNames:
             if not end.endswith("=*") and end:
                 ends[end] = None
         self.stars = {end: "*" * number for number, end in enumerate(ends, 2)} if len(audit.files) > 1 else {}
-        """Stars by the end that they are put for."""
+        """Stars by the ending that they replace."""
 
     def of(self, audited: "AuditedFile") -> str:
-        """The short name."""
         sizes, end = self._parts[audited.file.name]
         return f"{sizes},{self.stars.get(end, end)}" if end else sizes
 
 
 def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
-    """Return remarks on single files, one line for files with the same remark."""
+    """Return remarks on files, one line for all files with the same remark."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
@@ -216,7 +215,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config, or rows and warps of a state-space layer."""
+    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

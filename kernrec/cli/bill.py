@@ -1,4 +1,4 @@
-"""`--gpus` and `--bill`: a year's work of a network, and the prices of its energy and of GPUs."""
+"""`--gpus` and `--bill`: the yearly cost of a network from prices of energy and GPUs."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,7 +23,7 @@ _PER_GPU = {"": 1.0, "h": 1.0, "hour": 1.0}
 
 
 class Billed(Options):
-    """The options for the bill of a year."""
+    """Options for the yearly bill."""
 
     gpus: Annotated[str | None, option("GPUs that run it, for a year's bill.", "--gpus", panel=NETWORK)] = None
     hours: Annotated[str | None, option("Hours of the year, of 8760.", "--hours", panel=NETWORK)] = None
@@ -35,7 +35,7 @@ class Billed(Options):
 
     @cached_property
     def parts(self) -> Mapping[str, str]:
-        """The parts of --bill by name, with --gpus, --hours and --utilization."""
+        """Return the parts of --bill by name, with --gpus, --hours and --utilization."""
         parts = {name: value for name in _FLEET if (value := getattr(self, name)) is not None}
         for part in ",".join(self.bill or ()).split(",") if self.bill else ():
             name, equals, value = (text.strip() for text in part.partition("="))
@@ -50,10 +50,8 @@ class Billed(Options):
 
     @property
     def tariff(self) -> "Tariff | None":
-        """The work of a year and its prices; None if --bill states neither.
-
-        Raises:
-            UsageError: A value is impossible, or a part lacks the one that it belongs to.
+        """Return a year's work and prices; None if --bill states neither. Raises `UsageError` if a value is
+        impossible, or a part lacks another part that it needs.
         """
         parts = {name: self.parts[name] for name in PARTS if name in self.parts}
         if not parts:
@@ -74,7 +72,7 @@ class Billed(Options):
         )
 
     def prices(self, gpus: "Sequence[GPU]") -> "dict[str, CardPrice]":
-        """Return the prices of GPUs by name: in one currency, and all bought or all rented.
+        """Return the prices of GPUs by name. All must be in one currency, and all bought or all rented.
 
         Args:
             gpus: The GPUs that are compared.

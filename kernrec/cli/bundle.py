@@ -1,4 +1,4 @@
-"""The part of `kernrec db export` and `kernrec db import` that is about bundles."""
+"""Bundles in `kernrec db export` and `kernrec db import`."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def export(
     selected: Selection,
     licence: str,
 ) -> None:
-    """Write a bundle of a database, signed with the user's own key, which is made if there is none."""
+    """Write a bundle of a database. It is signed with the user's key, which is created if missing."""
     from kernrec.store.keys import Signer, key_file, make_own_key
 
     place = place_at(path)
@@ -43,7 +43,8 @@ def export(
 def import_(path: Path, database: Path, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
-    untrusted: also if an unknown key signed it.
+    Args:
+        untrusted: Accept bundles that are signed by an unknown key.
     """
     bundle = read_bundle(place_at(path))
     print_manifest(bundle.manifest)

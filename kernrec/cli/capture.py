@@ -1,4 +1,4 @@
-"""`kernrec capture`: a program runs, and its CUDA and Triton launches become calls that `kernrec analyze` reads."""
+"""`kernrec capture`: run a program, and write its CUDA and Triton launches as files for `kernrec analyze`."""
 
 import shlex
 import sys
@@ -32,7 +32,6 @@ class CaptureOptions(options.Options):
 
     @property
     def build_options(self) -> list[str]:
-        """The options for nvcc."""
         return [
             *(f"-I{folder.absolute()}" for folder in self.include or ()),
             *(f"-D{text}" for text in self.define or ()),
@@ -43,9 +42,9 @@ class CaptureOptions(options.Options):
 def capture(wanted: CaptureOptions) -> None:
     """Run a program without a GPU and write each of its launches to a file that `kernrec analyze` reads.
 
-    Launches of CUDA kernels run in the emulator, so the program computes what it would on a GPU. The program needs PTX
-    and the shared runtime library: nvcc -cudart shared. Launches of Triton functions are written and do not run. With a
-    GPU, Python programs run on it as always. The program is not confined: run only what you trust.
+    Launches of CUDA kernels run in the emulator, so the program computes its usual results. The program needs PTX and
+    the shared runtime library: nvcc -cudart shared. Launches of Triton functions are written but do not run. If there
+    is a GPU, Python programs run on it as usual. The program is not sandboxed: run only programs that you trust.
     """
     from kernrec.capture.program_run import run_program
     from kernrec.capture.recorded_calls import Recorder

@@ -19,7 +19,7 @@ _UNITS = {
     "l2_bytes": "l2",
     "tdp_w": "power",
 }
-"""Headings of figures whose unit stands in the cells."""
+"""Column headings of figures whose cells contain the unit."""
 
 
 class ListOptions(options.Options):
@@ -38,8 +38,8 @@ def list_known(wanted: ListOptions) -> None:
     """List the GPUs, operators or kernels that kernrec knows.
 
     GPUs: "lines" under "predicted" marks a GPU before sm_75, for which only baselines are predicted. Ops: "codes"
-    explains dimensions whose values stand for choices, such as an activation; "lines" are data types that only
-    baselines have.
+    explains dimensions whose values are codes, such as an activation. "lines" are data types that only baselines
+    support.
     """
     if wanted.kind not in _KINDS:
         raise unknown("list", wanted.kind, _KINDS)
@@ -137,7 +137,7 @@ def _list_kernels(form: Form) -> None:
 def _list(
     rows: list[dict[str, Any]], formats: dict[str, Callable[[Any], str]], shown: tuple[str, ...], form: Form
 ) -> None:
-    """Print rows; a table has the columns `shown`, other forms all."""
+    """Print rows. A table has only the columns `shown`; other formats have all."""
     if form is Form.JSON:
         print_json(rows)
         return

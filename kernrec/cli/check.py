@@ -1,4 +1,4 @@
-"""`kernrec check`: a sanitizer without a GPU. Runs the launches of a CUDA or PTX file, and reports what is wrong."""
+"""`kernrec check`: a sanitizer without a GPU. It runs the launches of a CUDA or PTX file and reports errors."""
 
 import re
 import sys
@@ -49,12 +49,13 @@ class CheckOptions(options.Options):
 
 @options.takes(CheckOptions)
 def check(wanted: CheckOptions) -> None:
-    """Check kernels without a GPU, as compute-sanitizer does with one: run their launches, and report what is wrong.
+    """Check kernels without a GPU, as compute-sanitizer does with one: run their launches and report errors.
 
-    Found are accesses out of bounds, misaligned or past an array of shared memory, reads of unwritten memory, data
-    races, barriers and warp operations that not all threads reach, deadlocks, endless loops, and launches that a GPU
-    refuses. Each finding names its line of the source, thread, buffer, byte and the usual fix. The exit status is then
-    1. For one kernel with arguments the counts of instructions and memory accesses follow.
+    It reports accesses that are misaligned, out of bounds or past an array of shared memory, reads of unwritten memory,
+    data races, barriers and warp operations that not all threads reach, deadlocks, endless loops, and launches that a
+    GPU refuses. Each finding names its source line, thread, buffer, byte and the usual fix. The exit
+    status is 1 if there are findings. For a single kernel with arguments, counts of instructions and memory accesses
+    follow.
     """
     path, entry = with_entry(wanted.source)
     program = path.suffix == ".cu" and _sets_only_variables(wanted, path)
@@ -76,7 +77,7 @@ def check(wanted: CheckOptions) -> None:
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether a program launches its kernels, and all arguments are contents of its variables."""
+    """Return whether a program launches its kernels itself and the arguments only set its variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import read_text, whole_source
 
@@ -93,7 +94,7 @@ def _flags(wanted: CheckOptions, path: Path) -> "CompileFlags":
 
 
 def _check_one(wanted: CheckOptions, path: Path, entry: str | None) -> "dict[str, Checked]":
-    """Check one kernel with described arguments."""
+    """Check one kernel with the given arguments."""
     import numpy as np
 
     from kernrec.checking.check_launch import LaunchLimits, check_launch
@@ -135,7 +136,11 @@ def _with_note(checked: "Checked", note: str) -> "Checked":
 
 
 def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tuple[dict[str, Checked], dict[str, str]]":
-    """Check the kernels of a program as its host code launches them; also return why others could not be checked."""
+    """Check the kernels of a program as its host code launches them.
+
+    Returns:
+        The results by kernel, and the reasons why other kernels could not be checked.
+    """
     from kernrec.checking.check_launch import check_launch
     from kernrec.checking.program_launches import entries_of, program_launch
     from kernrec.cli.steps import Steps
@@ -166,7 +171,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
 
 
 def _print(wanted: CheckOptions, results: "dict[str, Checked]", errors: dict[str, str], has_counts: bool) -> None:
-    """Print what was found; also the counts of one launch with stated arguments."""
+    """Print the findings, and the counts if there is a single launch with given arguments."""
     if wanted.as_json:
         answers: dict[str, Any] = {name: _as_dict(checked) for name, checked in results.items()}
         answers |= {name: {"error": error} for name, error in errors.items()}
@@ -214,13 +219,13 @@ def _seconds(wanted: CheckOptions) -> float:
 
 
 def with_entry(source: Path) -> tuple[Path, str | None]:
-    """Return the file of `kernel.cu:name`, and the kernel's name; None if only the file is named."""
+    """Return the file and the kernel's name of `kernel.cu:name`; the name is None if only the file is given."""
     named = re.fullmatch(r"(.+?\.(?:cu|ptx)):(.+)", str(source))
     return (Path(named[1]), named[2]) if named else (source, None)
 
 
 def extents(flag: str, text: str) -> list[int]:
-    """Return one to three positive numbers of a text such as `16`, `16,16` or `16x16`."""
+    """Parse one to three positive numbers, such as `16`, `16,16` or `16x16`."""
     parts = text.replace("x", ",").split(",")
     if not 1 <= len(parts) <= 3 or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
         raise UsageError(f"{flag} {text!r}: expected 1 to 3 positive whole numbers, such as 16,16")

@@ -1,4 +1,4 @@
-"""The tables of one problem that `recommend` and `analyze` print: choices, and the baselines of backends."""
+"""Tables of one problem that `recommend` and `analyze` print: recommendations, and baselines of backends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StackRow:
-    """A baseline as a row among the choices, with the names of a choice."""
+    """A baseline as a table row, with the attribute names of a recommendation."""
 
     line: "Line"
     gpu: "GPU"
 
     @property
     def kernel(self) -> str:
-        """The backend."""
+        """Return the backend."""
         return self.line.name
 
     @property
     def point(self) -> "OperatingPoint":
-        """The power limit and clock of the baseline."""
+        """Return the power limit and clock of the baseline."""
         from kernrec.recommender.estimate.operating_point import OperatingPoint
 
         return OperatingPoint(self.line.power_limit_w, self.line.locked_clock_hz)
 
     @property
     def source(self) -> str:
-        """`published`, `learned`, `transferred` or `predicted`."""
+        """Return `published`, `learned`, `transferred` or `predicted`."""
         return self.line.source
 
     def __getattr__(self, name: str) -> Any:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def print_choices(answer: "Recommendation", form: Form = Form.TABLE, notes: NotePrinter | None = None) -> None:
-    """Print the recommendations for one problem, beside the occupancy heuristic's if one kernel is asked about."""
+    """Print the recommendations for one problem. For a single kernel, add the occupancy heuristic's config."""
     notes = notes or NotePrinter()
     if form is Form.JSON:
         print_json(answer.as_dict())
@@ -95,10 +95,10 @@ def print_choices(answer: "Recommendation", form: Form = Form.TABLE, notes: Note
 
 
 def print_gpus(answers: "Sequence[Recommendation]", form: Form, notes: NotePrinter) -> None:
-    """Print one problem on several GPUs side by side: on each the best config and the best baseline.
+    """Print one problem on several GPUs side by side, each with its best config and its best baseline.
 
     Args:
-        answers: One for each GPU.
+        answers: One answer per GPU.
         form: A table, wide or in Markdown.
         notes: Prints the notes.
     """
@@ -131,7 +131,7 @@ def _print_lines(answer: "Recommendation", reason: str, form: Form, notes: NoteP
 
 
 def _operating_point(answer: "Recommendation") -> str:
-    """Return the power limit and clock of the rows in words."""
+    """Describe the power limit and clock of the rows."""
     limits = {choice.power_limit_w for choice in (*answer.choices, *answer.beside)}
     clocks = {choice.point.clock_hz for choice in (*answer.choices, *answer.beside)}
     text = "each row at its own power limit"
@@ -145,7 +145,7 @@ def _operating_point(answer: "Recommendation") -> str:
 
 
 def _with_line(answer: "Recommendation", shown: "list[Choice | Foreign]") -> "list[Row]":
-    """Insert the best baseline: before the first choice, or at its place by the objective."""
+    """Insert the best baseline before the first recommendation, or where the objective ranks it."""
     if not answer.lines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_line
@@ -166,7 +166,7 @@ def _may_be_faster(answer: "Recommendation") -> "Choice | None":
 
 
 def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
-    """Return that a choice may be faster than the first row, and the command that measures it."""
+    """Say that a config may be faster than the first row, with the command that measures it."""
     problem, line = answer.problem, answer.leading_line
     name, first_s = (line.stack, line.latency_s) if line else (answer.best.kernel.name, answer.best.latency_s.value)
     dims = ",".join(f"{name}={value}" for name, value in problem.dims)
@@ -178,7 +178,7 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
 
 
 def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
-    """Sort choices and measurements of other kernels by the objective; a front by latency."""
+    """Sort recommendations and measurements of other kernels by the objective; a front by latency."""
     rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -188,13 +188,14 @@ def _value(answer: "Recommendation", row: "Choice | Foreign") -> float:
 
 
 def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layers: bool = False) -> list[Column]:
-    """The columns of some choices, the most important first.
+    """Return the columns of recommendations, the most important first.
 
     Args:
-        shown: a row for each.
-        form: in a wide table configs have names and values.
-        of_op: whether the choices are of an op: then kernels are named, and compared with the fastest config.
-        layers: whether the rows are the layers of a network.
+        shown: A recommendation per row.
+        form: In a wide table, configs have names and values.
+        of_op: Whether rows may be of several kernels. Then they name the kernel and are compared with the fastest
+            config.
+        layers: Whether the rows are the layers of a network.
     """
     config = config_text if form is Form.WIDE else short_config
     kernels = [row.kernel if isinstance(row.kernel, str) else row.kernel.name for row in shown]
@@ -246,11 +247,12 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
     ]
     if not layers:
         return columns
-    # The names of layers are long: on two lines they stand alone with the kernel, the numbers below them.
+    # Names of layers are long. If a row takes two lines, the name and the kernel share the first and numbers follow
+    # below.
     kernel, *others = columns
     others = [replace(column, below=True) for column in others]
     source = next(i for i, column in enumerate(others) if column.name == "source")
-    others[source] = replace(others[source], importance=USUALLY)  # the title says it, too
+    others[source] = replace(others[source], importance=USUALLY)  # the title already states the source
     return [replace(kernel, importance=USUALLY, below=False), *others]
 
 
@@ -277,7 +279,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
 
 
 def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
-    """Return the fastest baseline, the others compared with it, and how it compares with the best kernel."""
+    """Describe the fastest baseline, compare the other baselines with it, and compare it with the best kernel."""
     if not lines:
         return []
     first, *others = lines
@@ -305,7 +307,6 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
 
 
 def _more_or_less(change: float) -> str:
-    """Return `4.7 % more` or `20 % less`."""
     return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
 
 
@@ -323,7 +324,7 @@ def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
 
 
 def line_columns(lines: "Sequence[Line]") -> list[Column]:
-    """The columns of an answer by lines alone, a row for each stack."""
+    """Return the columns of an answer that has only baselines, with a row per backend."""
     latencies = [line.latency_interval_s for line in lines]
     energies = [(line.energy_j, line.energy_interval_j) for line in lines]
     versus = ["-", *(percent(line.latency_s / lines[0].latency_s - 1) for line in lines[1:])]

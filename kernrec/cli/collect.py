@@ -18,13 +18,13 @@ __all__ = ["collect", "print_collected"]
 
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Strategies that measure every problem in turn, and how many configs of each."""
+"""Strategies that measure every problem in turn, and how many configs each of them measures."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "dry_run": ("refine",),
     "workload": (*_EFFORTS, "refine"),
 }
-"""The strategies that an option fits."""
+"""The strategies to which each option applies."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -66,7 +66,7 @@ class CollectOptions(options.Options):
     cluster: measuring.Cluster = None
 
     def request(self) -> "CollectRequest":  # type: ignore[override]
-        """What to measure; `UsageError` for options that do not go together."""
+        """Return the request. Raises `UsageError` for options that do not go together."""
         from kernrec.measure.campaign.results import EFFORTS
         from kernrec.measure.problems import select_layers
         from kernrec.measure.request import CollectRequest
@@ -82,7 +82,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = measuring.replay_files(self.replay, self.db)  # last: it reads a recording
+        recording, database = measuring.replay_files(self.replay, self.db)  # last, because it reads a recording
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -96,7 +96,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return what ends the campaign, and the mean regret at which a refinement ends."""
+        """Return the budget of the campaign, and the mean regret at which a refinement stops."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -126,7 +126,7 @@ class CollectOptions(options.Options):
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
-        """The operating points to measure at; only the GPU's own if none is named."""
+        """Return the operating points to measure at; only the GPU's current one if no option names any."""
         return measuring.limits(self.set_power_limit, self.lock_clocks, self.replay is not None)
 
 
@@ -134,10 +134,11 @@ class CollectOptions(options.Options):
 def collect(wanted: CollectOptions) -> None:
     """Measure latency and energy of kernel configs on a GPU of this machine and add them to a database.
 
-    If it is interrupted or killed, at most the config being measured is lost; run it again to resume. Several runs on
-    one database share the work. The GPU is measured as it is set, unless --set-power-limit or --lock-clocks allow to
-    set it; the budget is for each of them. If nothing is named, it measures the plan of `kernrec contribute` for ten
-    minutes, and keeps the rows. With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or a GPU's name.
+    If the run is interrupted or killed, at most one config is lost; run it again to resume. Several runs on one
+    database share the work. Clocks and power limit stay as they are, unless --set-power-limit or --lock-clocks sets
+    them; the budget applies to each setting. If nothing is named, the plan of `kernrec contribute` is measured for ten
+    minutes, and the rows are kept. With --cluster, all GPUs of a Ray cluster measure, and --gpu is auto or a GPU's
+    name.
     """
     from kernrec.measure.collect import collect_at, outlook
 

@@ -1,4 +1,4 @@
-"""The result of `kernrec collect` as text."""
+"""Print the result of `kernrec collect`."""
 
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from kernrec.measure.search_rounds import Searched, SearchedConfig
 
 _SHOWN = 12
-"""Lines of a list at most."""
+"""Most entries of a list that are printed."""
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print what a campaign of any strategy came to."""
+    """Print the result of a campaign with any strategy."""
     from kernrec.gpu import find_gpu
     from kernrec.measure.refine_planner import Refined
     from kernrec.measure.search_rounds import Searched
@@ -83,7 +83,7 @@ def print_outlook(outlook: "Outlook", objective: str) -> None:
 
 
 def _print_refined(refined: "Refined", objective: str, done: str) -> None:
-    """Print what was measured, the answers that changed, and the regret that is left."""
+    """Print what was measured, the answers that changed, and the remaining regret."""
     from kernrec.measure.refine_planner import FORECAST_S
 
     plural = "" if refined.problems == 1 else "s"

@@ -1,4 +1,4 @@
-"""Typer as kernrec uses it: an option that takes one value may not be given twice, where the last would win unseen."""
+"""Typer, except that an option with one value must not be repeated. Typer would silently use the last value."""
 
 import inspect
 import re
@@ -12,17 +12,17 @@ from kernrec.cli.misuse import asked_twice
 
 
 class OnceCommand(TyperCommand):
-    """A command that refuses an option of one value that is given twice."""
+    """A command that refuses a repeated option with one value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer does, after a look at what is there twice. Raises `UsageError`."""
+        """Parse arguments as Typer does, but raise `UsageError` for a repeated option with one value."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         asked_twice(order)
         return super().parse_args(ctx, args)
 
 
 class Commands(typer.Typer):
-    """A group of such commands."""
+    """A group of `OnceCommand`s."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Register a function as Typer does, with each paragraph of its docstring on one line."""

@@ -1,4 +1,4 @@
-"""`kernrec contribute`: measure the plan of a card, and write one small signed bundle of it for others."""
+"""`kernrec contribute`: measure a fixed plan on a GPU, and write one small signed bundle of it for others."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernrec.store.share.contribution import Contribution
 
 FOLDER = "contributed"
-"""A place on this machine, with the folders of the project's own."""
+"""Folder of the written bundles, with the subfolders of a place."""
 
 
 class ContributeOptions(options.Options):
@@ -34,11 +34,11 @@ class ContributeOptions(options.Options):
 
 @options.takes(ContributeOptions)
 def contribute(wanted: ContributeOptions) -> None:
-    """Measure what is worth knowing of a GPU of this machine, and write a small signed bundle of it for others.
+    """Measure useful configs on a GPU of this machine, and write a small signed bundle of them for others.
 
-    A fixed part comes first, the same on every card, then the problems and configs that models are most unsure of.
-    Rows enter your database, too. Nothing leaves this machine: you send the bundle, and a text beside it says what is
-    in it. If it is interrupted, what was measured stays, and is in the bundle of the next run.
+    A fixed part comes first, the same on every GPU. The problems and configs that the models are most uncertain about
+    follow. The rows enter your database, too. Nothing leaves this machine: you send the bundle, and a text beside it
+    describes its contents. After an interruption, the next run's bundle includes what was already measured.
     """
     from kernrec.measure.campaign.results import CampaignBudget
     from kernrec.measure.collect import collect
@@ -56,7 +56,7 @@ def contribute(wanted: ContributeOptions) -> None:
             _write(database, name)
         return
     seconds, configs = parse_budget("--budget", wanted.budget)
-    make_own_key()  # what signing needs is missed before ten minutes are measured
+    make_own_key()  # report a missing dependency of signing before measuring for ten minutes
     request = CollectRequest(
         problems=None,
         database=database,
@@ -64,7 +64,7 @@ def contribute(wanted: ContributeOptions) -> None:
         recording=replay,
         strategy=Strategy.PLAN,
         budget=CampaignBudget(seconds, configs),
-        resumed=pending_sessions(database),  # a bundle has the fixed part as it was measured for this one
+        resumed=pending_sessions(database),  # a bundle contains the fixed part only as measured for that bundle
     )
     cards: list[str] = []
 
@@ -84,7 +84,7 @@ def contribute(wanted: ContributeOptions) -> None:
 
 
 def _write(database: Path, gpu: str) -> None:
-    """Write the bundle of a GPU, and what is in it to a text beside it and to standard output."""
+    """Write the bundle of a GPU. Describe its contents in a text beside it and on standard output."""
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share.contribution import write_contribution
 
@@ -98,7 +98,7 @@ def _write(database: Path, gpu: str) -> None:
 
 
 def summary(written: "Contribution") -> str:
-    """The text beside a bundle, for whoever sends it and whoever takes it; it names no folder of this machine."""
+    """Return the text beside a bundle, for its sender and its receiver. It contains no path of this machine."""
     from kernrec.gpu import find_gpu
     from kernrec.store.share.contribution import MOST_BYTES
     from kernrec.store.share.manifest import bundle_name
@@ -154,7 +154,7 @@ def _listed(title: str, values: tuple[str, ...]) -> str:
 
 
 def _comparison(written: "Contribution") -> list[str]:
-    """How the card compares with others of its kind, where others' fixed part is known here."""
+    """Compare the GPU with others of its model, if somebody's fixed part is available here."""
     from kernrec.store.card_scales import unlike
     from kernrec.store.share.contribution import ratio_to_others
 

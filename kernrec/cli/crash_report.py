@@ -1,4 +1,4 @@
-"""A report of an unforeseen exception in a file, instead of a traceback on the terminal."""
+"""Report an unforeseen exception in a file instead of a traceback on the terminal."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ EXIT_STATUS = 70
 
 
 def crash_report(error: Exception, arguments: Sequence[str]) -> str:
-    """Writes a report of an exception that no command handles; the line to show the user."""
+    """Write a report of an exception that no command handles, and return the line to show the user."""
     now = datetime.now(UTC)
     folder = paths.cache() / "crashes"
     file = folder / f"{now:%Y%m%dT%H%M%S}-{os.getpid()}.txt"

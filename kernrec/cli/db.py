@@ -1,4 +1,4 @@
-"""`kernrec db`: contents of a database, import and export of other tuners' results, merging, verifying."""
+"""`kernrec db`: show, import, export, merge and verify databases."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +27,7 @@ Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=40
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
 _SHOWN = 10
-"""Keys of rows that are listed of each fault."""
+"""Most row keys listed for each kind of fault."""
 
 
 class ImportOptions(options.Options):
@@ -76,7 +76,7 @@ class ImportOptions(options.Options):
 def import_(wanted: ImportOptions) -> None:
     """Add a bundle, or the results of another tuner, to a database, failures included; units are converted.
 
-    With --kernel and --spec results become measurements of that kernel, which answers and models then use.
+    With --kernel and --spec, results become measurements of that kernel, which answers and models then use.
     """
     from kernrec.cli import bundle
 
@@ -106,11 +106,11 @@ def import_(wanted: ImportOptions) -> None:
 
 
 _Imported = tuple["ImportSummary", list[str]]
-"""The figures of the import, and notes on the spec."""
+"""The import's counts, and notes on the spec."""
 
 
 def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
-    """Adds rows as measurements of the kernel of a spec."""
+    """Add rows as measurements of the kernel that a spec describes."""
     from kernrec.interop.import_export import Recording, import_bound
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.op import parse_shape
@@ -134,7 +134,7 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
 
 
 def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
-    """Adds rows of a kernel whose source is not at hand."""
+    """Add rows of a kernel whose source is not available."""
     from kernrec.interop.import_export import import_results
     from kernrec.interop.results import StatedProblem
     from kernrec.op import parse_shape
@@ -149,7 +149,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
 
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
-    """The kernel of a spec, and notes on the parts of the spec that are ignored."""
+    """Return the kernel of a spec, and notes on parts of the spec that are ignored."""
     from kernrec.interop.load_spec import load_spec
     from kernrec.recommender.analyze.kernel import check_tunables_used
 
@@ -217,7 +217,7 @@ class MergeOptions(options.Options):
 def merge(wanted: MergeOptions) -> None:
     """Add all rows of other databases to this one. Merging is idempotent and order-independent.
 
-    Every row is checked first: a file with a row that was changed or cannot be is refused as a whole.
+    Every row is checked first. A file is refused as a whole if any row was changed or is impossible.
     """
     from kernrec.store import Database
     from kernrec.store.intake import merge_file
@@ -256,13 +256,13 @@ class VerifyOptions(options.Options):
 @app.command("verify")
 @options.takes(VerifyOptions)
 def verify(wanted: VerifyOptions) -> None:
-    """Check that no row has changed since it was written, and that each can be: its key is the hash of its content.
+    """Check that no row has changed since it was written, and that each is possible: its key is its content's hash.
 
-    Rows that cannot be are listed: of the user's own database answers leave them out, and --remove deletes them. Rows
-    whose clock, power or energy contradicts the card or each other are named.
+    Impossible rows are listed. In your own database, answers ignore them, and --remove deletes them. Rows whose clock,
+    power or energy contradict the GPU or each other are named.
 
-    Of a place every bundle is checked as a pull does, and for rows that another bundle has: the exit status is 1 if one
-    is refused. GPUs that are slower or faster than others of their kind are named.
+    At a place, every bundle is checked as a pull does it, and for rows that another bundle has. The exit status is 1 if
+    a bundle is refused. GPUs that are slower or faster than others of their model are named.
     """
     if wanted.place is not None:
         if wanted.db or wanted.remove:

@@ -1,4 +1,4 @@
-"""`kernrec db info`: what a database holds, what was pulled, and what is measured for which GPU."""
+"""`kernrec db info`: the contents of a database, pulled rows, and measurements per GPU."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from kernrec.measure.card_coverage import CardCoverage, Gap
 
 _SHOWN = 8
-"""Rows of what would help most."""
+"""Most suggestions of what to measure next."""
 
 _SHIPPED = Path("shipped")
-"""The value of --db for the recorded rows that ship."""
+"""Value of --db for the recorded rows that ship with kernrec."""
 
 
 class InfoOptions(options.Options):
@@ -38,10 +38,10 @@ class InfoOptions(options.Options):
 def info(wanted: InfoOptions) -> None:
     """Show the contents of a database: measurements by GPU, op, kernel and outcome, schema and content hash.
 
-    Models beside it, and what was pulled and whose it is, are listed too. --db shipped lists the rows that ship.
+    Models beside it are listed, too, and pulled rows with their contributors. --db shipped lists the rows that ship.
 
-    --coverage counts measured layers of the standard workloads, by GPU; then by architecture and op those that nobody
-    measured.
+    --coverage counts measured layers of the standard workloads by GPU, and then layers that nobody measured, by
+    architecture and op.
     """
     if wanted.db == _SHIPPED:
         if wanted.coverage:
@@ -54,7 +54,7 @@ def info(wanted: InfoOptions) -> None:
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
-    """Show a database, and the pulled rows if `others`."""
+    """Show a database, and with `others` also the pulled rows."""
     from kernrec.measure.campaign.journal import Waiting, journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -139,7 +139,7 @@ def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -
 
 
 def _print_tally(rows: list[dict[str, Any]]) -> None:
-    # Most databases have neither replayed rows nor parts of cards.
+    # Most databases have neither replayed rows nor MIG slices.
     first, rare = rows[0], ("replayed", "mig")
     names = [name for name in first if name not in rare or any(row[name] for row in rows)]
     shown = [(name, "left" if isinstance(first[name], str) else "right") for name in names]

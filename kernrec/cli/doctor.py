@@ -1,4 +1,4 @@
-"""`kernrec doctor`: what this machine can measure and what it cannot."""
+"""`kernrec doctor`: report what this machine can measure."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ class DoctorOptions(options.Options):
 def doctor(wanted: DoctorOptions) -> None:
     """Show what this machine can measure: compiler, GPUs, their sensors (each is probed for ten seconds), database.
 
-    With --cluster, what each node of a Ray cluster can. The exit status is 1 if nothing can be measured.
+    With --cluster, report every node of a Ray cluster. The exit status is 1 if nothing can be measured.
     """
     if wanted.cluster is not None:
         from kernrec.cluster.doctor import diagnose_cluster

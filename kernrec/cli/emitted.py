@@ -1,4 +1,4 @@
-"""`--emit`: the first choices of answers in a format of `kernrec.emit`, on standard output or in a file or folder."""
+"""`--emit`: write the top recommendations in a format of `kernrec.emit`, to standard output, a file or a folder."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,10 +25,13 @@ UntrustedSource = Annotated[bool, option("Emit untrusted code, too.", "--untrust
 
 
 def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None, str | None]:
-    """Return the format of --emit (None without it), and the version of PTX in `ptx:8.0` (None for the compiler's).
+    """Parse --emit.
+
+    Returns:
+        The format (None without --emit), and the PTX version in `ptx:8.0` (None for the compiler's).
 
     Raises:
-        UsageError: The format is unknown, or --output has no --emit.
+        UsageError: The format is unknown, or --output is given without --emit.
     """
     if name is None:
         if output is not None:
@@ -65,7 +68,7 @@ def write_emitted(
     *,
     untrusted: bool = False,
 ) -> None:
-    """Writes the first choices in a format, and says on standard error which kernels they are of."""
+    """Write the top recommendations in a format, and name their kernels on standard error."""
     isa = None
     if ptx_isa is not None:
         from kernrec.compile.ptx_isa import read_isa

@@ -1,4 +1,4 @@
-"""`kernrec evaluate`: how good recommendations are on measured problems, compared with simpler ways to choose."""
+"""`kernrec evaluate`: score recommendations on measured problems, compared with simpler ways to choose."""
 
 import math
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class EvaluateOptions(options.Options):
 def evaluate(wanted: EvaluateOptions) -> None:
     """Compare learned recommendations with simpler ways to choose, on the measured problems of a database.
 
-    Problems, GPUs or kernels are held out as a whole: what is scored was never trained on. Stored calibrations are not
-    used, because they have seen the held-out data; coefficients are fitted again to the rest.
+    Problems, GPUs or kernels are held out as a whole, so every score is on data that was not used for training. Stored
+    calibrations have seen the held-out data and are not used; coefficients are fitted again to the remaining data.
     """
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.evaluate_models import PUBLISHED

@@ -1,4 +1,4 @@
-"""`kernrec explain`: why a config costs what it does, and what would change that."""
+"""`kernrec explain`: show a config's bottleneck, and what would reduce its cost."""
 
 import re
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class ExplainOptions(options.Options):
 def explain(wanted: ExplainOptions) -> None:
     """Show the bottleneck of a config, where its time and energy go, and which change should gain most.
 
-    Without --config it is the config recommended for the objective. --against compares it with another config.
+    Without --config, the config recommended for the objective is explained. --against compares it with another config.
     `kernrec explore` draws the roofline, all candidates and the energy by component.
     """
     if not wanted.gpu:
@@ -79,7 +79,7 @@ def explain(wanted: ExplainOptions) -> None:
 
 
 def _explain_source(wanted: ExplainOptions, source: Path) -> None:
-    """Explain a kernel of a CUDA file, with advice by line."""
+    """Explain a kernel of a CUDA file, with advice per source line."""
     from kernrec import paths
     from kernrec.checking.explain_source import explain_source
     from kernrec.cli.check import with_entry

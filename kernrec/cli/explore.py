@@ -32,10 +32,11 @@ class ExploreOptions(options.Options):
 
 @options.takes(ExploreOptions)
 def explore(wanted: ExploreOptions) -> None:
-    """Explore answers in a browser: fronts of latency and energy, explanations, whole networks, what databases hold.
+    """Explore answers in a browser: fronts of latency and energy, explanations, whole networks, contents of databases.
 
-    The page is served to this machine only until Ctrl-C, and asks nothing of the network. With --output it is one file
-    for a ticket: the front of each --shape, or of the layers of an --op, and a --workload over power limits.
+    The page is served only to this machine, until Ctrl-C, and loads nothing from the network. With --output, it is one
+    file to attach to a ticket: the front of each --shape, or of the layers of an --op, and a --workload over power
+    limits.
     """
     if wanted.op and wanted.kernel:
         raise UsageError("--op and --kernel were both given; a kernel has its op")
@@ -125,7 +126,7 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the subjects of fronts: the shapes, or else the layers of the network or of the op's own workload."""
+    """Return the subjects of fronts: the given shapes, or the layers of the network or of the op's workload."""
     from kernrec.page.subject import Subject, subject_of
     from kernrec.recommender.networks.network import NetworkRequest, layers_of
 

@@ -14,16 +14,20 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Foreign, MeasuredOn
 
 _UNKNOWN_DAY = "1970-01-01"
-"""Of a recording that does not say when it was measured."""
+"""Date of a recording that does not state when it was measured."""
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[pnumkMGT]?(?:s|J|W|Hz|B))(?!\w))")
 """The space between a number and its unit."""
 
 
 class NotePrinter:
-    """Prints notes on standard error, each once however many answers have it."""
+    """Prints each note once on standard error, even if several answers have it."""
 
     def __init__(self, why: bool = False) -> None:
-        """Print the explanation below each note, too, if `why` is set."""
+        """Set up the printer.
+
+        Args:
+            why: Also print each note's explanation below it.
+        """
         self._why = why
         self._seen: set[str] = set()
 
@@ -44,9 +48,9 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """A line of text; what is wider than the terminal, or than 100 characters in a pipe, goes on below, indented.
+    """Print a line of text. Wrap and indent it at the terminal's width, or at 100 characters in a pipe.
 
-    A note on standard error stays one line where that is no terminal: in a log a message is a line.
+    A note on standard error stays on one line if that is no terminal, because logs hold one message per line.
     """
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
@@ -56,23 +60,23 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks and other control characters, which a file's content may bring into a message."""
+    """Replace line breaks and other control characters, which a file's content may bring into a message."""
     return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def source_text(choice: "Choice | Foreign") -> str:
-    """Return the sources of a choice's costs; a transferred latency goes without that of its energy, to save space."""
+    """Describe the sources of a row's costs. A transferred latency omits the source of its energy, to save space."""
     if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source or choice.source == "transferred":
         return choice.source
     return f"{choice.source}, energy {choice.energy_j.source}"
 
 
 def measurement_text(choice: "Choice | Foreign") -> str:
-    """Where, how often, when and by whom a choice was measured; empty for one that was not."""
+    """Say where, how often, when and by whom a config was measured; empty if it was not."""
     if (measurement := choice.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
-    of_title = getattr(getattr(choice, "gpu", None), "title", None)  # the table's own says it already
+    of_title = getattr(getattr(choice, "gpu", None), "title", None)  # the table's title already names the GPU
     device = "" if measurement.device in (None, of_title) else f"{measurement.device}, "
     signers = ", ".join(str(signer["name"]) for signer in measurement.signed_by())
     shared = f", {measurement.database} ({signers})" if signers else ""
@@ -83,7 +87,7 @@ def measurement_text(choice: "Choice | Foreign") -> str:
 
 
 def _people_text(measurement: "MeasuredOn") -> str:
-    """Return the range of the rows of several people, whose median is the answer."""
+    """Return the range of the rows of several people; the answer is their median."""
     assert measurement.spread_s is not None
     low, high = (human(value, "s") for value in measurement.spread_s)
     low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low
@@ -92,7 +96,7 @@ def _people_text(measurement: "MeasuredOn") -> str:
 
 
 def interval_text(estimate: "Estimate | Predicted", unit: str) -> str:
-    """An estimate with its interval, the unit once where it is the same."""
+    """Format an estimate with its interval, with one unit if both share it."""
     low, high = human(estimate.low, unit).split(" ")[0], human(estimate.high, unit)
     if human(estimate.low, unit).split(" ")[1] != high.split(" ")[1]:
         low = human(estimate.low, unit)

@@ -1,4 +1,4 @@
-"""The kernel that `kernrec analyze` is about: CUDA source, PTX, or a Triton function with a call."""
+"""The kernel that `kernrec analyze` gets: CUDA source, PTX, or a Triton function with a call."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -65,12 +65,12 @@ class AnalyzeOptions(options.Options):
 
     @property
     def file(self) -> Path:
-        """The source without the name of the kernel."""
+        """Return the source path without the kernel's name."""
         return with_entry(self.source)[0]
 
     @property
     def words(self) -> "LaunchWords":
-        """The words on the launch of a CUDA kernel, for the draft of its spec."""
+        """Return the options on the launch of a CUDA kernel, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.compile_flags import compile_flags
 
@@ -81,7 +81,7 @@ class AnalyzeOptions(options.Options):
 
     @property
     def kernel_name(self) -> str | None:
-        """The kernel that --entry or the source's name (`kernel.cu:name`) selects; None for the only one."""
+        """Return the kernel that --entry or the path (`kernel.cu:name`) names; None for the file's only kernel."""
         return self.entry or with_entry(self.source)[1]
 
 
@@ -129,7 +129,10 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
     if wanted.tune:
         raise UsageError("--tune is for source: what PTX was compiled with is fixed")
-    arguments = [*(wanted.arguments or []), *(wanted.arg or [])]  # of variables it does not matter where they stand
+    arguments = [
+        *(wanted.arguments or []),
+        *(wanted.arg or []),
+    ]  # the position of variables among the arguments does not matter
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
@@ -152,7 +155,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
-    """Write the spec of a CUDA source beside it, and list the places to fill in."""
+    """Write the draft of a spec beside a CUDA source, and list the places to fill in."""
     from kernrec.cli.format import print_notes
     from kernrec.emit.files import write_file
     from kernrec.interop.spec_draft import draft_spec

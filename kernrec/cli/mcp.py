@@ -18,10 +18,10 @@ class McpOptions(options.Options):
 
 @options.takes(McpOptions)
 def mcp(wanted: McpOptions) -> None:
-    """Serve kernrec to programs that write kernels: tools of the Model Context Protocol on standard input and output.
+    """Serve kernrec to coding agents: tools of the Model Context Protocol on standard input and output.
 
-    Tools: catalog, recommend, compare, explain, analyze, check. Sources are compiled and emulated in a process
-    of their own, which is killed at its limits and sees no files but those it needs; no GPU is needed.
+    Tools: catalog, recommend, compare, explain, analyze, check. Sources are compiled and emulated in a separate process
+    with limits on time, memory and files. No GPU is needed.
     """
     from kernrec.checking.limits import Limits
     from kernrec.mcp.server import serve

@@ -1,4 +1,4 @@
-"""Shared by the commands that measure: their options, where they measure, and how they run and end."""
+"""Options of the commands that measure, and how these commands run and end."""
 
 import signal
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def present(text: str) -> str:
-    """The value of --gpu where something is measured: a card that a file describes is not in this machine."""
+    """Return the value of --gpu for a measurement. Raises `UsageError` for a GPU that a file describes."""
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} describes a card for predictions; to measure, name one of this machine")
     return text
@@ -29,7 +29,7 @@ def present(text: str) -> str:
 Gpu = Annotated[str, typer.Option("--gpu", callback=present, help="auto, or the index of a GPU in this machine.")]
 
 _SHIPPED = "shipped"
-"""The value of --replay that names the recorded space that ships."""
+"""Value of --replay that names the shipped recording."""
 Replay = Annotated[
     str | None,
     typer.Option(help="Without a GPU: a database whose measurements are replayed, or `shipped` for a recorded space."),
@@ -67,7 +67,7 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
 
 
 def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool) -> "tuple[OperatingPoint, ...]":
-    """The operating points that --set-power-limit and --lock-clocks ask for; one, the card's own, without them."""
+    """Return the operating points of --set-power-limit and --lock-clocks; without them, only the GPU's current one."""
     from kernrec.measure.collect import operating_points
 
     for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
@@ -80,14 +80,14 @@ def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool)
 
 
 def limit_text(point: "OperatingPoint") -> str:
-    """The limit and clock that a card was set to; empty for its own."""
+    """Describe the power limit and clock that a GPU was set to; empty for its current ones."""
     limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
     clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
     return ", ".join(limit + clock)
 
 
 class Stop:
-    """Notices SIGINT and SIGTERM: calling it returns whether there was one; a second one ends the program as usual."""
+    """Callable that returns whether SIGINT or SIGTERM arrived. A second signal ends the program as usual."""
 
     def __init__(self) -> None:
         self._stopping = False
@@ -116,7 +116,7 @@ class Stop:
 def run_measuring(
     measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
 ) -> None:
-    """As `run_each`, for one result."""
+    """Run one measurement as `run_each` does."""
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 
     run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
@@ -126,11 +126,11 @@ def run_each(
     measure: "Callable[[Report, Stopping], list[tuple[OperatingPoint, CollectResult]]]",
     show: "Callable[[CollectResult], None]",
 ) -> None:
-    """Measure with progress on standard error, show the results, and end with the exit status of the last.
+    """Measure with progress on standard error, show the results, and exit with the status of the last.
 
     Args:
-        measure: called with a function that takes progress, and with one that says whether to stop.
-        show: prints what was measured, also if it ended early.
+        measure: Gets a function to report progress to, and a function that returns whether to stop.
+        show: Prints what was measured, even if the measurement ended early.
     """
     from kernrec.cli.progress import display
 

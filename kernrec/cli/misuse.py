@@ -1,4 +1,4 @@
-"""Command lines that Typer cannot read: one line with the argument, the expected value, and the nearest choice."""
+"""Explain command lines that Typer rejects: one line with the argument, the expected value and the nearest choice."""
 
 import re
 from collections.abc import Iterable
@@ -126,12 +126,12 @@ REMOVED = {
     "db export --layout": "--shape, or `kernrec.interop.import_export.export_t4` in Python",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""What to use instead of removed commands, of options, and of options of one command."""
+"""Replacements of removed commands, of removed options, and of removed options of one command."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
 def sentence(error: TyperException) -> str:
-    """The line for an error of Typer's parser; its own text where nothing better is known."""
+    """Return the message for an error of Typer's parser, or the parser's own text if there is no better one."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -173,7 +173,7 @@ def _removed(instead: str) -> str:
 
 
 def asked_twice(parameters: Iterable[Any]) -> None:
-    """Raises `UsageError` for an option of one value that is there twice: the last would win, and nobody be told."""
+    """Raise `UsageError` if an option with one value is repeated. Typer would silently use the last value."""
     seen: set[Any] = set()
     for parameter in parameters:
         single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
@@ -202,7 +202,6 @@ def _options(context: Any) -> list[str]:
 
 
 def _name(parameter: Any) -> str:
-    """Return the long name of an option, or an argument in capitals."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.name).upper()
 

@@ -1,4 +1,4 @@
-"""`kernrec monitor`: a GPU's power, energy, clocks and temperature while a command runs."""
+"""`kernrec monitor`: record power, energy, clocks and temperature of a GPU while a command runs."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN_EVERY_S = 0.5
 _PERIOD_S = 0.1
-_ROUGH_S = 1.0  # cards update their power sensor every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
+_ROUGH_S = 1.0  # GPUs update their power sensor every 15 to 100 ms (arXiv 2312.02741, "Part-time Power Measurements")
 
 
 class MonitorOptions(options.Options):
@@ -32,7 +32,7 @@ class MonitorOptions(options.Options):
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
     def check(self) -> None:
-        """Raise `UsageError` for options that are not accepted."""
+        """Raise `UsageError` for invalid options."""
         if bool(self.command) == (self.pid is not None):
             raise UsageError("give exactly one of: a command after --, --pid")
         if self.trace is not None and self.trace.suffix != ".csv":
@@ -43,9 +43,9 @@ class MonitorOptions(options.Options):
 def monitor(wanted: MonitorOptions) -> None:
     """Monitor a GPU while a command runs, and print energy, mean power, clocks, temperature and throttle reasons.
 
-    Standard output and the exit status are the command's; the summary goes to standard error. Signals are passed on to
-    the command; processes that it leaves running are not waited for. Energy is of the whole board.
-    The GPU is the first that CUDA_VISIBLE_DEVICES leaves.
+    Standard output and the exit status are those of the command; the summary goes to standard error. Signals are passed
+    on to the command. Processes that it leaves running are not waited for. Energy is for the whole board. The GPU is
+    the first that CUDA_VISIBLE_DEVICES lists.
     """
     from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
     from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
@@ -72,7 +72,7 @@ def monitor(wanted: MonitorOptions) -> None:
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
-    # Standard output belongs to the command, as with `time`.
+    # Like `time`, leave standard output to the command.
     stream = sys.stderr if wanted.command else sys.stdout
     if wanted.as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
@@ -90,7 +90,6 @@ def _show_live(sample: "TraceSample", earlier: Sequence["TraceSample"]) -> None:
 
 
 def line(sample: "TraceSample") -> str:
-    """A sample as text."""
     parts = [human(sample.time_s, "s")]
     if sample.power_w is not None:
         parts.append(human(sample.power_w, "W"))

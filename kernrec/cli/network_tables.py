@@ -1,4 +1,4 @@
-"""The tables of whole networks: layers, totals, bills, sweeps over power limits and clocks, GPUs side by side."""
+"""Tables of whole networks: layers, totals, bills, sweeps over power limits and clocks, GPUs side by side."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,13 +35,13 @@ def network_json(
     sweep: "NetworkSweep | None" = None,
     billed: "Sequence[Bill]" = (),
 ) -> dict[str, Any]:
-    """A network's answer as plain values: its sweep, or its layers with their regrets, and totals."""
+    """Return a network's answer for JSON: its sweep, or its layers with their regrets and totals."""
     whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
     return whole | ({"bills": [bill.as_dict() for bill in billed]} if billed else {})
 
 
 def network_csv(answer: "NetworkAnswer", sweep: "NetworkSweep | None" = None) -> list[dict[str, Any]]:
-    """Rows of plain values: the points of a sweep, or the layers' first choices."""
+    """Return rows for CSV: the points of a sweep, or the top recommendation of each layer."""
     if sweep is not None:
         return [{"gpu": answer.gpu.name, **row} for row in sweep.as_dict()["rows"]]
     rows = []
@@ -64,10 +64,10 @@ def print_network(
     """Print the totals, the longest layers, the bills, the next steps and the notes.
 
     Args:
-        answer: The network's.
+        answer: The network's answer.
         form: A table, wide or in Markdown.
-        billed: The bills of a year.
-        layers: Number of layers, the longest first; None for those that matter, and for all in wide tables.
+        billed: The yearly bills.
+        layers: Number of layers, the longest first. None: the layers that take most time, or all in wide tables.
         notes: Prints the notes.
     """
     _print_totals(answer, form)
@@ -156,7 +156,6 @@ def _shortened(name: str) -> str:
 
 
 def _each(name: str, unit: str, estimates: "Sequence[Estimate]", form: Form, importance: int = ALWAYS) -> Column:
-    """Return a column of costs, with intervals if there is room."""
     intervals = None if form is Form.TABLE else [(each.low, each.high) for each in estimates]
     return quantities(name, unit, [each.value for each in estimates], intervals, importance)
 
@@ -226,12 +225,11 @@ _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
 
 
 def _more(bill: "Bill") -> str:
-    """Return `19.7 kWh more` or `4.2 kWh less`."""
     return f"{human(abs(bill.more_kwh) * 1e3, 'Wh')} {'more' if bill.more_kwh >= 0 else 'less'}"
 
 
 def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:
-    """Print a network over power limits or clocks, the best of them, the bills and the notes."""
+    """Print a network over power limits or clocks, the best points, the bills and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -267,7 +265,7 @@ def print_comparison(
     tariff: "Tariff | None",
     notes: NotePrinter,
 ) -> None:
-    """Print GPUs and batches side by side, the best of them, and with a tariff the bill of each."""
+    """Print GPUs and batches side by side and the best of them. With a tariff, print the bill of each."""
     from kernrec.recommender.networks.compare import Unfit, verdict
 
     rows = [row for row in compared if not isinstance(row, Unfit)]
@@ -308,7 +306,13 @@ def print_comparison(
 def _comparison_columns(
     compared: "Sequence[ComparedGpu | Unfit]", form: Form, dtypes: bool, batches: bool, backends: bool
 ) -> list[Column]:
-    """Return the columns of GPUs and batches. The flags say whether rows differ in dtype, batch and backend."""
+    """Return the columns of GPUs and batches.
+
+    Args:
+        dtypes: Whether rows differ in data type.
+        batches: Whether rows differ in batch.
+        backends: Whether rows differ in backend.
+    """
     from kernrec.recommender.networks.compare import Unfit
 
     rows = [None if isinstance(row, Unfit) else row for row in compared]
@@ -337,7 +341,7 @@ def _comparison_columns(
     names = ["" if row is None else row.total.name for row in rows]
     watts = [None if row is None else row.total.power_w for row in rows]
     power = quantities("power", "W", watts, importance=USUALLY)
-    if served:  # it is lower at the best limit
+    if served:  # power is lower at the best limit
         limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
         power = replace(power, name=f"W at {limit}")
     columns = [
@@ -368,7 +372,6 @@ def _of(rows: "Sequence[ComparedGpu | None]", name: str) -> list[float | None]:
 
 
 def _dominant(row: "ComparedGpu", backends: bool) -> str:
-    """Return the layers that take most of the time, with their shares, and the backend if rows differ in it."""
     layers = ", ".join(f"{_shortened(name)} {share * 100:.0f} %" for name, share in row.answer.dominant(2))
     return f"{row.total.name}: {layers}" if backends else layers
 

@@ -1,4 +1,4 @@
-"""The next commands: one or two that a table ends with, as they can be pasted."""
+"""One or two next commands below a table, ready to paste."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ _INDENT = "    "
 
 
 def print_next(steps: Sequence[tuple[str, str]]) -> None:
-    """Prints (command, its purpose) pairs, long commands on several lines that the shell joins."""
+    """Print (command, purpose) pairs. Long commands are split with backslashes."""
     width = text_width()
     print("next:")
     for command, purpose in steps:
@@ -37,7 +37,7 @@ def _beside(command: str, purpose: str, width: int) -> str:
 
 
 def problem_command(problem: "Problem", gpu: str) -> str:
-    """The command that answers for one problem."""
+    """Return the command that answers one problem."""
     definition = problem.definition
     defaults = {dim.name: dim.default for dim in definition.dims}
     sizes = problem.dim

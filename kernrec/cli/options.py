@@ -1,4 +1,4 @@
-"""The one style of options: a class for each command, and the options that several commands share.
+"""Declare options: one class per command, and shared definitions for options of several commands.
 
     class DoctorOptions(options.Options):
         cluster: options.Cluster = None
@@ -8,9 +8,9 @@
     def doctor(wanted: DoctorOptions) -> None: ...
 
 The annotated fields of the class are the options, in the order of --help. `takes` gives Typer the signature that it
-reads, and calls the function with one object. A field whose annotation is another such class stands for all options of
-that class. `Options` has the default of each shared option, so that its properties (`query`, `request`, `network`) work
-for a command that lacks some of them.
+reads, and calls the function with one object. A field annotated with another such class includes all options of that
+class. `Options` has the default of each shared option, so its properties (`query`, `request`, `network`) also work for
+commands that lack some of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +34,12 @@ PROBLEM, NETWORK, CHOICE, PRINTED = "Problem", "Network", "What to choose", "Out
 
 
 def option(text: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
-    """Return the description of an option for Typer: its help text, its names if not the field's, and its panel."""
+    """Describe an option for Typer: help text, names if they differ from the field's, and panel."""
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
 def card(text: str) -> str:
-    """Return the value of --gpu with the name of a GPU in place of its file."""
+    """Return the value of --gpu, with a GPU file replaced by the name of the GPU that it describes."""
     if ".toml" not in text.lower():
         return text
     from kernrec.gpu.card_file import card_names
@@ -85,15 +85,15 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Uses of --db by commands, as --help describes them. `OWN` is for commands without the option."""
+"""Help texts of --db, by how a command uses it. `OWN` is for commands without the option."""
 ANY, SWEEP = "any", "sweep"
-"""Values of `--clock`: each config at its best clock, and a table at several; `--power-limit` takes `sweep`, too."""
+"""Values of `--clock`: each config at its best clock, or a table over clocks. `--power-limit` takes `sweep`, too."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """The options of a command, with the value of each shared option that the command lacks."""
+    """The options of a command, with defaults for shared options that the command lacks."""
 
     sweeps = False
     """Whether the power limit and the clock may be `sweep`."""
@@ -127,12 +127,12 @@ class Options:
 
     @property
     def db(self) -> Path | None:
-        """The only database that --db names; None: the user's own."""
+        """Return the only database that --db names; None for the user's own."""
         return self.databases[0] if self.databases else None
 
     @cached_property
     def query(self) -> "Query":
-        """The objective, its bounds, and how the GPU is run."""
+        """Return the objective, its bounds, and the GPU's power limit and clock."""
         from kernrec.recommender.request import Query, objective_named
 
         form = self.printed.form if self.printed else Form.JSON if getattr(self, "as_json", False) else Form.TABLE
@@ -147,7 +147,7 @@ class Options:
             inputs=self.inputs,
             stacks=self._backends[0],
             source=self.estimated_by or "",
-            each_config=form in (Form.CSV, Form.JSON),  # a program reads every row
+            each_config=form in (Form.CSV, Form.JSON),  # programs read every row
         )
 
     @cached_property
@@ -158,12 +158,12 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """The backend that is no program: `mixed` or `kernrec`; empty for others."""
+        """Return the value of --backend if it is `mixed` or `kernrec`, not a backend; empty otherwise."""
         return self._backends[1]
 
     @property
     def batches(self) -> list[int]:
-        """The values of --batch; empty for the workload's own."""
+        """Return the values of --batch; empty for the workload's own."""
         sizes = []
         for part in str(self.batch).split(",") if self.batch is not None else ():
             text = part.strip()
@@ -179,16 +179,21 @@ class Options:
         return read(f"--{name.replace('_', '-')}", text)
 
     def request(self, shape: str | None, gpu: str | None = None, kernel: str | None = None) -> "Request":
-        """Return the question about one shape, on another GPU or kernel than the options name if these are given."""
+        """Return the request for one shape.
+
+        Args:
+            gpu: A GPU instead of the option's.
+            kernel: A kernel instead of the option's.
+        """
         from kernrec.recommender.request import Request
 
         kernel = kernel or self.kernel
         return Request(gpu or self.gpu, self.op or None, kernel, shape or {}, self.dtype, self.layout, self.query)
 
     def network(self, shapes: Sequence[str]) -> "NetworkRequest":
-        """Return the layers of the workload or the op; without a workload, a layer for each shape.
+        """Return the layers of the workload or the op. Without a workload, there is one layer per shape.
 
-        The shape of an .onnx workload gives the dimensions that the file leaves open.
+        For an .onnx workload, the shape sets the dimensions that the file leaves open.
         """
         from kernrec.recommender.networks.network import NetworkRequest, shapes_as_network
 
@@ -205,14 +210,14 @@ class Options:
 
 
 class Printed(Options):
-    """The options for the form in which an answer is printed."""
+    """Options for the format of the output."""
 
     form_name: Annotated[str | None, option("table, wide, csv, json or markdown.", "--format", panel=PRINTED)] = None
     as_json: AsJson = False
 
     @cached_property
     def form(self) -> Form:
-        """The form of --format or --json."""
+        """Return the format of --format or --json."""
         name = self.form_name
         if name is not None and name not in list(Form):
             raise unknown("format", name, list(Form))
@@ -222,7 +227,7 @@ class Printed(Options):
 
 
 def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[..., None]]:
-    """Turn a function of one object of this class into a command for Typer."""
+    """Turn a function with one options object into a command for Typer."""
 
     def decorate(function: Callable[[_Kind], None]) -> Callable[..., None]:
         @wraps(function)
@@ -256,7 +261,7 @@ def _is_group(annotation: object) -> bool:
 
 
 def open_dimensions(shapes: Sequence[str]) -> dict[str, int]:
-    """Return the dimensions of `batch=1,seq=128` by name."""
+    """Parse `batch=1,seq=128` into dimensions by name."""
     values: dict[str, int] = {}
     for part in (part for text in shapes for part in text.split(",")):
         name, equals, value = part.rpartition("=")

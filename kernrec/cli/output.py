@@ -1,4 +1,4 @@
-"""The forms in which commands print an answer: a table, all of it, CSV, JSON or Markdown."""
+"""Output formats of an answer: table, wide table, CSV, JSON or Markdown."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_pa
 
 
 class Form(StrEnum):
-    """How an answer is printed."""
+    """Format of a printed answer."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -25,7 +25,7 @@ class Form(StrEnum):
 
 
 def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
-    """Prints a table as text or in Markdown."""
+    """Print a table as text or in Markdown."""
     if form is Form.MARKDOWN:
         print("\n".join([title, "", *markdown_lines(columns), ""]))
     else:
@@ -33,13 +33,13 @@ def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
 
 
 def print_json(answer: Any) -> None:
-    """Prints plain values as JSON."""
+    """Print plain values as JSON."""
     sys.stdout.writelines(json_pieces(answer))
     print()
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints rows of plain values; what is nested becomes columns `outer.inner`, configs and launches a text."""
+    """Print rows of plain values. Nested values become columns `outer.inner`; configs and launches become text."""
     import csv
 
     cells = flat_rows(rows)

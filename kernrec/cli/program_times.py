@@ -1,4 +1,4 @@
-"""The predicted GPU time of a captured program by kernel, as the table of `nsys stats` (cuda_gpu_kern_sum) shows it."""
+"""Predicted GPU time of a captured program by kernel, in the layout of `nsys stats` (cuda_gpu_kern_sum)."""
 
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,10 @@ class ProgramTimes:
 
     def __init__(self, wanted: AnalyzeOptions) -> None:
         self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # by kernel: launches, and seconds of each
+        self._times: dict[str, list[tuple[int, float]]] = {}  # number of launches and seconds of each, by kernel
 
     def add(self, call: "CudaCall") -> None:
-        """Predict the time of a call with the block that the program chose."""
+        """Predict the time of a call with the program's own block size."""
         from kernrec import paths
         from kernrec.gpu import find_gpu
 
@@ -28,7 +28,7 @@ class ProgramTimes:
         self._times.setdefault(call.entry, []).append((call.launches, seconds))
 
     def print_table(self) -> None:
-        """Print the table if there is a call of a CUDA kernel."""
+        """Print the table if any call launches a CUDA kernel."""
         from kernrec.capture.call_file import short_name
         from kernrec.gpu import find_gpu
 

@@ -1,4 +1,4 @@
-"""Progress of a running campaign on standard error: a live panel on a terminal, a line every ten seconds elsewhere."""
+"""Progress of a running campaign on standard error: a live panel on a terminal, otherwise a line every ten seconds."""
 
 import sys
 import time
@@ -20,7 +20,7 @@ _LINE_EVERY_S = 10.0
 
 @contextmanager
 def display() -> "Iterator[Callable[[Progress], None]]":
-    """A function to report progress to, as long as the campaign runs."""
+    """Yield a function that shows progress while the campaign runs."""
     if not sys.stderr.isatty():
         yield Lines().show
         return
@@ -41,7 +41,7 @@ def display() -> "Iterator[Callable[[Progress], None]]":
 
 
 def _table(state: "State") -> "Table":
-    """A small table for each device."""
+    """Return a small table per device."""
     from rich.table import Table
     from rich.text import Text
 
@@ -53,7 +53,7 @@ def _table(state: "State") -> "Table":
 
 
 class Lines:
-    """Plain lines: every note, the first row of each tier of a problem, and one every ten seconds after it."""
+    """Plain lines: every note, the first row of each tier of a problem, and then one every ten seconds."""
 
     def __init__(self, every_s: float = _LINE_EVERY_S) -> None:
         self._every_s = every_s
@@ -61,7 +61,7 @@ class Lines:
         self._last: dict[str, tuple[str, str, float]] = {}
 
     def show(self, progress: "Progress") -> None:
-        """Take a step into account, and print a line if one is due."""
+        """Record a step, and print a line if one is due."""
         if progress.note:
             print(f"note: {progress.note}", file=sys.stderr, flush=True)
             return
@@ -76,14 +76,14 @@ class Lines:
 
 @dataclass
 class _Device:
-    """Progress on one device."""
+    """Progress of one device."""
 
     latest: "Progress"
     tier_began: tuple[float, int]
-    """Time and first step of the present tier of the present problem."""
+    """Time and first step of the current tier of the current problem."""
     steps: int = 0
     best_s: float = float("inf")
-    """For the present problem."""
+    """Lowest latency of the current problem, in seconds."""
     failures: Counter[str] = field(default_factory=Counter)
 
 
@@ -95,7 +95,7 @@ class State:
         self.devices: dict[str, _Device] = {}
 
     def take(self, progress: "Progress") -> None:
-        """Take a measurement into account."""
+        """Record a measurement."""
         began = (time.monotonic(), progress.done)
         device = self.devices.setdefault(progress.device, _Device(progress, began))
         if progress.target != device.latest.target:
@@ -112,7 +112,7 @@ class State:
             device.failures[measurement.outcome] += 1
 
     def figures(self, name: str) -> list[tuple[str, str]]:
-        """(name, value) of everything that is shown for a device."""
+        """Return (name, value) pairs to show for a device."""
         device = self.devices[name]
         latest = device.latest
         report = latest.measurement.report if latest.measurement else None
@@ -133,7 +133,7 @@ class State:
 
 
 def _left(device: _Device) -> str:
-    """Time left of the budget; without a budget, of the problem's tier at the rate so far."""
+    """Return the remaining budget. Without a budget, estimate the time left for the current tier from its rate."""
     latest, (began_s, first) = device.latest, device.tier_began
     if latest.left_s is not None:
         return f"{latest.left_s / 60.0:.0f} min of the budget"

@@ -1,4 +1,4 @@
-"""Quantities as people type them, `250W`, `3%`, `30m`, and as people read them."""
+"""Parse and format quantities such as `250W`, `3%` and `30m`."""
 
 import re
 
@@ -20,39 +20,39 @@ def _parse(flag: str, text: str, units: dict[str, float], example: str) -> float
 
 
 def number(flag: str, text: str) -> float:
-    """`8760` -> 8760.0; a number without a unit."""
+    """Parse a number without a unit: `8760` -> 8760.0."""
     return _parse(flag, text, {"": 1.0}, "8760")
 
 
 def watts(flag: str, text: str) -> float:
-    """`250W` -> 250.0; the unit is required."""
+    """Parse watts: `250W` -> 250.0. The unit is required."""
     return _parse(flag, text, _WATTS, "250W")
 
 
 def hertz(flag: str, text: str) -> float:
-    """`1.41GHz` -> 1.41e9; the unit is required."""
+    """Parse a frequency: `1.41GHz` -> 1.41e9. The unit is required."""
     return _parse(flag, text, _HERTZ, "1410MHz")
 
 
 def duration(flag: str, text: str) -> float:
-    """`100ms` -> 0.1, `30m` -> 1800.0; the unit is required."""
+    """Parse a duration into seconds: `100ms` -> 0.1, `30m` -> 1800.0. The unit is required."""
     return _parse(flag, text, _SECONDS, "100ms")
 
 
 def fraction(flag: str, text: str) -> float:
-    """`3%` -> 0.03; the sign is required, for 3 could mean 300 %."""
+    """Parse a percentage: `3%` -> 0.03. The sign is required, because 3 could mean 300 %."""
     return _parse(flag, text, {"%": 0.01}, "3%")
 
 
 def percent(value: float) -> str:
-    """0.123 -> "+12 %": whole percents, one decimal below ten."""
+    """Format a change in whole percents, with one decimal below ten: 0.123 -> "+12 %"."""
     if abs(value) < 0.0005:
         return "0.0 %"
     return f"{value * 100:+.0f} %" if abs(value) >= 0.0995 else f"{value * 100:+.1f} %"
 
 
 def budget(flag: str, text: str) -> tuple[float | None, int | None]:
-    """`30m` -> (1800.0, None), `200configs` -> (None, 200): seconds or configs, both more than none."""
+    """Parse a positive budget of seconds or configs: `30m` -> (1800.0, None), `200configs` -> (None, 200)."""
     match = _NUMBER.fullmatch(text)
     unit = match[2].lower() if match else ""
     value = float(match[1]) if match else 0.0
@@ -68,13 +68,13 @@ _KWH = {"kwh": 1.0, "mwh": 1e-3, "wh": 1e3}
 
 
 def price(flag: str, text: str, per: dict[str, float], example: str) -> tuple[float, str, str]:
-    """`0.25EUR/kWh` -> (0.25, "EUR", "kwh"): an amount for one of the units in `per`, the currency, the unit.
+    """Parse a price: `0.25EUR/kWh` -> (0.25, "EUR", "kwh"), which is amount, currency and unit.
 
     Args:
-        flag: the option, for the message.
-        text: what was given.
-        per: factor of each unit, in lower case; the unit "" is a price for nothing in particular.
-        example: what would be accepted.
+        flag: The option, for the message.
+        text: The user's value.
+        per: Factor of each accepted unit, in lower case; the unit "" accepts a price without a unit.
+        example: An accepted value, for the message.
     """
     match = _PRICE.fullmatch(text)
     unit = (match[3] or "").lower() if match else ""
@@ -84,12 +84,12 @@ def price(flag: str, text: str, per: dict[str, float], example: str) -> tuple[fl
 
 
 def energy_price(flag: str, text: str) -> tuple[float, str]:
-    """`0.25EUR/kWh` -> (0.25, "EUR"): money for a kilowatt-hour; currency and unit are required."""
+    """Parse a price per kilowatt-hour: `0.25EUR/kWh` -> (0.25, "EUR"). Currency and unit are required."""
     return price(flag, text, _KWH, "0.25EUR/kWh")[:2]
 
 
 def carbon(flag: str, text: str) -> float:
-    """`380g/kWh` -> 380.0: grams for a kilowatt-hour; the unit is required."""
+    """Parse grams per kilowatt-hour: `380g/kWh` -> 380.0. The unit is required."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(k?g|t)\s*/\s*([kMG]?Wh)\s*", text, re.ASCII | re.IGNORECASE)
     grams = {"g": 1.0, "kg": 1e3, "t": 1e6}
     if not match:
@@ -101,7 +101,7 @@ _A_YEAR = {"year": 1.0, "month": 12.0, "day": 365.0, "hour": 8760.0, "minute": 5
 
 
 def calls(flag: str, text: str) -> float:
-    """`1e9` -> 1e9, `2e6/day` -> 7.3e8: calls a year."""
+    """Parse calls per year: `1e9` -> 1e9, `2e6/day` -> 7.3e8."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(?:/\s*([a-z]+))?\s*", text, re.ASCII)
     unit = (match[2] or "year") if match else ""
     if not match or unit not in _A_YEAR or not 0.0 < float(match[1]) < 1e30:

@@ -1,4 +1,4 @@
-"""`kernrec recommend`: the configs to run for an op, a shape and a GPU, or for all layers of a network."""
+"""`kernrec recommend`: the best configs for an op, a shape and a GPU, or for all layers of a network."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,12 +51,12 @@ class RecommendOptions(options.Options):
 
     @property
     def of_shapes(self) -> bool:
-        """Whether the question is about shapes or one kernel, not about a network or the workload of an op."""
+        """Return whether shapes or one kernel are given, instead of a network or the op's own workload."""
         return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """The quantity that a network is swept over."""
+        """Return the quantity over which a network is swept; None for no sweep."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError("--power-limit sweep goes without --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
@@ -64,10 +64,10 @@ class RecommendOptions(options.Options):
 
 @options.takes(RecommendOptions)
 def recommend(wanted: RecommendOptions) -> None:
-    """Recommend kernel configs and power limits for an op or a network on a GPU, without that GPU.
+    """Recommend kernel configs and power limits for an op or a network on a GPU, without having that GPU.
 
-    The default is the Pareto front of latency and energy. Without --shape and --workload the layers of the op's own
-    workload are answered. Several GPUs or batches make one table.
+    By default, it prints the Pareto front of latency and energy. Without --shape and --workload, it uses the layers of
+    the op's own workload. Several GPUs or batches make one table.
 
     Examples of every option: docs/guides/recommend.md, deployment.md and run.md.
     """
@@ -77,7 +77,7 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted, isa = emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
-    _, _ = wanted.query, wanted.billed.prices(gpus)  # misuse is reported before a database is opened
+    _, _ = wanted.query, wanted.billed.prices(gpus)  # report misuse before opening a database
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.databases, keep_open=True, triton=triton)
     names = [card.name for card in gpus]
@@ -131,7 +131,7 @@ def _answer_shapes(
     emitted: "Format | None",
     isa: str | None,
 ) -> None:
-    """Print or emit the choices for each shape on each GPU, of one kernel or of all kernels of the op."""
+    """Print or emit the recommendations for each shape on each GPU, for one kernel or for all kernels of the op."""
     shapes, kernel = wanted.shape or [""], wanted.kernel
     one_config = emitted and not (emitted.many or emitted.writes_folder(wanted.output))
     if emitted and (len(gpus) > 1 or (len(shapes) > 1 and one_config)):
@@ -193,7 +193,7 @@ def _answer_networks(
     emitted: "Format | None",
     isa: str | None,
 ) -> None:
-    """Print or emit the choices for the layers of each network on each GPU, or of all shapes together."""
+    """Print or emit the recommendations for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.format import NotePrinter
     from kernrec.cli.network_tables import network_csv, network_json, print_network, print_sweep
     from kernrec.gpu import find_gpu
@@ -217,7 +217,7 @@ def _answer_networks(
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1
     prices = wanted.billed.prices([find_gpu(gpu) for gpu in gpus])
-    # JSON and CSV of an op's workload have an answer for each GPU, with all its layers.
+    # JSON and CSV of an op's workload contain all layers for each GPU.
     compared = wanted.workload or prices or (form not in (Form.JSON, Form.CSV) and len(networks) == 1)
     if (several or prices) and compared and not swept and wanted.top is None:
         _compare(recommender, gpus, wanted)

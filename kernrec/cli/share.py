@@ -1,4 +1,4 @@
-"""`kernrec db push`, `pull` and `withdraw`: measurements that several people share at a place."""
+"""`kernrec db push`, `pull` and `withdraw`: share measurements with other people."""
 
 import sys
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ Licence = Annotated[str | None, typer.Option(help="License of the rows, such as 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
 Untrusted = Annotated[bool, typer.Option("--untrusted", help="Take bundles that no key that you trust signed, too.")]
 _SHOWN = 20
-"""Rows that are listed before they are withdrawn."""
+"""Most rows listed before a withdrawal."""
 
 
 class Selected(options.Options):
-    """The options that select measurements of a database."""
+    """Options that select measurements of a database."""
 
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
     op: Annotated[str | None, typer.Option("--op", help="Operator that was measured.")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
 
     def selection(self, database: Path) -> "Selection":
-        """Return the measurements of a database that the options name."""
+        """Return the measurements of a database that the options select."""
         from kernrec.gpu import find_gpu
         from kernrec.store.share import Selection
 
@@ -46,7 +46,7 @@ class Selected(options.Options):
 
 
 def op_name(database: Path, op: str) -> str:
-    """Return the name of an op of the catalog, or of one that the spec of a user's kernel declares."""
+    """Return the name of an op of the catalog, or of an op that a user's spec declares."""
     from kernrec.op import find_op
     from kernrec.store import Database
 
@@ -74,8 +74,8 @@ class PushOptions(options.Options):
 def push(wanted: PushOptions) -> None:
     """Add the measurements of a database that a place lacks to it, as bundles signed with your key.
 
-    Names of user and machine, GPU UUIDs and paths stay here. What you withdrew is withdrawn there, too. An interrupted
-    push leaves whole bundles; the next one goes on.
+    Names of user and machine, GPU UUIDs and paths stay on this machine. Your withdrawals are pushed, too. After an
+    interruption, the next push continues.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.keys import Signer, key_file, make_own_key
@@ -122,7 +122,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask which license the user's rows have for others; raise `UsageError` if nobody can answer."""
+    """Ask under which license the user's rows are shared. Raises `UsageError` if nobody can answer."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -132,14 +132,14 @@ def asked_licence(others: str) -> str:
 
 
 def print_leaving(leaving: "Outgoing") -> None:
-    """List the rows that would leave, and the columns in another form."""
+    """List the rows that would be pushed, and the columns that change."""
     print_manifest(leaving.manifest)
     for name, count in leaving.changed.items():
         print(f"{name} leaves in another form in {counted(count, 'measurement')}")
 
 
 def print_manifest(manifest: "Manifest") -> None:
-    """List what a bundle holds."""
+    """List the contents of a bundle."""
     print(", ".join(counted(count, table) for table, count in manifest.rows.items()))
     for name, values in manifest.provenance.items():
         if name == "days" and values:
@@ -160,10 +160,10 @@ class PullOptions(options.Options):
 
 @options.takes(PullOptions)
 def pull(wanted: PullOptions) -> None:
-    """Take the new bundles of a place; their rows are checked as in a merge, and answer from then on, offline.
+    """Pull the new bundles of a place. Rows are checked as in a merge, and answers use them from then on, offline.
 
-    Only bundles that a key that you trust signed are taken (`kernrec db trust`). Rows go only when their signer
-    withdraws them, or when you trust the key no longer.
+    Only bundles signed by a key that you trust are accepted (`kernrec db trust`). Rows are removed only if their signer
+    withdraws them, or if you stop trusting the key.
     """
     from kernrec.store.share.object_store import place_of
     from kernrec.store.share.pull import pull as pull_rows
@@ -180,7 +180,7 @@ def pull(wanted: PullOptions) -> None:
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply the withdrawals that were pulled to copies of their rows in a database, and say whose no longer answer."""
+    """Apply pulled withdrawals to copies of the rows in a database, and list whose rows are no longer used."""
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():
@@ -204,10 +204,10 @@ class WithdrawOptions(options.Options):
 
 @options.takes(WithdrawOptions)
 def withdraw(wanted: WithdrawOptions) -> None:
-    """Withdraw measurements: they no longer answer, and stay in the log.
+    """Withdraw measurements: answers no longer use them, but the log keeps them.
 
-    At a place this holds for what your own key pushed, and for every copy of it that others pulled or merged; what
-    others shared stays. Merging, bundles and pushes carry it.
+    At a place, this applies to rows that your own key pushed and to every copy that others pulled or merged. Other
+    people's rows stay. Merges, bundles and pushes include the withdrawal.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.connection import quoted

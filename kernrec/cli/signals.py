@@ -1,4 +1,4 @@
-"""SIGTERM and a closed terminal (SIGHUP) stop a command as Ctrl-C does, so that it can save what it has."""
+"""Stop on SIGTERM and on a closed terminal (SIGHUP) as on Ctrl-C, so that a command can save its results."""
 
 import signal
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ class Ended(KeyboardInterrupt):
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """Exit status of a program that a signal ended: 128 plus the signal."""
+    """Return the exit status of a program that a signal ended: 128 plus the signal."""
     return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise these signals as `Ended` for a while; those that are already handled or ignored are left alone."""
+    """Raise these signals as `Ended` inside the block, unless they are already handled or ignored."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

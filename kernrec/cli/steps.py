@@ -1,7 +1,7 @@
-"""The progress of a long command, on standard error: nothing for the first two seconds, then how far it is.
+"""Progress of a long command on standard error. Nothing is printed in the first two seconds.
 
-Time left is stated only where the share that is done is known; else for how long the step has been running. On a
-terminal it is one line that is rewritten, elsewhere a line every ten seconds.
+The time left is shown only if the completed share is known; otherwise the time since the step began. On a terminal, one
+line is rewritten; elsewhere, a line is printed every ten seconds.
 """
 
 import os
@@ -20,7 +20,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Steps:
-    """Reports the step that a `with` block is at, from a thread of its own: the block may be busy in a library."""
+    """Reports the current step of a `with` block from a separate thread, because the block may be busy in a library."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()
@@ -43,25 +43,30 @@ class Steps:
         self.end()
 
     def step(self, what: str, done: float = 0.0, total: float = 0.0) -> None:
-        """Begins a step, after so much of the whole was done; a total of 0 where it is unknown."""
+        """Begin a step.
+
+        Args:
+            done: Completed work when the step begins.
+            total: Total work; 0 if unknown.
+        """
         with self._lock:
             self._what, self._done, self._total = what, done, total
 
     def end(self) -> None:
-        """Stop reporting; the line on a terminal is removed."""
+        """Stop reporting, and remove the line from a terminal."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
         self.remove_line()
 
     def remove_line(self) -> None:
-        """Make room on a terminal for other text; the line comes again below it."""
+        """Clear the line on a terminal so that other text can be printed. The line appears again below it."""
         if self._open:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._open = False
 
     def text(self) -> str:
-        """The present line."""
+        """Return the current line."""
         with self._lock:
             what, done, total = self._what, self._done, self._total
         seconds = time.monotonic() - self._start

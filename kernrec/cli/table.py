@@ -1,12 +1,11 @@
-"""Tables as wide as the terminal, or as 100 characters in a pipe. No cell is cut.
+"""Tables as wide as the terminal, or 100 characters in a pipe. No cell is truncated.
 
-A column states how important it is. If not all columns fit on a line, the least important ones are left out (`--format
-wide` prints all). If the others still do not fit, columns that are marked `below` go to a second line; without such a
-column, long text is wrapped within its column, or the last columns go to further lines. Numbers of one column share a
-unit, which is in the heading. A column that is empty in every row is left out.
+Each column has an importance. If the columns do not fit on a line, the least important are dropped (`--format wide`
+prints all). If they still do not fit, columns marked `below` move to a second line. Without such columns, long text is
+wrapped within its column, or the last columns move to further lines. All numbers of a column share a unit, which is in
+the heading. A column that is empty in every row is dropped.
 
-Rich would cut the cells of a recommendation to two letters in 80 columns, and takes a fifth of a cold `kernrec list` to
-import.
+Rich is not used: it truncates cells to two letters in 80 columns, and importing it slows down every query.
 """
 
 import os
@@ -22,12 +21,12 @@ from kernrec.util.human import PREFIXES
 from kernrec.util.light_dataclass import dataclass
 
 ALWAYS, USUALLY, SELDOM, WIDE = 4, 3, 2, 1
-"""Importance of a column; one of `WIDE` is shown only in a wide table."""
+"""Importance of a column. A column of importance `WIDE` appears only in a wide table."""
 GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
-"""Characters of a line in a pipe, which has no width."""
+"""Width in a pipe, in characters."""
 _NARROWEST = 20
-"""Least number of characters that a cell is wrapped to."""
+"""Smallest width to which a cell is wrapped, in characters."""
 _NOTHING = ("", "-", "0.0 %")
 _STYLES = {
     "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
@@ -45,17 +44,17 @@ class Column:
     cells: Sequence[str]
     importance: int = ALWAYS
     below: bool = False
-    """Whether it goes to the second line if a row takes two."""
+    """Whether the column moves to the second line if a row takes two lines."""
     styles: Sequence[str] = field(default_factory=tuple)
-    """A key of `_STYLES` for each cell, or empty; none for a column without any."""
+    """A key of `_STYLES` per cell, or an empty text. Empty for a column without styles."""
 
     @property
     def width(self) -> int:
-        """Characters of the longest cell or the name."""
+        """Return the length of the longest cell or the name, in characters."""
         return max(map(len, (self.name, *self.cells)))
 
     def says_nothing(self) -> bool:
-        """Whether no cell has content."""
+        """Return whether all cells are empty."""
         return self.importance < ALWAYS and all(cell in _NOTHING for cell in self.cells)
 
 
@@ -72,7 +71,7 @@ def quantities(
 ) -> Column:
     """Return a column of numbers in one unit with three significant digits, and with 90 % intervals if given.
 
-    None is an empty cell, or a number without an interval.
+    None stands for an empty cell, or for a number without an interval.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
@@ -88,7 +87,7 @@ def quantities(
 
 
 def digits(value: float) -> str:
-    """Return three significant digits without an exponent."""
+    """Format three significant digits without an exponent."""
     if abs(value) >= 999.5:
         places = len(f"{abs(value):.0f}") - 3
         return f"{round(value, -places):.0f}"
@@ -97,13 +96,13 @@ def digits(value: float) -> str:
 
 
 def text_width(stream: TextIO | None = None) -> int:
-    """Return the characters of a line of a stream (default: standard output): `COLUMNS`, the terminal's, or 100."""
+    """Return the width of a stream (default: standard output): `COLUMNS`, the terminal's width, or 100."""
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdigit() else 0
     if not width:
         try:
             width = os.get_terminal_size((stream or sys.stdout).fileno()).columns
-        except (OSError, ValueError, AttributeError):  # a pipe, a stream of a program, or none
+        except (OSError, ValueError, AttributeError):  # a pipe, a program's own stream, or no stream
             width = 0
     return max(width or PIPE_WIDTH, _NARROWEST)
 
@@ -127,7 +126,7 @@ def print_columns(title: str | None, columns: Sequence[Column], wide: bool = Fal
 
 
 def _width(wide: bool) -> int | None:
-    """Return the characters of a line; None if a row of a wide table is a line of a pipe."""
+    """Return the width of a line; None if a wide table is printed to a pipe, where lines are not limited."""
     return None if wide and not in_terminal() else text_width()
 
 
@@ -188,7 +187,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
     first = [column for column in columns if column not in below]
     if below:
         first = _without_least(first, width)
-        while len(first) > 1 and not _fits(first, width):  # what matters and still does not fit goes below
+        while len(first) > 1 and not _fits(first, width):  # what is important but does not fit goes below
             below.append(first.pop())
         below = _without_least(below, width - len(INDENT))
     bands: list[Band] = [[]]
@@ -203,7 +202,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
 
 
 def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
-    """Return the columns that fit: the least important are left out, and of equals the last."""
+    """Drop the least important columns until the rest fits; of equally important columns, the last goes first."""
     fitting = list(columns)
     while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
         least = min(column.importance for column in optional)
@@ -216,7 +215,7 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return widths with which a row fits a line if text is wrapped in the widest columns; None if there are none."""
+    """Return column widths at which a row fits if the widest columns wrap; None if there are none."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -248,7 +247,7 @@ def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> I
 
 
 def markdown_lines(columns: Sequence[Column]) -> list[str]:
-    """Return the table in Markdown, with every column that has content."""
+    """Return the table in Markdown, without empty columns."""
     shown = [column for column in columns if not column.says_nothing()]
     rows = [[column.name for column in shown], ["---:" if c.alignment == "right" else "---" for c in shown]]
     rows += [list(cells) for cells in zip(*(column.cells for column in shown), strict=True)]
@@ -256,7 +255,7 @@ def markdown_lines(columns: Sequence[Column]) -> list[str]:
 
 
 def rule_character() -> str:
-    """Return a line that standard output can show: `-` if it has no Unicode, as in a pipe on Windows."""
+    """Return the character of a rule: `-` if standard output has no Unicode, as in a pipe on Windows."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -265,13 +264,13 @@ def rule_character() -> str:
 
 
 def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
-    """Return the lines of a text (None: one). A problem that is too wide breaks behind a comma, not within a name.
+    """Wrap a text. A problem that is too wide breaks after a comma, not within a name.
 
     Args:
         text: Any text without line breaks.
-        width: Characters of a line.
-        start: The beginning of the first line.
-        below: The beginning of the other lines.
+        width: Characters of a line; None does not wrap.
+        start: Beginning of the first line.
+        below: Beginning of the other lines.
     """
     if width is None:
         return [text]
@@ -281,7 +280,7 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
 
 
 def _pieces(word: str, width: int) -> str:
-    """Return a word with a space behind the last comma of each line."""
+    """Insert a space after the last comma that fits in each line."""
     pieces = []
     while len(word) > width and (end := word.rfind(",", 0, width) + 1):
         pieces.append(word[:end])

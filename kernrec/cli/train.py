@@ -1,4 +1,4 @@
-"""`kernrec train`: train models, or calibrate the prior, from the measurements of a database."""
+"""`kernrec train`: train models, or calibrate the analytical model, from the measurements of a database."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class MeasuredOptions(options.Options):
-    """The options that choose measurements."""
+    """Options that select measurements."""
 
     op: Annotated[str | None, option("Only this op (`kernrec list ops`).", "--op")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, option("Only this kernel, such as one of yours.")] = None
 
     @property
     def measurements(self) -> "MeasurementRequest":
-        """The measurements that the options choose."""
+        """Return the selected measurements."""
         from kernrec.training.load_measurements import MeasurementRequest
 
         return MeasurementRequest(tuple(self.databases or ()), self.op, None, self.kernel)

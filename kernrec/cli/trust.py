@@ -1,4 +1,4 @@
-"""`kernrec db trust`: whose rows are taken, and the user's own key."""
+"""`kernrec db trust`: the keys that the user trusts, and the user's own key."""
 
 from typing import Annotated
 
@@ -26,8 +26,8 @@ class TrustOptions(options.Options):
 def trust(wanted: TrustOptions) -> None:
     """Trust the rows that a key signs, or list the keys that you trust.
 
-    Rows without a signature or of unknown keys are refused. Rows pulled before their key is removed no longer answer.
-    Give your own public key (--own) to your team; the private one stays in a file that only you can read.
+    Unsigned rows and rows of unknown keys are refused. If you remove a key, rows that it signed are no longer used.
+    Give your own public key (--own) to your team. The private key stays in a file that only you can read.
     """
     from kernrec.store import keys
 
@@ -52,7 +52,7 @@ def trust(wanted: TrustOptions) -> None:
 
 
 def _remove(key: str) -> None:
-    """End the trust in a key; of a key that was never trusted, drop what `--untrusted` took."""
+    """Remove a trusted key. For a key that was never trusted, drop the rows that `--untrusted` accepted."""
     from kernrec.store import Database, keys
     from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer

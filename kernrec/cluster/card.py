@@ -2,12 +2,14 @@
 
 Every measurement is in the journal on the actor's own disk before the visit's answer is sent. The answer holds all
 records of the actor's run. The next call means that the driver has them, and they are deleted. The records that a
-killed run left in the journal are in the answer to `open`. All actors of a machine share one journal.
+killed run left in the journal are in the answer to `open`.
 """
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +22,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.chooser import Visit
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import Journal, JournalInUseError, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
@@ -122,7 +124,7 @@ class Card:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         device = _device(request, Path(self._scratch.name))
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
-        self._journal = Journal(journal_path(folder / name), left_by_0_1="-.+")
+        self._journal = _own_journal(folder, name)
         budget = CampaignBudget(request.budget.seconds)
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
@@ -181,6 +183,20 @@ class Card:
     def _take(self, progress: Progress) -> None:
         if progress.note is not None:
             self._answer.notes.append(progress.note)
+
+
+def _own_journal(folder: Path, name: str) -> Journal:
+    """Open the first journal that no other card of this machine has, and move records of killed cards into it."""
+    own: Journal | None = None
+    numbers = count()
+    while own is None:
+        with suppress(JournalInUseError):
+            own = Journal(journal_path(folder / f"{name}-{next(numbers)}"), wait_s=0.0)
+    for path in folder.glob(f"{name}-*{own.path.suffix}"):
+        with suppress(JournalInUseError), Journal(path, wait_s=0.0) as left:
+            own.append(*left.records())
+            left.clear()
+    return own
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:

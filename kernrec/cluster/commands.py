@@ -31,7 +31,7 @@ def collect_on(
         if request.strategy is Strategy.ALL:
             kinds[gpu] = SharedProblems(planned_on(gpu, request), request.budget.configs)
         else:
-            kinds[gpu] = chooser_on(gpu, request, stopping=stopping)
+            kinds[gpu] = chooser_on(gpu, request)
         for problem in kinds[gpu].recalled if request.resume else ():
             earlier = present_measurements(request.database, problem, gpu)
             kinds[gpu].begin(each for each in earlier if limits_of(each.device) == limits)
@@ -45,8 +45,6 @@ def collect_on(
             for gpu in chosen_gpus(request.recording, request.gpu):
                 chooser_on(gpu, request)
         with open_journal(request, report) as (journal, leftover):
-            if not journal.claim("cluster"):
-                raise UsageError(f"another cluster fills {request.database}; wait for it or give another --db")
             result = Driver(cluster, request, chooser, journal, report, stopping).run()
             results = [each for kind in kinds.values() if isinstance(kind, SharedProblems) for each in kind.results]
             result = replace(result, results=tuple(results), leftover=leftover)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +19,9 @@ from typing import Any, Protocol
 
 from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, limits_of
 from kernrec.cluster.versions import sources_hash
-from kernrec.errors import KernrecError
+from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.chooser import Chooser, Visit
-from kernrec.measure.campaign.early_ingest import EarlyIngest
-from kernrec.measure.campaign.ingest import known_moments, measurements_of, moment_of
+from kernrec.measure.campaign.ingest import ingest, known_moments, measurements_of, moment_of
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.results import Progress
 from kernrec.measure.device.replay import chosen_gpus
@@ -33,6 +33,8 @@ _LOOK_S = 2.0
 _OPEN_S = 20.0
 """How long nothing is given out while cards that were there at the start have not answered: they may have rows of an
 earlier run, which are not measured again, and work is spread over all of them."""
+_STORE_S = 60.0
+"""Least seconds between two times that rows enter the database."""
 _NO_CARD_S = 60.0
 """How long no card may be there, as while machines start again."""
 _MOST_LOSSES = 3
@@ -114,7 +116,7 @@ class Driver:
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._early = EarlyIngest(journal, request.database)
+        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, when more are added
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._cards: dict[str, _Card] = {}
         self._number = 0
@@ -130,8 +132,7 @@ class Driver:
             self._dismiss()
         except KernrecError as failure:
             error = str(failure)
-        self._early.end()
-        return CollectResult(stored=self._early.stored, stopped=stopped, error=error)
+        return CollectResult(stored=self._stored, stopped=stopped, error=error)
 
     def _serve(self) -> bool:
         """Whether enough was measured; False: it was told to stop."""
@@ -140,7 +141,7 @@ class Driver:
         while not (self._kinds and all(kind.over for kind in self._kinds.values())):
             if self._stopping():
                 return False
-            self._early.look()
+            self._store()
             now_s = time.monotonic()
             if now_s - looked_s >= _LOOK_S:
                 looked_s = now_s
@@ -156,6 +157,15 @@ class Driver:
             for name, answer in self._cluster.wait(0.2):
                 self._take(name, answer)
         return True
+
+    def _store(self) -> None:
+        """Add rows of blocks that have ended to the database now and then, in at most a twentieth of the time."""
+        if (begun_s := time.monotonic()) < self._store_s:
+            return
+        with suppress(UsageError):  # in use, for example: the rows stay in the journal
+            self._stored += ingest(self._journal, self._request.database, ended_only=True)
+        now_s = time.monotonic()
+        self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
 
     def _is_there(self, card: _Card) -> bool:
         return card.greeted and (card.identity is None or not self._kinds[card.identity.gpu].over)

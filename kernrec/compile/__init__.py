@@ -1,10 +1,10 @@
-"""Compiling CUDA C++ without a GPU: NVRTC to PTX, machine code and the assembler's resource usage.
+"""Compile CUDA C++ without a GPU: NVRTC to PTX, machine code and the assembler's resource usage.
 
     compiled = compile_source(source, sm=89, defines={"BLOCK_M": 128})
     for job, result in compile_many(jobs): ...
 
-Needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), but no driver. Importing this package
-loads neither; the first compilation does.
+It needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), but no driver. Importing this package loads
+neither; the first compilation does.
 """
 
 from kernrec.compile.cache import CompileCache

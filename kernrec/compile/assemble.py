@@ -1,6 +1,7 @@
-"""PTX and machine code by the programs of the CUDA toolkit.
+"""Assemble PTX with the programs of the CUDA toolkit.
 
-`assemble` gives the machine code and resources of PTX of unknown origin; without an assembler, resources from the text.
+`assemble` returns the machine code and resources of PTX of unknown origin; without an assembler, resources from the
+text.
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
-"""The newest PTX ISA version that was reviewed; in a later one, a known instruction may have a new meaning."""
+"""Newest PTX ISA version that was reviewed. In a later version, a known instruction may have a new meaning."""
 
 ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S = 120.0
@@ -28,13 +29,13 @@ VERSION_LINE = re.compile(r"^([ \t]*\.version[ \t]+)(\d+)\.(\d+)", re.MULTILINE)
 _TOO_NEW = re.compile(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'")
 _TOO_OLD = re.compile(r"Value '\w+' is not defined for option 'gpu-name'")
 _TURING = 75
-"""The oldest compute capability of CUDA 13's assembler."""
+"""Oldest compute capability of CUDA 13's assembler."""
 _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """The path of a program of the CUDA toolkit: of NVIDIA's wheels, of CUDA_PATH or CUDA_HOME, or of PATH; or None."""
+    """Return the path of a program of the CUDA toolkit from NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH; or None."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -45,15 +46,13 @@ def toolkit_program(name: str) -> str | None:
 
 
 def assembler() -> str | None:
-    """The path of `ptxas`; None without one."""
+    """Return the path of `ptxas`; None if it is not installed."""
     return toolkit_program("ptxas")
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Checks that PTX can be compiled for `sm`.
-
-    Raises:
-        UsageError: the PTX is of an ISA that is too new, or for a later architecture.
+    """Check that PTX can be compiled for `sm`. Raises `UsageError` if the PTX has a too new ISA, or is for a later
+    architecture.
     """
     major, _, minor = module.version.partition(".")
     if not (major.isdigit() and minor.isdigit()) or (int(major), int(minor)) > NEWEST_ISA:
@@ -65,12 +64,12 @@ def check_target(module: Module, sm: int) -> None:
 
 
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
-    """PTX text with the resources of its kernels on `sm`; `cubin` is empty where there is no assembler.
+    """Return PTX text with the resources of its kernels on `sm`. `cubin` is empty without an assembler.
 
-    An assembler that is older than the PTX's compiler is given the same code as PTX of its own version.
+    An assembler that is older than the PTX's compiler gets the same code as PTX of its own version.
 
     Raises:
-        CompileError: the assembler refuses the PTX.
+        CompileError: The assembler refuses the PTX.
     """
     module = parse(ptx)
     check_target(module, sm)
@@ -100,16 +99,13 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
 
 
 def _refusal(log: str, name: str) -> str:
-    """The first error of an assembler, with its line."""
     match = _MESSAGE.search(log)
     return f"{name}:{match[1]}: {match[2]}" if match else first_error(log, name)
 
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
-    """(exit status, what it printed, machine code) of `ptxas` on PTX for a target such as `sm_90a`.
-
-    Raises:
-        CompileError: it takes too long; other failures are the status's.
+    """Return exit status, output and machine code of `ptxas` on PTX for a target such as `sm_90a`. Raises
+    `CompileError` if it takes too long. The exit status reports other failures.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

@@ -117,7 +117,6 @@ class MachineLowering:
         """Assemble the kernel.
 
         Args:
-            ptx: the PTX.
             sm: compute capability.
             entry: name of the kernel.
         """

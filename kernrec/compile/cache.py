@@ -1,8 +1,7 @@
-"""Results of compilations on disk, one compressed file each, safe to share between processes.
+"""Results of compilations on disk, one compressed file each, which processes can share.
 
-A failure is a result like any other: the same job gets the compiler's message at once. Files are written atomically;
-a file that cannot be read, for whatever reason, counts as absent. A folder that cannot be written is not an error:
-everything is then compiled again.
+Failures are cached, too, so the same job fails at once with the compiler's message. Files are written atomically. An
+unreadable file counts as absent. If the folder cannot be written, everything is compiled again.
 """
 
 import json
@@ -20,24 +19,24 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Results by key under `folder`; with `None` for a folder, nothing is cached."""
+    """Results by key under `folder`. With `None`, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     @classmethod
     def default(cls) -> "CompileCache":
-        """The user's cache."""
+        """Return the user's cache."""
         return cls(paths.cache() / "compile")
 
     @staticmethod
     def key(*parts: str) -> str:
-        """A hash of all that a result depends on; lengths keep parts from running into each other."""
+        """Return a hash of all inputs of a result. Lengths separate the parts."""
         text = "".join(f"{len(part)}:{part}" for part in (_FORMAT, *parts))
         return sha256(text.encode()).hexdigest()
 
     def get(self, key: str) -> Result | None:
-        """The result under `key`, or None."""
+        """Return the result under `key`, or None."""
         if self.folder is None:
             return None
         try:
@@ -46,7 +45,7 @@ class CompileCache:
             return None
 
     def put(self, key: str, result: Result) -> None:
-        """Writes `result` under `key`, if the folder can be written."""
+        """Write `result` under `key`, if the folder is writable."""
         if self.folder is None:
             return
         path = self._path(self.folder, key)

@@ -15,18 +15,18 @@ Reason = Literal["compile", "timeout", "crash"]
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources that the assembler allocates for one kernel."""
+    """Resources of one kernel, as the assembler allocates them."""
 
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     spill_store_bytes: int
     """Bytes of spill stores in the code, per thread."""
     spill_load_bytes: int
     """Bytes of spill loads in the code, per thread."""
     stack_bytes: int
-    """Stack frame, per thread."""
+    """Bytes of the stack frame, per thread."""
     static_smem_bytes: int
-    """Static shared memory, per block."""
+    """Bytes of static shared memory, per block."""
 
 
 @dataclass(frozen=True)
@@ -35,42 +35,44 @@ class Compiled:
 
     ptx: str
     cubin: bytes
-    """The machine code; empty where only the PTX is known."""
+    """Machine code; empty if only the PTX is known."""
     resources: dict[str, Resources]
-    """By name in the PTX: what each `__global__` function uses."""
+    """Resources of each `__global__` function, by name in the PTX."""
     compiler: str
-    """The compiler, such as `nvrtc 13.5`."""
+    """Compiler, such as `nvrtc 13.5`."""
     log: str
-    """All output of compiler and assembler."""
+    """Complete output of compiler and assembler."""
 
     @property
     def ptx_hash(self) -> str:
-        """16 hex digits that identify the PTX without its header (compiler, target), which differs between
-        architectures whose code is the same."""
+        """Return 16 hex digits that identify the PTX without its header (compiler, target), which differs between
+        architectures with equal code.
+        """
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """The function of a Triton source that is compiled, and for which arguments."""
+    """Function of a Triton source to compile, and its arguments."""
 
     function: str
     signature: Mapping[str, str]
-    """By parameter: the type of its argument, `*fp16` or `i32`, with `:16` where it is a multiple of 16. The other
-    parameters are constants, which the job's defines give as Python literals."""
+    """Type of each argument by parameter, `*fp16` or `i32`, with `:16` for a multiple of 16. The other parameters are
+    constants, which the job's defines give as Python literals.
+    """
     key: str = ""
-    """Triton's key of the function's code and of all that it calls; empty: the source stands for it."""
+    """Triton's key of the code of the function and of all that it calls; empty to use the source."""
     folder: Path | None = None
-    """Where the source imports other files from."""
+    """Folder from which the source imports other files."""
     module: str = ""
-    """The name by which the source is imported where it is installed; empty: the file is executed."""
+    """Module name of an installed source; empty to execute the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompileJob:
-    """One compilation to do.
+    """One compilation.
 
-    Jobs compare by identity, so a job that comes back from `compile_many` can be the key of a dictionary.
+    Jobs compare by identity, so a job from `compile_many` can be the key of a dictionary.
     """
 
     source: str
@@ -80,48 +82,56 @@ class CompileJob:
     defines: Mapping[str, str | int] = field(default_factory=dict)
     """Macros with their values, passed as `-Dname=value`."""
     name: str = "kernel.cu"
-    """The source's name in the compiler's messages."""
+    """Name of the source in the compiler's messages."""
     options: tuple[str, ...] = ()
     """Further options of NVRTC, such as `--use_fast_math`."""
     triton: TritonTarget | None = None
-    """The function of a Triton source that is compiled."""
+    """Function of a Triton source to compile."""
     host_code: bool = False
-    """Whether the source is a whole program, which nvcc compiles."""
+    """Whether the source is a whole program for nvcc."""
     machine_code: bool = True
-    """Whether the machine code is wanted; without it, configs of one source may be compiled together."""
+    """Whether machine code is needed. Otherwise, configs of one source may be compiled together."""
 
     @property
     def macros(self) -> list[str]:
-        """The defines as compiler options, in an order that does not depend on the mapping's."""
+        """Return the defines as compiler options, in an order that does not depend on the mapping's."""
         return [f"-D{key}={value}" for key, value in sorted(self.defines.items())]
 
     @property
     def language(self) -> list[str]:
-        """C++17 as a compiler option, unless the options state another standard."""
+        """Return C++17 as a compiler option, unless the options state another standard."""
         return [] if any("-std=" in option for option in self.options) else ["-std=c++17"]
 
 
 class NoCompilerError(KernrecError):
-    """The compiler that a source needs is not installed, so nothing can be compiled here."""
+    """The compiler of a source is not installed."""
 
 
 class CompileError(KernrecError):
     """A source that did not compile. The message is the compiler's first, with file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
-        """`message`: one line; `log`: all output; `reason`: `crash` where the source ended the compiler's process."""
+        """Create the error.
+
+        Args:
+            message: One line.
+            log: Complete output.
+            reason: `crash` if the source ended the compiler's process.
+        """
         super().__init__(message)
         self.log = log
         self.reason: Reason = reason
 
     @property
     def lasting(self) -> bool:
-        """Whether the same source will fail again: neither an accident nor a missing header, which may be installed."""
+        """Return whether the same source will fail again, because it is neither an accident nor a header to install."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source names a file that is no installed header of CUDA. No cache keeps it: the header may be installed."""
+    """A source names a file that is not an installed CUDA header. It is not cached, because the header may be
+    installed.
+    """
 
     lasting = False
 
@@ -132,7 +142,7 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """The target of a CUDA source: `sm_89`, or `sm_90a` where it has instructions of one architecture alone."""
+    """Return the target of a CUDA source: `sm_89`, or `sm_90a` if it has instructions of only one architecture."""
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
@@ -144,10 +154,10 @@ _SMEM = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """The resources of each entry from what `ptxas -v` prints.
+    """Return the resources of each entry from the output of `ptxas -v`.
 
-    The assembler reports an entry, its stack frame, its registers, and then the stack frames of the
-    functions it calls; only the frame under the entry's own name is the entry's.
+    The assembler reports an entry, its stack frame, its registers, and then the stack frames of the functions that it
+    calls. Only the frame under the entry's own name is the entry's.
     """
     resources: dict[str, Resources] = {}
     entry, function, stack, spill_stores, spill_loads = "", "", 0, 0, 0
@@ -172,7 +182,7 @@ _ASSEMBLER = re.compile(r"^\s*(?:ptxas|nvrtc)(?:\s+(?:error|fatal))?\s*: (?:erro
 
 
 def first_error(log: str, name: str) -> str:
-    """The compiler's first error as one line: `kernel.cu:12: identifier "x" is undefined`."""
+    """Return the compiler's first error as one line: `kernel.cu:12: identifier "x" is undefined`."""
     for line in log.splitlines():
         if match := _MESSAGE.match(line):
             return f"{match['where']}:{match['line']}: {match['what']}"

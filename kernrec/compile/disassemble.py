@@ -88,7 +88,6 @@ def machine_code(ptx: str, sm: int) -> dict[str, MachineCode] | None:
     """Return the machine code of each function of a PTX text by name; None if it cannot be read.
 
     Args:
-        ptx: the PTX.
         sm: compute capability.
     """
     programs = _programs(sm)

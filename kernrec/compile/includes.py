@@ -1,11 +1,11 @@
-"""Which files a source may include: headers of CUDA and of the standard library, by name.
+"""Check which files a source may include: headers of CUDA and of the standard library, by name.
 
-A compiler opens whatever file a source names and quotes its lines in messages. So a directive that names a file by a
-path or by a macro is refused before a compiler sees it. Headers of the source's own folder were put into the source
-before (`kernrec.kernel.source_files`).
+A compiler opens any file that a source names and quotes its lines in messages. So a directive with a path or a macro is
+refused before a compiler reads it. Headers of the source's own folder were already inserted
+(`kernrec.kernel.source_files`).
 
 Directives are found as the preprocessor finds them: after trigraphs and line continuations, with any blanks and
-comments between `#` and the word. Comments and strings are not told apart from code, so that none can hide a directive:
+comments between `#` and the word. Comments and strings count as code, so that they cannot hide a directive. Therefore,
 a comment that mentions such an include is refused, too.
 """
 
@@ -31,8 +31,8 @@ def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()
 
     Args:
         source: CUDA C++ or PTX.
-        name: the source's name in messages.
-        headers: names that may be in quotes, too: they are in the folders of CUDA's headers.
+        name: Name of the source in messages.
+        headers: Names that may also be quoted, because they are in the folders of CUDA's headers.
     """
     text = source
     for trigraph, letter in _TRIGRAPHS.items():
@@ -53,14 +53,14 @@ def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()
 
 
 def quoted_names(source: str) -> frozenset[str]:
-    """The names in quotes that a source mentions after `include`."""
+    """Return the quoted names after `include` in a source."""
     return frozenset(re.findall(rf'include\s*"({_NAME})"', source, re.ASCII))
 
 
 def _directives(text: str) -> Iterator[tuple[str, int]]:
-    """(word, where its operand begins) of each directive that reads files; in time linear in the text."""
+    """Yield word and operand position of each directive that reads files, in time linear in the text."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
-    after: dict[int, int] = {}  # by the end of a comment: where the blanks and comments behind it end
+    after: dict[int, int] = {}  # end of blanks and comments that follow, by the end of a comment
 
     def skipped(place: int) -> int:
         passed = []

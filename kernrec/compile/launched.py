@@ -1,7 +1,7 @@
-"""Sources without the kernels that are not launched: those would be compiled for every config.
+"""Remove kernels that are not launched, because they would be compiled for every config.
 
-Only a source is changed of which one kernel and nothing else is left, no function or type that kernels share: then the
-code of that kernel does not depend on the others. Lines keep their numbers. Unusual sources stay as they are.
+A source is only changed if one kernel and nothing else remains, no shared function or type. Then the code of that
+kernel does not depend on the others. Lines keep their numbers. Unusual sources do not change.
 """
 
 import re
@@ -17,16 +17,16 @@ _KERNEL = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MULTILINE)
 _BEFORE = re.compile(r"(?:\A|[;}{]|^[ \t]*#[^\n]*(?<!\\))\s*\Z", re.MULTILINE)
-"""Text in front of a declaration that begins with the kernel's own words."""
+"""Text before a declaration that begins with the kernel's own words."""
 _CLOSES = {"(": ")", "{": "}"}
 
 
 def launched_only(source: str, entries: Collection[str]) -> str:
-    """The source with those kernels alone; the source itself where that is not simple.
+    """Return the source with only these kernels, or the source itself if it is not simple.
 
     Args:
         source: CUDA C++.
-        entries: names of the kernels, as in the source or mangled.
+        entries: Names of the kernels, as in the source or mangled.
     """
     if source.count("__global__") < 2 or _RAW.search(source):
         return source
@@ -55,17 +55,15 @@ def launched_only(source: str, entries: Collection[str]) -> str:
 
 
 def _blank(skipped: str) -> str:
-    """A comment or literal as spaces, but for the name of a language."""
     return skipped if skipped == '"C"' else re.sub(r"[^\n]", " ", skipped)
 
 
 def _is_called(name: str, entry: str) -> bool:
-    """Whether a function of the source has this name in the PTX."""
     return name == entry or (entry.startswith("_Z") and f"{len(name)}{name}" in entry)
 
 
 def _end(text: str, opened: int) -> int | None:
-    """The end of a function whose parameters begin at a place; None where no body follows them."""
+    """Return the end of a function whose parameters begin at a position; None if no body follows."""
     behind = _closed(text, opened)
     if behind is None:
         return None
@@ -74,7 +72,7 @@ def _end(text: str, opened: int) -> int | None:
 
 
 def _closed(text: str, opened: int) -> int | None:
-    """The place behind the bracket that closes the one at a place."""
+    """Return the position after the bracket that closes the one at a position."""
     depth = 0
     for bracket in re.compile(rf"[{re.escape(text[opened] + _CLOSES[text[opened]])}]").finditer(text, opened):
         depth += 1 if bracket[0] == text[opened] else -1

@@ -1,7 +1,6 @@
-"""nvcc: the compiler of whole CUDA programs, host code included.
+"""Compile whole CUDA programs with nvcc, including host code.
 
-NVRTC compiles device code in a tenth of the time, so nvcc compiles only what NVRTC refuses. Programs that are to run
-(`kernrec capture FILE.cu`) need nvcc.
+NVRTC is faster, so nvcc only compiles what NVRTC refuses. Programs to run (`kernrec capture FILE.cu`) need nvcc.
 """
 
 import importlib.util
@@ -75,14 +74,14 @@ def _version(path: Path) -> str:
 
 
 def compile_program(job: CompileJob) -> Compiled:
-    """Compile a CUDA program, host code and all, to PTX and machine code.
+    """Compile a CUDA program with its host code to PTX and machine code.
 
     Args:
-        job: CUDA C++ with the headers of its folder in place. No file is read but headers of CUDA and of the system.
+        job: CUDA C++ with the headers of its folder inserted. Only headers of CUDA and of the system are read.
 
     Raises:
         CompileError: nvcc refuses the program.
-        NoCompilerError: there is no nvcc.
+        NoCompilerError: nvcc is not installed.
     """
     from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER

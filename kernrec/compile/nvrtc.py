@@ -1,4 +1,4 @@
-"""NVRTC: one call gives PTX, machine code and the assembler's log. No driver is needed."""
+"""Compile with NVRTC: one call returns PTX, machine code and the assembler's log. No driver is needed."""
 
 import importlib.util
 import os
@@ -29,20 +29,20 @@ from kernrec.compile.nvrtc_library import Library, nvrtc_library
 from kernrec.errors import UsageError
 from kernrec.util.landlock import run_confined
 
-# The whole command line, but for architecture, headers and defines. C++17 is NVRTC's own default, stated
-# so that a newer default cannot change the code; -v makes the assembler report registers and spills.
-# Functions without a word on where they run are compiled for the device: `constexpr` ones, and members of structs.
+# The whole command line, except for architecture, headers and defines. C++17 is NVRTC's default, stated so that a newer
+# default cannot change the code; -v makes the assembler report registers and spills. Functions without an execution
+# space are compiled for the device: `constexpr` functions, and members of structs.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, out of memory say, tell nothing of the source
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, such as out of memory, are not the source's fault
 _MINIMAL = "--minimal"
-"""Leaves out declarations of textures and of CUDA's run-time library: a fourth of the time of an empty source."""
+"""Option to omit declarations of textures and of CUDA's run-time library, which compiles faster."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
-"""Parts of a source that may mean something else, or nothing, without them."""
+"""Parts of a source that may need these declarations."""
 
 
 @once
 def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
-    """NVRTC and its version; raises `NoCompilerError`."""
+    """Return NVRTC and its version. Raises `NoCompilerError`."""
     if sys.platform == "darwin":
         raise NoCompilerError("NVIDIA has no CUDA compiler for macOS: compile on Linux or Windows, or analyze PTX here")
     extra = "install it with `pip install '.[cuda13]'` (or `'.[cuda12]'`, by what your driver supports)"
@@ -52,28 +52,30 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
         major, minor = nvrtc.getVersion()
-    except Exception as error:  # CuPy loads the library at the first call and raises what its loader raises
+    except Exception as error:  # CuPy loads the library at the first call and passes on the errors of its loader
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
     return nvrtc, (major, minor)
 
 
 def compiler() -> str:
-    """The compiler that `compile_source` uses, such as `nvrtc 13.5`; raises `NoCompilerError`."""
+    """Return the compiler that `compile_source` uses, such as `nvrtc 13.5`. Raises `NoCompilerError`."""
     major, minor = _library()[1]
     return f"nvrtc {major}.{minor}"
 
 
 def supported_sms() -> tuple[int, ...]:
-    """The compute capabilities that this NVRTC makes code for, ascending: `(75, 80, ...)`."""
+    """Return the compute capabilities that this NVRTC supports, ascending: `(75, 80, ...)`."""
     return tuple(sorted(int(sm) for sm in _library()[0].getSupportedArchs()))
 
 
 @once
 def header_folders() -> tuple[Path, ...]:
-    """The folder with `cuda_fp16.h` and its like: the runtime wheel's, else that of `CUDA_PATH` or `CUDA_HOME`.
+    """Return the folder with `cuda_fp16.h` and similar headers: the runtime wheel's, else of `CUDA_PATH` or
+    `CUDA_HOME`.
 
-    And below it that of the CUDA C++ core libraries, which `cooperative_groups.h` includes, where they are installed.
+    If they are installed, it also returns the folder of the CUDA C++ core libraries, which `cooperative_groups.h`
+    includes.
     """
     major = _library()[1][0]
     candidates: list[Path] = []
@@ -92,21 +94,23 @@ def compile_source(
     name: str = "kernel.cu",
     cache: CompileCache | None = None,
 ) -> Compiled:
-    """Compiles CUDA C++, or assembles PTX where `name` ends with `.ptx`.
+    """Compile CUDA C++, or assemble PTX if `name` ends with `.ptx`.
 
     Args:
-        source, sm, defines, name: as of `CompileJob`.
-        cache: of the result; default: the user's.
+        source, sm, defines, name: As for `CompileJob`.
+        cache: Cache of the result; by default, the user's.
 
     Raises:
-        CompileError: with the compiler's first message.
+        CompileError: The compiler refuses the source. The message is its first.
         NoCompilerError: CuPy or NVRTC is missing.
     """
     return compile_job(CompileJob(source, sm, defines or {}, name), cache or CompileCache.default())
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """The job's result from `cache`, else from the compiler, and then cached; raises as `compile_source` does."""
+    """Return the job's result from `cache`, else from the compiler, and cache it. Raises the errors of
+    `compile_source`.
+    """
     key = cache_key(job)
     result = cached_result(job, cache)
     if result is None:
@@ -122,13 +126,13 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """The result of a job that the cache has; of a job that wants no machine code perhaps one without."""
+    """Return a job's cached result. A job that needs no machine code may get one without it."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
 
 def put_without_code(job: CompileJob, compiled: Compiled, cache: CompileCache) -> None:
-    """Keeps a result that has no machine code, for jobs that want none."""
+    """Cache a result without machine code, for jobs that do not need it."""
     cache.put(_key_without_code(job), compiled)
 
 
@@ -137,7 +141,7 @@ def _key_without_code(job: CompileJob) -> str:
 
 
 def cache_key(job: CompileJob) -> str:
-    """A hash of all that the result of `job` depends on: source, name, options, compiler version and its defaults."""
+    """Return a hash of all inputs of `job`'s result: source, name, options, compiler version and its defaults."""
     if (target := job.triton) is not None:
         from kernrec.compile.triton_version import fp_fusion, triton_compiler
 
@@ -149,7 +153,7 @@ def cache_key(job: CompileJob) -> str:
 
 
 def compile_alone(job: CompileJob) -> Compiled:
-    """The job's result from the compiler, whatever a cache has; raises as `compile_source` does."""
+    """Return the job's result from the compiler, without a cache. Raises the errors of `compile_source`."""
     if job.name.endswith(".ptx"):
         from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
 
@@ -168,20 +172,21 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        with suppress(CompileError):  # an older NVRTC does not know the option; with all there is it says what is wrong
+        # An older NVRTC does not know the option; the complete compilation reports the error.
+        with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)
 
 
 def check_files(source: str, name: str) -> None:
-    """Raise `UsageError` for a source that names a file that is no header of CUDA."""
+    """Raise `UsageError` for a source that names a file other than CUDA's headers."""
     quoted = quoted_names(source)
     headers = {each for each in quoted if any((folder / each).is_file() for folder in header_folders())}
     check_includes(source, name, frozenset(headers))
 
 
 def _readable() -> tuple[Path, ...]:
-    """The files that NVRTC reads: CUDA's headers, and the folder of its own library."""
+    """Return the files that NVRTC reads: CUDA's headers, and the folder of its own library."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)
@@ -215,6 +220,6 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """NVRTC's C strings as text, without their terminators, which are also in the middle of a log."""
+    """Return NVRTC's C strings as text, without their terminators, which also occur inside a log."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

@@ -1,7 +1,7 @@
-"""NVRTC's own functions: of the wheel's library, loaded directly, else through CuPy, which finds others.
+"""Call NVRTC's functions in the wheel's library, loaded directly, or else through CuPy, which finds others.
 
-To import CuPy takes a tenth of a second of every process that compiles, and of every one that asks for the compiler's
-version. Functions have the names, arguments and results of CuPy's module `cupy.cuda.nvrtc`.
+Importing CuPy is slow for every process that compiles or needs the compiler's version. Functions have the names,
+arguments and results of CuPy's module `cupy.cuda.nvrtc`.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _WHEELS = ("cu13", "cuda_nvrtc")
 
 
 class NVRTCError(RuntimeError):
-    """A function of NVRTC failed; `status` is its result (`nvrtcResult`)."""
+    """A failed function of NVRTC, with its result (`nvrtcResult`) in `status`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{message} ({status})")
@@ -29,15 +29,15 @@ class Library:
     NVRTCError = NVRTCError
 
     def __init__(self, file: Path) -> None:
-        """Loads the library; raises `OSError` where it cannot be."""
+        """Load the library. Raises `OSError` if that fails."""
         self._library = ctypes.CDLL(str(file))
-        # NVRTC loads this when it first compiles, in a thread that can no longer open what it is linked with.
+        # NVRTC loads this at its first compilation, in a thread that can no longer open the libraries it is linked
+        # with.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def getVersion(self) -> tuple[int, int]:  # noqa: N802 - CuPy's names
-        """(major, minor)."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return major.value, minor.value
@@ -53,7 +53,6 @@ class Library:
     def createProgram(  # noqa: N802
         self, source: str, name: str, headers: list[str], include_names: list[str]
     ) -> ctypes.c_void_p:
-        """A program of a source, to be destroyed."""
         program = ctypes.c_void_p()
         texts, names = _strings(headers), _strings(include_names)
         arguments = source.encode(), name.encode(), len(headers), texts, names
@@ -61,23 +60,18 @@ class Library:
         return program
 
     def destroyProgram(self, program: ctypes.c_void_p) -> None:  # noqa: N802
-        """Frees a program."""
         self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
     def compileProgram(self, program: ctypes.c_void_p, options: list[str]) -> None:  # noqa: N802
-        """Compiles a program."""
         self._call("nvrtcCompileProgram", program, len(options), _strings(options))
 
     def getProgramLog(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
-        """Messages of the compiler."""
         return self._bytes("ProgramLog", program)
 
     def getPTX(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
-        """The PTX of a compiled program."""
         return self._bytes("PTX", program)
 
     def getCUBIN(self, program: ctypes.c_void_p) -> bytes:  # noqa: N802
-        """The machine code of a compiled program."""
         return self._bytes("CUBIN", program)
 
     def _bytes(self, what: str, program: ctypes.c_void_p) -> bytes:
@@ -98,9 +92,9 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 
 
 def nvrtc_library() -> Library | ModuleType:
-    """NVRTC; raises `ImportError` where neither a wheel of it nor CuPy is installed."""
+    """Return NVRTC. Raises `ImportError` if neither a wheel of it nor CuPy is installed."""
     files = _libraries() if sys.platform == "linux" else []
-    if len(files) == 1:  # of several CuPy takes the one that it was made for
+    if len(files) == 1:  # if there are several, CuPy selects the one that it was built for
         try:
             return Library(files[0])
         except OSError:
@@ -110,7 +104,6 @@ def nvrtc_library() -> Library | ModuleType:
 
 
 def _libraries() -> list[Path]:
-    """Files of NVRTC in wheels."""
     package = importlib.util.find_spec("nvidia")  # a namespace package: found without importing anything
     places = (package.submodule_search_locations or []) if package else []
     files = (file for place in places for wheel in _WHEELS for file in Path(place, wheel, "lib").glob("libnvrtc.so.*"))

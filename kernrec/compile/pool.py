@@ -1,7 +1,7 @@
-"""Compiling many sources in parallel, in processes that may hang or die without taking the batch down.
+"""Compile many sources in parallel, in processes that may hang or die without affecting other jobs.
 
-NVRTC holds the interpreter lock, so threads gain nothing (NVIDIA/cuda-python#624). The pools of the standard library
-neither kill a job that takes too long nor survive a worker that dies, so this module has its own.
+NVRTC holds the interpreter lock, so threads do not help (NVIDIA/cuda-python#624). The pools of the standard library
+neither kill a job that takes too long nor survive a worker that dies.
 """
 
 import multiprocessing
@@ -36,9 +36,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE_S = 180.0
-"""Further seconds for a job whose module is imported: its package may import torch and all of a serving engine."""
+"""Additional seconds for a job whose module is imported, because its package may import torch and a serving engine."""
 _MOST_MEMORY = 8 * 2**30
-"""Address space of a compiling process, bytes; one that has loaded CuPy and NVRTC takes less than 2 GiB."""
+"""Bytes of a compiling process's address space. A process with CuPy and NVRTC needs less than 2 GiB."""
 _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
 
 
@@ -48,30 +48,30 @@ def compile_many(
     timeout_s: float = 120.0,
     cache: CompileCache | None = None,
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Compiles jobs in parallel, and gives each with its result as soon as it is done.
+    """Compile jobs in parallel, and yield each with its result as soon as it is done.
 
     As with any spawned process, a script that calls this needs the `if __name__ == "__main__":` guard.
 
     Args:
-        jobs: consumed as workers become free.
-        processes: workers; default: one per CPU. None starts where the cache has all results.
-        timeout_s: limit for one job, seconds.
-        cache: default: the user's.
+        jobs: Jobs, consumed as workers become free.
+        processes: Number of workers; by default, one per CPU. None starts if the cache has all results.
+        timeout_s: Time limit of one job in seconds.
+        cache: By default, the user's.
 
     Yields:
         Each job with its result: a `CompileError` for a source that does not compile, takes too long or kills its
-        process.
+            process.
 
     Raises:
-        NoCompilerError: CuPy or NVRTC, or for Triton sources Triton, is missing.
-        KernrecError: a worker cannot start.
+        NoCompilerError: CuPy or NVRTC is missing, or Triton for Triton sources.
+        KernrecError: A worker cannot start.
     """
     with closing(CompilingProcesses(processes or os.cpu_count() or 1)) as compiling:
         yield from compiling.compile(jobs, timeout_s, cache)
 
 
 class CompilingProcesses:
-    """Processes that compile, started as jobs come; they stay for the next ones until `close`."""
+    """Processes that compile, started on demand. They stay for further jobs until `close`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = max(1, limit)  # processes at most
@@ -80,16 +80,17 @@ class CompilingProcesses:
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """As `compile_many`; to be ended before the next call. Jobs that are left unfinished are lost."""
+        """Compile like `compile_many`. Finish one call before the next. Unfinished jobs are lost."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
-        if isinstance(jobs, Sized):  # of few, each process gets some
+        if isinstance(jobs, Sized):  # distribute few jobs evenly
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        alone: deque[CompileJob] = deque()  # a process was lost with several: nobody knows which one ended it
+        # Jobs of a process that died with several jobs, any of which may be the cause.
+        alone: deque[CompileJob] = deque()
         try:
             while True:
-                # Hand out work until no worker is free, and give what the cache has on the way.
+                # Hand out work until no worker is free, and yield cached results meanwhile.
                 while (free := next((w for w in workers if not w.jobs), None)) or len(workers) < self._limit:
                     group = [alone.popleft()] if alone else next(groups, None)
                     if group is None:
@@ -115,7 +116,7 @@ class CompilingProcesses:
             self._stop([worker for worker in workers if worker.jobs or not worker.alive])
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         self._stop(self._workers.copy())
 
     def _stop(self, workers: "list[_Worker]") -> None:
@@ -128,8 +129,8 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Jobs with the results that the cache has, and the others: alone, or up to `most` that are compiled together."""
-    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # of the present source
+    """Yield jobs with cached results, and groups of the others: single, or up to `most` that are compiled together."""
+    groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
             yield job, cached
@@ -148,7 +149,7 @@ def _groups(
 
 
 class _Worker:
-    """A compiling process, its present jobs, and the deadline of the first of them."""
+    """Compiling process with its current jobs, and the deadline of the first."""
 
     def __init__(self, cache_folder: Path | None, of_triton: bool) -> None:
         self.connection, theirs = multiprocessing.Pipe()
@@ -163,7 +164,7 @@ class _Worker:
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
-        """Those without a result, in order."""
+        """Jobs without a result, in order."""
         self._together = False  # whether they are compiled together
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
@@ -172,7 +173,7 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """The jobs that have a result by now; the process is stopped when it failed to give one."""
+        """Return the jobs that have a result by now. Stop a process that failed to give one."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -206,16 +207,17 @@ class _Worker:
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # the process may have died while idle; reading from it says so next
+        with suppress(OSError):  # the process may have died while idle, which the next read reports
             self.connection.send(jobs)
 
     def _begin(self) -> None:
-        """Sets the deadline of the first job."""
         packaged = any(job.triton is not None and bool(job.triton.module) for job in self.jobs[:1])
         self.deadline = time.monotonic() + self.timeout_s + packaged * _PACKAGE_S
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """The job that the process was lost with; none where they were compiled together, and one of them did it."""
+        """Return the job that the process was lost with; empty if several were compiled together and any may be the
+        cause.
+        """
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -225,7 +227,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
-    """Worker loop: compiles jobs until the other side closes the connection."""
+    """Compile jobs until the other side closes the connection."""
     settle()
     together = Together(CompileCache(cache_folder))
     limit_memory()
@@ -247,9 +249,9 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def limit_memory() -> None:
-    """Limits this process: a source can make the compiler take all memory (nested macros).
+    """Limit the memory of this process, because a source with nested macros can make the compiler use all of it.
 
-    On Windows and macOS nothing limits it.
+    Windows and macOS have no such limit.
     """
     if sys.platform in ("win32", "darwin"):
         return
@@ -258,24 +260,24 @@ def limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # NVRTC raises a soft limit to the hard one
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # NVRTC raises a soft limit to the hard limit
 
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Have processes started inside ignore Ctrl-C and the end of the terminal, which only their parent should act on.
+    """Have processes started inside ignore Ctrl-C and the end of the terminal, to which only their parent should react.
 
-    They import nothing from the working folder either. Systems without POSIX signal masks (Windows) block no signal.
-    `context` is how they are started.
+    They also import nothing from the working folder. Systems without POSIX signal masks (Windows) block no signal.
+    `context` is their start method.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores all but this one
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores all except this one
         try:
             if context.get_start_method() == "spawn":
-                resource_tracker.ensure_running()  # started with the first process, it would unblock Ctrl-C in that one
+                resource_tracker.ensure_running()  # if the first process started it, it would unblock Ctrl-C there
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
         finally:
@@ -283,39 +285,39 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
 
 class ProcessorsLostError(KernrecError):
-    """Nobody is left to run a task: that says nothing about the task."""
+    """No process is left to run a task, which is not the task's fault."""
 
 
 class Processors(Protocol):
-    """Processes of this machine, or of many, that compile sources and run Python work in parallel."""
+    """Processes of one or many machines that compile sources and run Python work in parallel."""
 
     @property
     def count(self) -> int:
-        """How many tasks run at a time, about."""
+        """Return the approximate number of concurrent tasks."""
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """As `compile_many`."""
+        """Compile like `compile_many`."""
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Gives a task, a function of a module, to one of the processes."""
+        """Submit a task, which is a function of a module, to one of the processes."""
 
 
 class LocalProcessors:
     """Processes of this machine."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
-        """count: of each kind; `compiling` compile."""
+        """Create processes, `count` of each kind, of which `compiling` compile."""
         self.count = count
         self._context: ForkContext | SpawnContext | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._compiling = compiling
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """As of `Processors`."""
+        """Compile like `Processors`."""
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """As of `Processors`; processes are started as tasks come."""
+        """Submit a task like `Processors`. Processes are started on demand."""
         context = self._context = self._context or start_context()
         with interrupts_blocked(context):
             if self._pool is None:
@@ -323,12 +325,12 @@ class LocalProcessors:
             return self._pool.submit(task, *args, **kwargs)
 
     def close(self) -> None:
-        """Ends the processes that work once they have done so."""
+        """End the working processes after their current tasks."""
         if self._pool is not None:
             self._pool.shutdown()
 
     def kill(self) -> None:
-        """Ends the processes that work, whatever they do."""
+        """Kill the working processes."""
         if self._pool is not None:
             for process in list((self._pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
                 process.kill()
@@ -337,9 +339,9 @@ class LocalProcessors:
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """`processors`, or so many processes of this machine, which end with the block, or with this process.
+    """Yield `processors`, or this number of local processes, which end with the block or with this process.
 
-    Leaving with an error waits for no task: one may be an endless loop, which takes minutes to be detected.
+    After an error, no task is waited for, because an endless loop is detected only after minutes.
     """
     if not isinstance(processors, int):
         yield processors
@@ -353,7 +355,6 @@ def processors_of(processors: "Processors | int") -> Iterator[Processors]:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the process that started it has ended, for whatever reason."""
     settle()
     parent = multiprocessing.parent_process()
 

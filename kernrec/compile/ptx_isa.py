@@ -1,7 +1,7 @@
-"""The version of the PTX ISA that PTX states, the toolkit that it needs, and the same code for an older one.
+"""Read the PTX ISA version of PTX and the toolkit that it needs, and convert code to an older version.
 
-A compiler states its own version in whatever it writes, and an older driver or assembler refuses that line, also where
-every instruction is as old as CUDA 11. The assembler knows since when each of them exists, and is asked.
+A compiler states its own version in its output, and an older driver or assembler refuses that line, even if every
+instruction is as old as CUDA 11. The assembler knows since when each instruction exists, so it checks the result.
 """
 
 import re
@@ -11,24 +11,24 @@ from kernrec.compile.compiled import CompileError, NoCompilerError, first_error
 from kernrec.errors import UsageError
 
 OLDEST = (6, 3)
-"""The first version for sm_75, the first architecture that kernrec compiles for."""
+"""First version for sm_75, the oldest architecture that kernrec compiles for."""
 
 _TARGET = re.compile(r"^[ \t]*\.target[ \t]+(sm_\w+)", re.MULTILINE)
 _NEWER = re.compile(r"line (\d+); error\s*: (?:\w+ '([^']+)' )?requires (?:PTX ISA )?\.version (\d+)\.(\d+) or later")
 _UNSUPPORTED = re.compile(r"PTX \.version [\d.]+ does not support \.target (sm_\w+)")
 _HINT = re.compile(r'^[ \t]*\.pragma[ \t]+"used_bytes_mask[^"]*";[ \t]*\n', re.MULTILINE)
-"""Which bytes of the next load are used: a hint of ISA 8.3 to the assembler, without which code is the same."""
+"""Hint of ISA 8.3 to the assembler about used bytes of the next load. It does not change the code's meaning."""
 # PTX ISA, section "Release Notes": https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes
 _TOOLKITS = {
     (6, 3): "10.0", (6, 4): "10.1", (6, 5): "10.2", (7, 0): "11.0", (7, 1): "11.1", (7, 2): "11.2", (7, 3): "11.3",
     (7, 4): "11.4", (7, 5): "11.5", (7, 6): "11.6", (7, 7): "11.7", (7, 8): "11.8", (8, 0): "12.0", (8, 1): "12.1",
     (8, 2): "12.2", (8, 3): "12.3", (8, 4): "12.4", (8, 5): "12.5", (8, 6): "12.7", (8, 7): "12.8", (8, 8): "12.9",
 }  # fmt: skip
-"""The first CUDA toolkit of each version. From 9.0 on, which is CUDA 13.0, the numbers go together."""
+"""First CUDA toolkit of each version. From 9.0 on (CUDA 13.0), the numbers increase together."""
 
 
 def isa_of(ptx: str) -> tuple[int, int]:
-    """The version of the PTX ISA that PTX states; `UsageError` where it states none."""
+    """Return the PTX ISA version of PTX. Raises `UsageError` if it states none."""
     match = VERSION_LINE.search(ptx)
     if match is None:
         raise UsageError("no .version directive: this is not PTX")
@@ -36,12 +36,12 @@ def isa_of(ptx: str) -> tuple[int, int]:
 
 
 def toolkit_of(isa: tuple[int, int]) -> str:
-    """The first CUDA toolkit that takes a version: `12.0` of (8, 0)."""
+    """Return the first CUDA toolkit that accepts a version: `12.0` for (8, 0)."""
     return _TOOLKITS.get(isa) or f"{isa[0] + 4}.{isa[1]}"
 
 
 def read_isa(flag: str, text: str) -> tuple[int, int]:
-    """A version as a user writes it; `UsageError` for one that there is not."""
+    """Parse a version. Raises `UsageError` for one that does not exist."""
     match = re.fullmatch(r"(\d{1,2})\.(\d{1,2})", text.strip())
     isa = (int(match[1]), int(match[2])) if match else (0, 0)
     if isa < OLDEST or (isa < (9, 0) and isa not in _TOOLKITS):
@@ -51,11 +51,11 @@ def read_isa(flag: str, text: str) -> tuple[int, int]:
 
 
 def with_isa(ptx: str, isa: tuple[int, int]) -> str:
-    """The same code, stating another version of the PTX ISA, as the assembler accepts it; without newer hints.
+    """Return the same code with another PTX ISA version, checked by the assembler, without newer hints.
 
     Raises:
-        UsageError: the code has an instruction that came later, which the message names, or states an older version.
-        NoCompilerError: the assembler is not installed.
+        UsageError: The code has a newer instruction, which the message names, or states an older version.
+        NoCompilerError: The assembler is not installed.
     """
     own, shown = isa_of(ptx), "{}.{}".format(*isa)
     if isa == own:

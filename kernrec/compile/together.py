@@ -1,15 +1,15 @@
-"""Several configs of one CUDA source in one compilation: what NVRTC takes for an empty source it then takes once.
+"""Compile several configs of one CUDA source together, because NVRTC takes long even for an empty source.
 
-The source is repeated behind the macros of each config, with a name of its own for its kernel:
+The source is repeated with the macros of each config and a unique name for its kernel:
 
     #define BX 32                 #define BX 64
     #define blur blur__kr0_       #define blur blur__kr1_
     (the source)                  (the source)
     #undef BX, blur, ...          #undef BX, blur, ...
 
-Of the PTX each config gets its kernel under the old name, as if it had been compiled alone; it gets no machine code, in
-which names cannot be changed. That is done only where no copy can see what another one declares: for a source of one
-kernel without other functions, types or variables. Where anything is not as expected, configs are compiled alone.
+From the PTX, each config gets its kernel under the old name, as if it had been compiled separately. It gets no machine
+code, in which names cannot be changed. This requires that no copy sees declarations of another: a source of one kernel
+without other functions, types or variables. If anything is not as expected, configs are compiled separately.
 """
 
 import re
@@ -22,9 +22,9 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, parse_r
 from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 
 MOST_TOGETHER = 8
-"""Configs of one compilation: more gain no more than a hundredth of the time of an empty source."""
+"""Number of configs of one compilation. More would save almost nothing."""
 _QUICK_S = 1.0
-"""Processor time of a config above which there is nothing to gain, and much to lose where one of them does not end."""
+"""Processor time of a config above which compiling together saves little, but loses much if one config does not end."""
 
 _KERNEL = "__global__"
 _DECLARES = re.compile(
@@ -40,32 +40,33 @@ _DECLARATION = re.compile(r"// \S+ has been demoted|\.extern \.shared .*?([\w$]+
 _EXTERN = ".extern .shared "
 _LABEL = re.compile(r"\$L__BB\d+_")
 _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
-"""Parts of a function that NVRTC numbers through the whole compilation, labels aside."""
+"""Parts of a function, besides labels, that NVRTC numbers through the whole compilation."""
 
 
 def can_be_together(job: CompileJob) -> bool:
-    """Whether configs of a job's source may be compiled together."""
+    """Return whether configs of a job's source may be compiled together."""
     plain = not (job.machine_code or job.host_code or job.triton or job.options or job.name.endswith(".ptx"))
     return plain and is_one_kernel(job.source)
 
 
 @lru_cache(maxsize=1)
 def is_one_kernel(source: str) -> bool:
-    """Whether there is nothing but one kernel in a source; of thousands of configs it is the same."""
+    """Return whether a source has only one kernel; cached, because thousands of configs share a source."""
     return source.count(_KERNEL) == 1 and _DECLARES.search(source) is None
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Equal for jobs that may be compiled together: of one source, and all or none with dynamic shared memory.
+    """Return a key that is equal for jobs that may be compiled together: of one source, all or none with dynamic shared
+    memory.
 
-    A config without it could not take its code from such a compilation, and would be compiled once more.
+    A config without dynamic shared memory could not use code from such a compilation, and would be compiled again.
     """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
 
 @lru_cache(maxsize=1)
 def _deciding_macros(source: str) -> tuple[str, ...]:
-    """The names in the conditions under which a source declares dynamic shared memory."""
+    """Return the names in the conditions under which a source declares dynamic shared memory."""
     conditions: list[str] = []
     names: set[str] = set()
     for line in source.splitlines():
@@ -83,16 +84,19 @@ def _deciding_macros(source: str) -> tuple[str, ...]:
 
 
 class Together:
-    """Compiles groups of jobs; remembers of which sources configs cannot be compiled together."""
+    """Compiler of groups of jobs. It remembers sources whose configs cannot be compiled together."""
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
-        self._kernels: dict[tuple[str, int, str], str | None] = {}  # by source: its kernel; None: each config alone
+        # Kernel by source; None to compile each config separately.
+        self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """The results of jobs of one `together_key`, in order; None before they are compiled together, if it works."""
+        """Yield the results of jobs with one `together_key`, in order; None before they are compiled together, if
+        possible.
+        """
         rest, source = list(jobs), _source_of(jobs[0])
-        if source not in self._kernels:  # the first tells what is in the code, and how long it takes
+        if source not in self._kernels:  # the first result shows the contents of the code and its compile time
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
         if len(rest) > 1 and kernel is not None:
@@ -113,7 +117,7 @@ class Together:
             compiled = compile_job(job, self._cache)
         except CompileError as error:
             return error
-        except Exception as error:  # out of memory, say: only this job fails
+        except Exception as error:  # such as out of memory, of which only this job fails
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
         if can_be_together(job):
             quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)
@@ -122,14 +126,15 @@ class Together:
 
 
 def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled | None] | None:
-    """The PTX and resources of several configs of one source; None where they cannot be told apart, or one is refused.
+    """Return the PTX and resources of several configs of one source; None if they cannot be separated, or one is
+    refused.
 
-    There is None for a config that does not use the dynamic shared memory of another: the assembler aligns static
-    shared memory for it.
+    An entry is None if the config does not use the dynamic shared memory of another, because the assembler aligns
+    static shared memory for it.
 
     Args:
-        jobs: of one `together_key`, that `can_be_together`.
-        kernel: the name of the source's kernel in the PTX of a config.
+        jobs: Jobs with one `together_key` for which `can_be_together` is true.
+        kernel: Name of the source's kernel in the PTX of a config.
     """
     name = _identifier(kernel)
     copies = [f"{name}__kr{number}_" for number in range(len(jobs))]
@@ -169,16 +174,16 @@ def _source_of(job: CompileJob) -> tuple[str, int, str]:
 
 
 def _identifier(entry: str) -> str:
-    """The name of a function in its source; `entry`: in the PTX, where C++ may have put its parameters' types."""
+    """Return the source name of a PTX function, to which C++ may have added its parameters' types."""
     match = re.match(r"_Z(\d+)", entry)
     return entry if match is None else entry[match.end() :][: int(match[1])]
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """By entry: PTX of several kernels as that of each alone; None where there is more than kernels in it."""
+    """Return the PTX of each kernel by entry, as if compiled separately; None if there is more than kernels."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # (symbol; empty of a comment, line)
+    declared: list[tuple[str, str]] = []  # symbol (empty for a comment) and line
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:
@@ -206,6 +211,5 @@ def _parts(ptx: str) -> dict[str, str] | None:
 
 
 def _copy_of(entry: str, comment: str) -> bool:
-    """Whether a comment is about a variable of a kernel."""
     number = re.search(r"__kr\d+_", entry)
     return number is not None and number[0] in comment

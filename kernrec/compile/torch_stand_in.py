@@ -1,4 +1,4 @@
-"""Answers to wrappers of Triton functions that ask torch about the GPU before a launch, where torch has none."""
+"""Answer wrappers of Triton functions that ask torch about the GPU before a launch, if torch has none."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ _CUDA = re.compile(r"cuda(:\d+)?")
 
 
 def torch_properties(gpu: GPU) -> Any:
-    """A card as `torch.cuda.get_device_properties` describes it, as far as kernels are chosen by it."""
+    """Return a GPU as `torch.cuda.get_device_properties` describes it, with the properties that affect kernels."""
     limits = gpu.limits
     return SimpleNamespace(
         name=gpu.title,
@@ -35,7 +35,7 @@ def torch_properties(gpu: GPU) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, an attribute has another value."""
+    """Replace the value of an attribute inside the block."""
     missing = object()
     before = owner.__dict__.get(name, missing)
     setattr(owner, name, value)
@@ -50,7 +50,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def torch_without_gpu(card: GPU) -> Iterator[None]:
-    """Inside, torch answers questions about a GPU that it does not have, where it is loaded."""
+    """Inside the block, let torch answer questions about a GPU that it does not have, if torch is loaded."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -74,7 +74,7 @@ def torch_without_gpu(card: GPU) -> Iterator[None]:
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Inside, tensors that torch should put on a GPU are on the CPU, and say that they are on a GPU (`is_cuda`)."""
+    """Inside the block, put torch's GPU tensors on the CPU, where they claim to be on a GPU (`is_cuda`)."""
     torch = sys.modules["torch"]
 
     def instead(value: Any) -> Any:
@@ -83,7 +83,7 @@ def on_cpu() -> Iterator[None]:
         return "cpu" if isinstance(value, str) and _CUDA.fullmatch(value) else value
 
     class OnCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
-        """Puts the CPU in the place of a GPU in the arguments of torch's functions."""
+        """Replaces a GPU by the CPU in the arguments of torch's functions."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function == torch.Tensor.is_cuda.__get__:

@@ -1,7 +1,6 @@
-"""Triton functions to PTX and machine code, with neither a driver nor torch. For worker processes: it runs user code.
+"""Compile Triton functions to PTX and machine code without a driver or torch. For worker processes: it runs user code.
 
-Loading a source executes it, as importing the file would. Triton's own messages and what the source prints are kept as
-the log.
+Loading a source executes it, like importing the file. Triton's messages and the source's output are kept as the log.
 """
 
 import io
@@ -37,10 +36,8 @@ _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTIL
 
 
 def compile_triton(job: CompileJob) -> Compiled:
-    """The code of a job whose `triton` is set; its only entry uses as static shared memory what Triton asks for.
-
-    Raises:
-        CompileError: the source cannot be loaded or compiled; the message has the line of the source.
+    """Return the code of a job with `triton`. Its only entry uses the shared memory that Triton needs as static
+    memory. Raises `CompileError` if the source cannot be loaded or compiled. The message has the source line.
     """
     target = job.triton
     assert target is not None
@@ -63,7 +60,7 @@ def compile_triton(job: CompileJob) -> Compiled:
     if reported is None:
         raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
     used = replace(reported, static_smem_bytes=shared)
-    # A launch has to ask for the shared memory; with its size in the text, the PTX says it all.
+    # State the size of the shared memory in the text, because otherwise a launch must set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
@@ -72,10 +69,10 @@ def compile_triton(job: CompileJob) -> Compiled:
 
 @contextmanager
 def _set_up(folder: str) -> Iterator[None]:
-    """Triton with a cache in this folder, for kernrec keeps what is compiled itself, and the log of its assembler.
+    """Let Triton use a cache in this folder, because kernrec caches results itself, and keep its assembler's log.
 
-    Triton's own files are left out of the key of the cache: to read and hash them takes a process half a second, and
-    the cache of a compilation is a folder of its own, so the key tells nothing apart.
+    Triton's own files are excluded from the cache key, because hashing them is slow and each compilation has its own
+    folder.
     """
     wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
     before = {name: os.environ.get(name) for name in wanted}
@@ -97,10 +94,10 @@ def _set_up(folder: str) -> Iterator[None]:
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """PTX of `compile_triton` as the driver takes it: more than 48 KB of shared memory are given at the launch only.
+    """Return PTX of `compile_triton` for the driver, which accepts more than 48 KB of shared memory only at the launch.
 
     Raises:
-        CompileError: the launch takes more than the function's own arguments, which only the emulator gives.
+        CompileError: The launch needs more than the function's own arguments, which only the emulator provides.
     """
     if needs_of(ptx) is not None:
         raise CompileError(
@@ -110,7 +107,9 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """All that a launch gives beside the function's own arguments; refuses those parts that kernrec does not give."""
+    """Return what a launch provides besides the function's own arguments. Refuse parts that kernrec does not
+    provide.
+    """
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not give")
     scratch = int(getattr(metadata, "global_scratch_size", 0))
@@ -126,7 +125,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """PTX whose kernel takes both scratch pointers after its own parameters: Triton 3.4 passes one."""
+    """Return PTX whose kernel has both scratch pointers after its own parameters. Triton 3.4 only has one."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -134,7 +133,7 @@ def _with_scratch(ptx: str, name: str, own: int) -> str:
 
 
 def _assembler_log(ptx: str, sm: int) -> str:
-    """The output of Triton's own assembler for some PTX: releases before 3.5 cannot be told to print it."""
+    """Return the output of Triton's assembler for PTX, because releases before 3.5 cannot print it."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -146,19 +145,19 @@ def _assembler_log(ptx: str, sm: int) -> str:
 
 
 def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:
-    """(What Triton compiled, bytes of shared memory a block)."""
+    """Return what Triton compiled, and the bytes of shared memory per block."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # What a launch gives by keyword Triton takes for its option and for the function's parameter of that name.
+    # Triton uses a keyword of a launch for its option and for the function's parameter of that name.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
     defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
-    # kernrec defines the data type and the layout of every kernel; a function need not ask for them.
+    # kernrec defines data type and layout of every kernel, but a function may lack these parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
     for name in defines:
         if name not in parameters:
@@ -186,7 +185,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:
-    """The message for more shared memory than a block can have; None if the architecture has it."""
+    """Return the message if a block needs more shared memory than the architecture has; otherwise None."""
     most = limits(job.sm).smem_per_block
     if shared <= most:
         return None
@@ -195,9 +194,9 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 
 @contextmanager
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
-    """Compilations inside are given up before the assembler runs where a block needs more than there is.
+    """Stop compilations inside before the assembler runs if a block needs more shared memory than there is.
 
-    Triton says what a block needs once it has LLVM's IR; releases before 3.5 have no hook there.
+    Triton knows the size once it has LLVM's IR. Releases before 3.5 have no hook there.
     """
     import triton
 
@@ -228,7 +227,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
 
 def _message(error: Exception, job: CompileJob, log: str) -> str:
-    """Why a source was not compiled, in one line."""
+    """Return in one line why a source was not compiled."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):
@@ -244,11 +243,11 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """The last line of an error of Triton's compiler, with the line of the source that it is about.
+    """Return the last line of an error of Triton's compiler, with its source line.
 
     Args:
-        error: a `CompilationError`.
-        source: text of the file, in which the line is looked for.
+        error: A `CompilationError`.
+        source: Text of the file, which contains the line.
     """
     from triton.compiler.errors import CompilationError
 
@@ -269,7 +268,7 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
 
 @contextmanager
 def _captured(log: io.StringIO) -> Iterator[None]:
-    """The output of all that runs inside goes to `log`, that of libraries written in C++ too."""
+    """Write all output inside the block to `log`, including that of C++ libraries."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)

@@ -1,7 +1,7 @@
-"""A Triton function before it is compiled: parameters, configs, grids, and the key of its code.
+"""Describe a Triton function before compilation: parameters, configs, grids, and the key of its code.
 
-`described` starts a process of its own, in which the user's file is executed, with limits on time and memory. Its
-answer is cached on disk for as long as neither the file nor one that it imports from beside itself changes.
+`described` starts a process that executes the user's file with limits on time and memory. Its answer is cached on disk
+until the file, or a file that it imports from its folder, changes.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.atomic_write import write_whole
 
-_LIMIT_S = 60.0  # for a file to be loaded, with its grids for all configs
+_LIMIT_S = 60.0  # to load a file and compute its grids for all configs
 _PACKAGE_LIMIT_S = 240.0  # for a module of a package, which may import torch and all of a serving engine
 
 Description = dict[str, Any]
@@ -28,17 +28,17 @@ Description = dict[str, Any]
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
-    """The description of a Triton function, with the grids of its configs for some arguments.
+    """Return the description of a Triton function, with the grids of its configs for some arguments.
 
     Args:
-        request: `source`, `name` and `folder` of the file, `module` (its name where it is installed, else empty),
-            `function`, `arguments` by parameter (a number, text, or a table with `dtype` and `shape`), `configs` (a
-            list of tables, with or without a `grid`; None: those of its autotuner) and `grid` (the name of a function
-            of the file; None: grids are not asked for).
-        limit_s: seconds after which the process is killed; None: a minute, or four for an installed module.
+        request: `source`, `name` and `folder` of the file, `module` (its name if installed, else empty), `function`,
+            `arguments` by parameter (a number, text, or a table with `dtype` and `shape`), `configs` (a list of tables,
+            with or without a `grid`; None for those of its autotuner) and `grid` (name of a function of the file; None
+            without grids).
+        limit_s: Seconds after which the process is killed; None for a minute, or four for an installed module.
 
     Raises:
-        UsageError: the file or the function is not what it should be.
+        UsageError: The file or the function is invalid.
         NoCompilerError: Triton is not installed.
     """
     text = json.dumps(request)
@@ -59,11 +59,11 @@ def described(request: Mapping[str, Any], limit_s: float | None = None) -> Descr
 
 
 def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[str, Any]) -> Description:
-    """The description of a function object, in the process that has it; see `described`.
+    """Return the description of a function object in this process, like `described`.
 
     Args:
-        function: decorated with `@triton.jit`, and perhaps autotuned.
-        grid: called with all arguments and constants by name; None: grids are not asked for.
+        function: Function with `@triton.jit`, possibly autotuned.
+        grid: Called with all arguments and constants by name; None without grids.
         request: `arguments` and `configs`, as for `described`.
     """
     layers = [function]
@@ -86,17 +86,17 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        for p in parameters:  # what a launch gives by keyword is the compiler's option and the parameter of that name
+        for p in parameters:  # a keyword of a launch is the compiler's option and the parameter of that name
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
                 constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
             for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
-                if name not in arguments and name not in constants:  # else a launch was captured with its value
+                if name not in arguments and name not in constants:  # otherwise, a captured launch has its value
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # Who asked refuses a config with an unknown name; the grid would fail at the one that it stands for.
+        # The caller refuses a config with an unknown name, but the grid would fail at it.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
             shape = list(_extents(_called(grid, {**names, **options})))
@@ -107,8 +107,9 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """(constants, compiler's options, grid or None) of configs that are given as tables; None: of the autotuner, if
-    there is one."""
+    """Return constants, compiler options, and grid or None of the given configs, or for None of the autotuner's, if
+    any.
+    """
     if tables is not None:
         return [
             (
@@ -125,7 +126,6 @@ def _chosen_configs(
 
 
 def _stated_options(config: Any) -> dict[str, int]:
-    """The compiler's options that a config of an autotuner states; one CTA is the default."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     return {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
 
@@ -145,7 +145,7 @@ def _extents(grid: Any) -> tuple[int, ...]:
 
 
 class _TensorArgument:
-    """Stands for a tensor where a grid or a heuristic asks for its shape, type or address."""
+    """Placeholder for a tensor, with the shape, type and address that a grid or a heuristic may use."""
 
     def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
         self.dtype, self.shape = dtype, tuple(shape)

@@ -42,7 +42,6 @@ class StandInDriver:
         self.launcher_cls = lambda source, metadata: lambda *arguments: None
 
     def get_current_target(self) -> Any:
-        """The architecture."""
         return self._target
 
     def get_active_torch_device(self) -> Any:
@@ -50,11 +49,9 @@ class StandInDriver:
         return sys.modules["torch"].device("cpu")
 
     def get_current_device(self) -> int:
-        """The only device."""
         return 0
 
     def get_current_stream(self, device: int = 0) -> int:
-        """The only stream."""
         return 0
 
     def get_device_interface(self) -> Any:

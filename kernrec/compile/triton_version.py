@@ -46,7 +46,6 @@ def fp_fusion() -> bool:
 
 
 def _switch(variable: str, default: bool) -> bool:
-    """An environment variable as Triton reads it."""
     value = os.environ.get(variable)
     return default if value is None else value.lower() in ("1", "true", "yes", "on", "y")
 
@@ -81,5 +80,4 @@ def untested_version() -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(major, minor) of a version."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

@@ -1,4 +1,6 @@
-"""Answers as files that run elsewhere: source, machine code, whole programs. `formats` has the table of formats."""
+"""Write answers as files that run elsewhere: source, machine code, whole programs. `formats` has the table of
+formats.
+"""
 
 from kernrec.emit.files import Files as Files
 from kernrec.emit.files import write_files as write_files

@@ -1,4 +1,4 @@
-"""A recommended config as CUDA C++ that compiles as it stands. A comment in front says how to launch it."""
+"""Write a recommended config as CUDA C++ that compiles unchanged. A comment at the top says how to launch it."""
 
 from collections.abc import Sequence
 
@@ -14,22 +14,23 @@ from kernrec.recommender.result import Choice, Recommendation
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
-    """The CUDA C++ of the best config."""
+    """Return the CUDA C++ of the best config."""
     best = answers[0].best
     return {f"{best.kernel.name}.cu": cuda_source(best).encode()}
 
 
 def cuda_source(choice: Choice) -> str:
-    """The kernel's source with the config's defines in front of it, and how to launch it for the problem."""
+    """Return the kernel's source with the config's defines at the top, and how to launch it for the problem."""
     problem, kernel = choice.problem, choice.kernel
     source = variant_source(kernel, choice.config, problem)
     return "\n".join(launch_comment(choice)) + "\n" + source
 
 
 def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """The config, its tensors, and how to launch it for the problem, as lines of a comment.
+    """Return the config, its tensors and its launch for the problem as lines of a comment.
 
-    `launches`: with the shared memory of compiled code; default: those of the choice.
+    Args:
+        launches: Launches with the shared memory of compiled code. The default is the config's launches.
     """
     problem, kernel = choice.problem, choice.kernel
     lines = [
@@ -62,7 +63,7 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
 
 
 def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHandle) -> str:
-    """An argument as the launch names it."""
+    """Return an argument as the launch names it."""
     if isinstance(argument, MapHandle):
         box = " x ".join(map(str, argument.box))
         return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"
@@ -76,7 +77,7 @@ def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHand
 
 
 def variant_source(kernel: Kernel, config: Config, problem: Problem) -> str:
-    """Return the source of one compiled variant, with its tunables, dtype and layout defined in front of it."""
+    """Return the source of one compiled variant, with its tunables, dtype and layout defined at the top."""
     form = kernel.form(problem)
     defines = kernel.defines(config, form.dtype, form.layout)
     return "".join(f"#define {name} {value}\n" for name, value in defines.items()) + "\n" + kernel.source

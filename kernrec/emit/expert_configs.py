@@ -1,6 +1,6 @@
-"""The best configs of an expert product in Triton as a file of tuned configs of vLLM or SGLang.
+"""Write the best configs of a Triton mixture-of-experts kernel as a tuned file of vLLM or SGLang.
 
-Both have the same entries, one a number of tokens, under a name of their own by which the tool looks for the file.
+Both tools use the same entries, one per number of tokens, but look for the file under different names.
 """
 
 from collections.abc import Sequence
@@ -20,27 +20,27 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Whether a format takes every analyzed call of a function: `m` is an expression of its integers.
+    """Return whether a format takes every analyzed call of a function, because `m` is an expression of its integers.
 
     Args:
-        detail: what follows it.
+        detail: Text after the format's name.
     """
     return name in TOOLS and bool(ExpertLayer.parse(detail).tokens.names)
 
 
 def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
-    """A file with an entry for each number of tokens: the best first choice of the answers about as many.
+    """Return a file with an entry per number of tokens: the best recommendation for calls with about as many tokens.
 
-    Calls about as many tokens differ in what a call fixes, such as the rows of a tile, to which the routing is padded.
-    Of calls with the same configs and another routing the first answer counts: theirs do not compare.
+    Calls with similar numbers of tokens differ in what a call fixes, such as the tile's row count to which the routing
+    is padded. Among calls with the same configs and different routing, the first answer is used, because their costs
+    are not comparable.
 
     Args:
-        answers: about a Triton function with the tunables of `moe_configs.TILES`, the call analyzed last first.
-        detail: the layer, as `ExpertLayer.parse` takes it.
-        tool: one of `TOOLS`.
+        answers: Answers about a Triton function with the tunables of `moe_configs.TILES`, the last analyzed call first.
+        detail: The layer, as `ExpertLayer.parse` takes it.
 
     Raises:
-        UsageError: the layer or the kernel does not fit.
+        UsageError: The layer or the kernel does not fit.
     """
     layer = ExpertLayer.parse(detail)
     if len(answers) > 1 and not layer.tokens.names:
@@ -68,7 +68,9 @@ def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """The configs of a call without their grids; of a kernel with a space nothing, and it has one call a problem."""
+    """Return the configs of a call without their grids; empty for a kernel with a space, which has one call per
+    problem.
+    """
     if kernel.listed is None:
         return (kernel.name,)
     tunables = {tunable.name for tunable in kernel.tunables}
@@ -77,7 +79,6 @@ def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
 
 
 def _cost(answer: "Recommendation") -> float:
-    """The cost of the first choice by the objective; of a front, its latency."""
     best, objective = answer.best, Objective(answer.objective)
     if objective is Objective.ENERGY:
         return best.energy_j.value
@@ -85,10 +86,13 @@ def _cost(answer: "Recommendation") -> float:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """A file with the entries of two; those of `new` count.
+    """Merge two files. Entries of `new` replace those of `before`.
+
+    Args:
+        place: Name of `before` in errors.
 
     Raises:
-        UsageError: `before`, which errors call `place`, is of another format.
+        UsageError: `before` has another format.
     """
     entries, version = read_moe_configs(before.decode("utf-8", "replace"), place)
     added, _ = read_moe_configs(new.decode(), "what is emitted")

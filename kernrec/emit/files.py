@@ -1,4 +1,4 @@
-"""The files of a format: content by name, and how it reaches the disk, all of it or nothing."""
+"""Files of a format by name, and how they are written atomically."""
 
 import os
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.atomic_write import write_whole
 
 Files = Mapping[str, bytes]
-"""By name, with `/` between folders; a format of one file has one entry."""
+"""Content by name, with `/` between folders. A format of one file has one entry."""
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes one file, in place of one that is there.
+    """Write one file, and replace an existing one.
 
     Raises:
-        UsageError: it is a folder, or is to be in a folder that is not there.
-        KernrecError: it cannot be written.
+        UsageError: The path is a folder, or its folder does not exist.
+        KernrecError: The file cannot be written.
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"--output {str(path)!r}: expected a file in an existing folder")
@@ -27,11 +27,11 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_files(folder: Path, files: Files) -> None:
-    """Writes a new folder, which appears whole or not at all.
+    """Write a new folder atomically.
 
     Raises:
-        UsageError: it is there already with something in it, or its own folder is missing.
-        KernrecError: it cannot be written.
+        UsageError: The folder exists and is not empty, or its parent folder is missing.
+        KernrecError: The folder cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"--output {str(folder)!r} is there already; expected a new or an empty folder")

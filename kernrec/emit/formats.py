@@ -2,8 +2,8 @@
 
     def emit(answers: Sequence[Recommendation]) -> Files         # with an example: emit(answers, detail, format's name)
 
-It gets one answer for each problem, all for one GPU, and returns the files by name. A new format is a module and an
-entry of `FORMATS`. The command line, its help and the reference follow.
+It gets one answer for each problem, all for one GPU, and returns the files by name. To add a format, add a module and
+an entry of `FORMATS`. The command line, its help and the reference follow.
 """
 
 from collections.abc import Sequence
@@ -26,25 +26,25 @@ class Format:
 
     name: str
     content: str
-    """A few words for the help."""
+    """Short description for the help."""
     writer: str
-    """The module of this folder that has `emit`."""
+    """Module of this folder that has `emit`."""
     folder: str = ""
-    """The module that writes a folder instead of one file; empty if none does."""
+    """Module that writes a folder instead of one file; empty if none does."""
     many: bool = False
-    """Whether several problems, such as a network's, go into one file."""
+    """Whether one file can contain several problems, such as those of a network."""
     example: str = ""
-    """The detail that follows the name after a colon. New entries are added to an existing file of such a format."""
+    """Example of the detail after the name and a colon. In such formats, new entries are added to an existing file."""
     detail: str = ""
     compiled: bool = False
-    """Whether the writer compiles kernels. Those in Triton need Triton to be installed."""
+    """Whether the writer compiles kernels. Triton kernels need Triton to be installed."""
     language: Literal["cuda", "triton"] | None = None
-    """The language of the kernels that it can hold; None for both."""
+    """Language of the kernels that the format can contain; None for both."""
     suffix: str = ""
     """Suffix that a file of this format must have; empty for any."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether an `--output` names a folder: it has no suffix, or is one."""
+        """Return whether an `--output` names a folder: it exists as one, or has no suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -69,11 +69,13 @@ REMOVED = {
     "fatbin": "--emit cuda writes the source, which nvcc -fatbin compiles",
     "triton-cache": "--emit triton writes the source with its config",
 }
-"""What to use instead of formats of earlier versions."""
+"""Replacements for formats of earlier versions."""
 
 
 def format_named(name: str) -> Format:
-    """The format of this name, perhaps with a detail after a colon; `UsageError` with the nearest name."""
+    """Return the format of this name, which may be followed by a colon and a detail. Raises `UsageError` if the name
+    is unknown. The message has the nearest name.
+    """
     base, colon, detail = name.partition(":")
     if base in REMOVED:
         raise UsageError(f"--emit {base} was removed: {REMOVED[base]}")
@@ -132,7 +134,9 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
-    """Raises `UsageError` where the best config is of a kernel that the format cannot hold: none takes its place."""
+    """Raise `UsageError` if the best config is of a kernel that the format cannot contain. Do not use another
+    kernel.
+    """
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

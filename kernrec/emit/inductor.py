@@ -1,4 +1,4 @@
-"""The best config of a matrix product in Triton as Inductor's lookup table, one entry a shape."""
+"""Write the best config of a Triton matmul as a lookup table for Inductor, with one entry per shape."""
 
 import json
 from collections.abc import Sequence
@@ -12,15 +12,11 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Choice, Recommendation
 
 KERNEL = "matmul_triton"
-"""The kernel of the library that has the tunables of Inductor's template."""
+"""Kernel of the library with the tunables of Inductor's template."""
 
 
 def emit(answers: "Sequence[Recommendation]") -> Files:
-    """The table.
-
-    Raises:
-        UsageError: an answer that is not of the library's matrix product in Triton.
-    """
+    """Return the table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
     table = {}
     for answer in answers:
         choice = _choice(answer)
@@ -32,7 +28,7 @@ def emit(answers: "Sequence[Recommendation]") -> Files:
 
 
 def _choice(answer: "Recommendation") -> "Choice":
-    """The best choice that Inductor's template can run."""
+    """Return the best recommendation that Inductor's template can run."""
     for choice in answer.choices:
         if choice.kernel.name == KERNEL:
             return choice

@@ -1,6 +1,6 @@
-"""A folder that builds with CMake: kernels, functions that launch them on one shape each, and a check program.
+"""Write a folder that builds with CMake: kernels, functions that launch each on one shape, and a check program.
 
-The folder `harness` has the parts of the check program that are the same for every op.
+The folder `harness` contains the parts of the check program that are the same for every op.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,19 +24,17 @@ _C_NAMES = {
     "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
 }  # fmt: skip
 _SAMPLES = 2000
-"""Elements of an output that are checked at most."""
+"""Most elements of an output that are checked."""
 _WORK = 1e8
-"""Floating-point operations on the CPU that the check of a case takes, about."""
+"""Approximate floating-point operations on the CPU to check one case."""
 _ALIGNMENT = 256
 HOST_ONLY = "#ifndef __CUDACC_RTC__  // the runtime compiler takes only the kernels"
 _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
-    """Return the folder. The first of several answers for one problem counts.
-
-    Raises:
-        KernrecError: A problem is not of an op, so there is no reference to check against.
+    """Return the folder. If there are several answers for a problem, the first is used. Raises `KernrecError` if a
+    problem has no op, so there is no reference to check against.
     """
     choices: dict[Problem, Choice] = {}
     for answer in answers:
@@ -73,7 +71,6 @@ def _harness(name: str) -> str:
 
 
 def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
-    """Return the problems of each compiled code."""
     variants: dict[tuple[object, ...], list[Problem]] = {}
     for problem, choice in choices.items():
         form = choice.kernel.form(problem)
@@ -85,9 +82,9 @@ def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
 def _variant(
     choices: Mapping[Problem, Choice], problems: Sequence[Problem], functions: Mapping[Problem, str], number: int
 ) -> str:
-    """Return one compiled code with the functions of the problems that it runs."""
+    """Return one compiled variant with the functions of the problems that it runs."""
     first = choices[problems[0]]
-    # A name of its own for each kernel, so that several variants link into one program.
+    # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
     renamed = "".join(f"#define {old} {new}\n" for old, new in names.items())
     source = variant_source(first.kernel, first.config, first.problem)
@@ -158,14 +155,14 @@ add_test(NAME check COMMAND check)
 
 
 def workspace_bytes(choice: Choice) -> int:
-    """Return the memory for the workspaces of a config, in bytes."""
+    """Return the bytes of the workspaces of a config."""
     return sum(
         _padded(space.bytes) for space in workspaces(choice.kernel, choice.config, choice.problem, choice.gpu.sm)
     )
 
 
 def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues the launches of a config; `names` has the kernels' names in the folder."""
+    """Return the C++ function that queues the launches of a config (`names`: names of the kernels in the folder)."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(choice.problem.tensors):
@@ -182,7 +179,7 @@ def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """One launch of the kernel at `address` as a block of C++."""
+    """Return one launch of the kernel at `address` as a block of C++."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):
@@ -218,7 +215,7 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
 
 
 def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
-    """A tensor map as lines of C++."""
+    """Return a tensor map as lines of C++."""
     extents, strides, box = (", ".join(map(str, numbers)) for numbers in (handle.extents, handle.strides, handle.box))
     rank, kind = len(handle.extents), ELEMENT_TYPES[handle.dtype]
     return [

@@ -1,4 +1,4 @@
-"""The PTX of a recommended config as its compiler makes it, and how to launch it."""
+"""Write the compiler's PTX of a recommended config, and how to launch it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def compiled_choice(choice: "Choice") -> "Compiled":
-    """The code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does.
-
-    Raises:
-        KernrecError: there is no compiler, or the source does not compile.
+    """Return the code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does. Raises
+    `KernrecError` if there is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
 
@@ -37,12 +35,14 @@ def compiled_choice(choice: "Choice") -> "Compiled":
 
 
 def source_folder(kernel: "Kernel") -> Path | None:
-    """Where a Triton source imports other files from: the current folder, if it has the file."""
+    """Return the folder from which a Triton source imports other files: the current folder, if it contains the
+    source.
+    """
     return Path.cwd() if Path(kernel.source_name).is_file() else None
 
 
 def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, ...]":
-    """The launches of a choice with the shared memory that its code asks for."""
+    """Return the launches of a config with the shared memory that its code needs."""
     from kernrec.profile.kernel_code import dynamic_shared_bytes
 
     return tuple(
@@ -51,11 +51,10 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
 
 
 def emit(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
-    """Return the PTX of the best config. A comment in front says how to launch it and which toolkit takes it.
+    """Return the PTX of the best config. A comment at the top has the launch and the toolkit that accepts it.
 
     Args:
-        answers: One answer.
-        isa: Version of the PTX ISA to write; None for the compiler's own.
+        isa: Version of the PTX ISA to write; None for the compiler's.
     """
     from kernrec.compile.ptx_isa import isa_of, toolkit_of, with_isa
 

@@ -1,4 +1,6 @@
-"""A recommended config as Python with Triton: the kernel's source, the config, and a function that launches it."""
+"""Write a recommended config as Python with Triton: the kernel's source, the config, and a function that launches
+it.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,7 @@ def emit(answers: Sequence[Recommendation]) -> Files:
 
 
 def triton_source(choice: Choice) -> str:
-    """Return the kernel's source, its config as `CONFIG`, and `launch` if its arguments can be written."""
+    """Return the kernel's source, its config as `CONFIG`, and the function `launch` if all arguments can be written."""
     kernel, form = choice.kernel, choice.kernel.form(choice.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
     constants = dict(kernel.defines(choice.config, form.dtype, form.layout))
@@ -29,10 +31,11 @@ def triton_source(choice: Choice) -> str:
 
 
 def _launcher(choice: Choice) -> Iterator[str]:
-    """Yield a function of tensors that launches the config, if each argument is a tensor or a number."""
+    """Yield a function that launches the config on tensors, if every argument is a tensor or a number."""
     function, (launch, *others) = choice.kernel.triton, choice.launches
     assert function is not None
-    arguments = dict(zip(function.parameters, launch.arguments, strict=False))  # scratch pointers follow these
+    # Ignore the scratch pointers that follow.
+    arguments = dict(zip(function.parameters, launch.arguments, strict=False))
     if others or function.descriptors:
         return
     values, tensors = [], []

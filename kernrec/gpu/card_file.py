@@ -1,8 +1,8 @@
-"""A card that the catalog does not have, described in a TOML file in the units of data sheets.
+"""A GPU that the catalog lacks, described in a TOML file in the units of data sheets.
 
-`kernrec list gpus rtx4090` prints an entry of the catalog as such a file to start from. Each figure is checked
-its type and range, and the figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and
-pin rate. A file is a stranger's until then: it is small, and nothing in it is a path or code.
+`kernrec list gpus rtx4090` prints a catalog entry as such a file to start from. The type and range of each figure are
+checked, and figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and pin rate. Files
+are untrusted: they must be small, and nothing in them is a path or code.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,15 @@ from kernrec.util.input_file import open_input
 _LARGEST_BYTES = 65_536
 _LONGEST = 80
 _AGREES = 0.05
-"""Peaks and bandwidths of data sheets are rounded: they may differ by this much from what the other figures imply."""
+"""Tolerated relative difference between a data sheet's rounded peaks or bandwidths and the values that other figures
+imply.
+"""
 
 GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
     100: "blackwell", 103: "blackwell", 120: "blackwell", 121: "blackwell",
 }  # fmt: skip
-"""The generation of each compute capability that the catalog has limits of."""
+"""Generation of each compute capability with limits in the catalog."""
 RATES = ("f64", "f32", "f16", "bf16", "i32", "i32_add")
 TENSOR_RATES = ("f64", "f16", "bf16", "tf32", "fp8", "fp4", "i8")
 
@@ -34,7 +36,7 @@ _RATE = "FMA per clock and SM"
 _FIGURES: dict[str, _Range] = {
     "sm": ("", 60, 121), "sms": ("", 1, 1024), "l2_mib": ("MiB", 0.1, 4096), "f32_tflops": ("TFLOP/s", 0.01, 10_000),
 }  # fmt: skip
-"""Figures of the first level: unit, least and largest value."""
+"""Figures of the first level: unit, minimum and maximum."""
 _TABLES: dict[str, dict[str, _Range]] = {
     "clock_mhz": dict.fromkeys(("base", "boost", "tensor"), ("MHz", 100, 5000)),
     "memory": {
@@ -51,16 +53,16 @@ _OPTIONAL = {
     "tensor_fma_per_clk_sm": TENSOR_RATES, "": ("tensor_tflops", "fma_per_clk_sm", "tensor_fma_per_clk_sm"),
 }  # fmt: skip
 _WHOLE = ("", "bits", _RATE)
-"""Units of which there are whole numbers only."""
+"""Units whose values must be integers."""
 _TEXTS = ("name", "title", "chip")
 
 
 def read_card(path: Path) -> GPU:
-    """The card that a file describes; from now on `find_gpu` knows its name in this process.
+    """Return the GPU that a file describes. From then on, `find_gpu` knows its name in this process.
 
     Raises:
-        UsageError: the file cannot be read, or a figure is missing, impossible or contradicts the others; one line that
-            names the file, the figure, what was expected and what the others imply.
+        UsageError: The file cannot be read, or a figure is missing, impossible or contradicts others. The message is
+            one line with the file, the figure, the expected value and what the other figures imply.
     """
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
@@ -71,14 +73,14 @@ def read_card(path: Path) -> GPU:
 
 
 def card_name(gpu: str | Path | GPU) -> str:
-    """The name that `find_gpu` knows a card by: of the catalog, of a card file, or of a `GPU` made in Python."""
+    """Return the name under which `find_gpu` knows a GPU from the catalog, a GPU file, or a `GPU` created in Python."""
     if isinstance(gpu, Path):
         return read_card(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
 
 
 def card_names(text: str) -> str:
-    """The value of `--gpu`, names with commas between them, with the names of cards in place of their files."""
+    """Return the value of `--gpu`, comma-separated names, with GPU files replaced by their GPUs' names."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
@@ -99,9 +101,10 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def card_of(data: Mapping[str, Any], source: str) -> GPU:
-    """The card of a parsed file; raises `UsageError` as `read_card`, without the file's name.
+    """Return the GPU of a parsed file. Raises `UsageError` like `read_card`, without the file's name.
 
-    source: what each figure is said to come from.
+    Args:
+        source: Stated source of each figure.
     """
     _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
     texts = {name: _text(name, data[name]) for name in _TEXTS}
@@ -134,7 +137,7 @@ def card_of(data: Mapping[str, Any], source: str) -> GPU:
 
 
 def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises `UsageError` where a stated peak is not what the other figures imply."""
+    """Raise `UsageError` if a stated peak contradicts the other figures."""
     if catalog_gpu(card.name) is not None:
         raise UsageError(f"name is {card.name!r}, which the catalog has (--gpu {card.name}); choose another one")
     boost = card.boost_clock_hz / 1e6
@@ -144,7 +147,7 @@ def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping
     for dtype, stated in tables["tensor_tflops"].items():
         if dtype not in card.tensor_fma_per_clk_sm:
             raise UsageError(f"tensor_tflops has {dtype}, and tensor_fma_per_clk_sm does not; give its rate too")
-        # Peaks of f64 are stated at the boost clock, like those of ordinary pipes.
+        # f64 peaks are stated at the boost clock, like those of ordinary pipes.
         clock_hz = card.boost_clock_hz if dtype == "f64" else card.tensor_clock_hz
         rate = card.tensor_fma_per_clk_sm[dtype]
         shown = f"{card.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"
@@ -212,7 +215,7 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
 
 
 def card_text(gpu: GPU, name: str) -> str:
-    """A card as a file that `read_card` reads, under another name, with comments on what the figures are."""
+    """Return a GPU as a file that `read_card` reads, under a new name, with comments on the figures."""
 
     def table(figures: Mapping[str, float | None]) -> str:
         return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"

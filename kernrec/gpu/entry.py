@@ -10,22 +10,22 @@ _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """The compute capability whose kernels and profiles stand for `sm`: 100 for 103, 120 for 121, else itself.
+    """Return the compute capability whose kernels and profiles represent `sm`: 100 for 103, 120 for 121, else `sm`.
 
-    10.3 and 12.1 are of the families of 10.0 and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
+    10.3 and 12.1 belong to the families of 10.0 and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
     """
     return _CODE_SM.get(sm, sm)
 
 
 @dataclass(frozen=True)
 class SmLimits:
-    """Resource limits of one streaming multiprocessor (SM); the same for all GPUs of a compute capability.
+    """Resource limits of one streaming multiprocessor (SM), which all GPUs of a compute capability share.
 
-    Shared-memory sizes (`smem`) are in bytes; registers are 32-bit.
+    Shared memory sizes (`smem`) are in bytes; registers are 32-bit.
     """
 
     sm: int
-    """The compute capability, such as 89."""
+    """Compute capability, such as 89."""
     max_threads_per_block: int
     max_warps_per_sm: int
     max_blocks_per_sm: int
@@ -33,21 +33,21 @@ class SmLimits:
     registers_per_block: int
     max_registers_per_thread: int
     register_allocation_unit: int
-    """A warp's registers are allocated in multiples of this."""
+    """Granularity in registers of a warp's allocation."""
     warp_allocation_granularity: int
-    """A block's warps are allocated in multiples of this: the number of the SM's partitions."""
+    """Granularity in warps of a block's allocation: the number of the SM's partitions."""
     smem_per_sm: int
     smem_per_block: int
-    """The most shared memory that a block can use (with opt-in)."""
+    """Largest shared memory that a block can use (with opt-in), in bytes."""
     smem_reserved_per_block: int
     """Bytes that the driver reserves per block in addition."""
     smem_allocation_unit: int
-    """A block's shared memory is allocated in multiples of this."""
+    """Granularity in bytes of a block's shared memory allocation."""
     schedulers: int
     unified_bytes: int
-    """Bytes that L1 and shared memory share."""
+    """Bytes shared by L1 and shared memory."""
     carveouts: tuple[int, ...]
-    """The sizes that shared memory can have of these, ascending; L1 has the rest."""
+    """Possible sizes of shared memory within these bytes, ascending. L1 gets the rest."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class GPU:
     """One catalog entry, in SI units."""
 
     name: str
-    """The catalog's name, such as `a100-sxm4-80gb`."""
+    """Name in the catalog, such as `a100-sxm4-80gb`."""
     title: str
     aliases: tuple[str, ...]
     generation: str
     chip: str
     sm: int
-    """The compute capability, such as 89."""
+    """Compute capability, such as 89."""
     sms: int
-    """The number of streaming multiprocessors."""
+    """Number of streaming multiprocessors."""
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
-    """The clock of the data sheet's tensor peaks; on a few GPUs below the boost clock."""
+    """Clock of the data sheet's tensor peaks, which is below the boost clock on a few GPUs."""
     memory_bytes: int
     memory_bandwidth: float
     """Bytes per second."""
@@ -77,26 +77,28 @@ class GPU:
     l2_bytes: int
     tdp_w: float
     power_min_w: float
-    """The lowest power limit that can be set."""
+    """Lowest power limit that can be set, in watts."""
     power_max_w: float
-    """The highest power limit that can be set."""
+    """Highest power limit that can be set, in watts."""
     idle_w: float | None
-    """Power when idle; None where it is not published."""
+    """Idle power in watts; None if not published."""
     datasheet_f32_flops: float
-    """FLOP/s."""
+    """Data sheet's peak in FLOP/s."""
     datasheet_tensor_flops: Mapping[str, float]
-    """FLOP/s of the tensor cores by dtype, dense."""
+    """Data sheet's dense tensor-core peak in FLOP/s, by dtype."""
     fma_per_clk_sm: Mapping[str, int]
     """Fused multiply-adds per SM and clock outside the tensor cores, by dtype (`f64`, `f32`, `f16`, `bf16`, `i32`;
     `i32_add` is the integer add). A dtype without hardware is absent."""
     tensor_fma_per_clk_sm: Mapping[str, int]
-    """The same on tensor cores, dense; `f16`, `bf16`, `tf32`, `fp8` and `fp4` accumulate in f32."""
+    """Dense fused multiply-adds per SM and clock on tensor cores, by dtype. `f16`, `bf16`, `tf32`, `fp8` and `fp4`
+    accumulate in f32.
+    """
     limits: SmLimits
     sources: Mapping[str, str]
-    """The document that each figure was taken from, by field name."""
+    """Document that each figure comes from, by field name."""
 
     def __hash__(self) -> int:
-        """Of the name: caches ask for it many times in a query, and few cards of a name differ."""
+        """Hash the name, because caches hash a GPU many times per query and few GPUs share a name."""
         return hash(self.name)
 
     def __repr__(self) -> str:
@@ -104,35 +106,34 @@ class GPU:
 
     @property
     def arch(self) -> str:
-        """The compiler's name of the architecture, such as `sm_89`."""
+        """Return the compiler's name of the architecture, such as `sm_89`."""
         return f"sm_{self.sm}"
 
     @property
     def power_range_assumed(self) -> bool:
-        """Whether no source states the range of power limits."""
+        """Return whether no source states the range of power limits."""
         return self.sources.get("power_min_w", "").startswith("assumption")
 
     @property
     def lines_only(self) -> bool:
-        """Whether no kernel can be compiled for the GPU, so that stacks' lines alone are predicted."""
+        """Return whether no kernel can be compiled for the GPU, so that only baselines are predicted."""
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Peak operations per second at the data sheet's clock, an FMA counted as two; 0 without hardware."""
+        """Return the peak operations per second at the data sheet's clock; 0 without hardware. An FMA counts as two."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )
         return 2.0 * self.sms * rates.get(_rate_name(dtype), 0) * clock_hz
 
     def tensor_rate(self, dtype: str) -> int:
-        """Tensor cores' dense FMAs in a dtype, per clock and SM; 0 without hardware."""
+        """Return the tensor cores' dense FMAs per clock and SM in a dtype; 0 without hardware."""
         return self.tensor_fma_per_clk_sm.get(_rate_name(dtype), 0)
 
     def multiplies(self, dtype: str) -> bool:
-        """Return whether the GPU has instructions for products in a dtype; those of 16 bits run on any."""
+        """Return whether the GPU can multiply matrices in a dtype. 16-bit types work on any GPU."""
         return dtype in ("f16", "bf16") or self.tensor_rate(dtype) > 0 or self.fma_per_clk_sm.get(dtype, 0) > 0
 
 
 def _rate_name(dtype: str) -> str:
-    """The key of a dtype among the rates."""
     return "fp8" if dtype.startswith("f8") else "fp4" if dtype in _FOUR_BITS else dtype

@@ -1,7 +1,7 @@
-"""Finds a GPU by name or alias, reading only the needed files of `catalog/`.
+"""Find a GPU by name or alias, and read only the needed files of `catalog/`.
 
-`names.toml` lists the GPUs and the generation file that describes each; `limits.toml` holds the figures that depend on
-the compute capability only. Those files are in data-sheet units; a `GPU` is in SI units.
+`names.toml` lists the GPUs and the generation file of each. `limits.toml` has the figures that depend only on the
+compute capability. These files use data-sheet units; a `GPU` uses SI units.
 """
 
 import re
@@ -18,7 +18,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# Which figures of a `GPU` a key of the generation file gives, so that each figure has the source of its key.
+# Fields of a `GPU` by key of the generation file, so that each field has the source of its key.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
@@ -51,7 +51,7 @@ _UNSUPPORTED = (
         "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
     ),
 )
-"""Beginnings of folded names of GPUs that people have and kernrec does not, and why."""
+"""Patterns of folded names of unsupported GPUs that users ask for, with the reason."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -59,15 +59,15 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 
 
 def find_gpu(name: str) -> GPU:
-    """The catalog's GPU of this name, alias or NVML device name.
+    """Return the catalog's GPU of this name, alias or NVML device name.
 
-    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX do not matter. A name that several
-    variants share means the variant that lists it in `catalog/names.toml` (`a100` is `a100-sxm4-80gb`).
+    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. A name shared by several
+    variants means the variant that lists it in `catalog/names.toml` (`a100` is `a100-sxm4-80gb`).
 
-    A card that was read from a file in this process (`card_file`) is found by its exact name.
+    A GPU that was read from a file in this process (`card_file`) is found by its exact name.
 
     Raises:
-        UnknownGPU: No GPU has this name; the message suggests the nearest ones.
+        UnknownGPU: No GPU has this name. The message suggests the nearest ones.
     """
     if (gpu := catalog_gpu(name)) is not None:
         return gpu
@@ -82,10 +82,8 @@ def find_gpu(name: str) -> GPU:
 
 
 def find_gpus(names: str) -> list[GPU]:
-    """The GPUs of names with commas between them, each once.
-
-    Raises:
-        UsageError: there is none, or a name is unknown.
+    """Return the GPUs of comma-separated names, without repetitions. Raises `UsageError` if the list is empty, or a
+    name is unknown.
     """
     gpus = [find_gpu(name.strip()) for name in names.split(",") if name.strip()]
     if not gpus:
@@ -94,20 +92,20 @@ def find_gpus(names: str) -> list[GPU]:
 
 
 def catalog_gpu(name: str) -> GPU | None:
-    """As `find_gpu`, of the catalog alone; None where it has no such GPU."""
+    """Return a GPU as `find_gpu` does, but only from the catalog; None if it has no such GPU."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
     return None if entry is None else _load(*entry)
 
 
 _added: dict[str, GPU] = {}
-"""Cards that are not in the catalog, by name."""
+"""GPUs outside the catalog, by name."""
 
 
 def add_gpu(gpu: GPU) -> GPU:
-    """Make a card that is not in the catalog known to `find_gpu` in this process.
+    """Register a GPU outside the catalog for `find_gpu` in this process.
 
-    A card that differs from the catalog's, or from one added earlier, under the same name gets a name of its own,
-    with a hash of its figures: answers are cached by name.
+    Answers are cached by name. So a GPU with the name of a different GPU, from the catalog or registered earlier, gets
+    a new name with a hash of its figures.
     """
     if catalog_gpu(gpu.name) == gpu:
         return gpu
@@ -119,13 +117,13 @@ def add_gpu(gpu: GPU) -> GPU:
 
 
 def all_gpus() -> tuple[GPU, ...]:
-    """Every GPU of the catalog, by generation from Pascal to Blackwell."""
+    """Return every GPU of the catalog, by generation from Pascal to Blackwell."""
     return tuple(_load(*entry) for entry in dict.fromkeys(_names().values()))
 
 
 @lru_cache
 def fold_gpu(name: str) -> str:
-    """A GPU's name in the form that is compared: lower-case letters and digits without the vendor's leading words."""
+    """Return a GPU's name for comparison: lower-case letters and digits without the vendor's leading words."""
     text = fold(name)
     while word := next((w for w in _LEADING_WORDS if text.startswith(w)), None):
         text = text.removeprefix(word)
@@ -143,7 +141,7 @@ _generation_file = cache(_read)
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
-    """Folded name -> (generation, name of the GPU)."""
+    """Return generation and GPU name by folded name."""
     return {
         fold_gpu(name): (generation, gpu)
         for generation, gpus in _names_file().items()
@@ -153,14 +151,16 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Names and aliases as people write them; names before aliases, for the first of two alike is suggested."""
+    """Return names and aliases in their usual spelling, names first, because the first of two similar ones is
+    suggested.
+    """
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 
 
 @cache
 def limits(sm: int) -> SmLimits:
-    """Resource limits of an SM of this compute capability, such as 89."""
+    """Return the resource limits of an SM of this compute capability, such as 89."""
     file = _limits_file()
     if f"sm_{sm}" not in file:
         raise unknown("architecture", f"sm_{sm}", [key for key in file if key.startswith("sm_")])
@@ -169,7 +169,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """FMAs per SM and clock outside the tensor cores of this compute capability, by dtype."""
+    """Return FMAs per SM and clock outside the tensor cores of this compute capability, by dtype."""
     rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

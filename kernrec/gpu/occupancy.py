@@ -1,7 +1,7 @@
 """Occupancy: how many blocks of a kernel are resident on an SM, and which resource limits them.
 
-The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit): registers are
-allocated per warp in each partition of the SM; shared memory per block, plus the driver's reserve.
+The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit). Registers are allocated
+per warp in each partition of the SM, and shared memory per block, plus the driver's reserve.
 """
 
 from functools import cache
@@ -14,14 +14,14 @@ from kernrec.gpu.entry import SmLimits
 from kernrec.util.light_dataclass import dataclass
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
-"""Resources that limit occupancy; in a tie the first one is reported."""
+"""Resources that limit occupancy. In a tie, the first is reported."""
 
 Ints = npt.NDArray[np.integer]
 Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # more blocks than any resource allows: for a resource that is not used
+_UNLIMITED = 1 << 20  # for unused resources: more blocks than any resource allows
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Occupancy(Generic[Count, Share]):
     """Resident blocks and warps per SM, as numbers or as arrays."""
 
     blocks: Count
-    """Resident blocks; 0 where the kernel cannot be launched."""
+    """Resident blocks; 0 if the kernel cannot be launched."""
     warps: Count
     fraction: Share
     """Resident warps as a fraction of the SM's maximum."""
     limiter: Count
-    """Index into `LIMITERS`; -1 where `blocks` is 0."""
+    """Index into `LIMITERS`; -1 if `blocks` is 0."""
 
 
 @overload
@@ -48,17 +48,16 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Occupancy of a kernel; ints give ints, and integer arrays, broadcast against each other, give arrays.
+    """Return the occupancy of a kernel. Integers return integers; integer arrays are broadcast and return arrays.
 
     Args:
-        limits: Of the GPU's SMs.
+        limits: Limits of the GPU's SMs.
         threads: Threads per block.
         registers: Registers per thread.
         smem_bytes: Static and dynamic shared memory per block.
 
     Returns:
-        The occupancy; `blocks` is 0 where the launch is impossible (no threads, or too many threads, registers or
-        bytes).
+        The occupancy. `blocks` is 0 if the launch is impossible (no threads, or too many threads, registers or bytes).
     """
     if isinstance(threads, np.ndarray) or isinstance(registers, np.ndarray) or isinstance(smem_bytes, np.ndarray):
         return _elementwise(limits, np.asarray(threads), np.asarray(registers), np.asarray(smem_bytes))
@@ -92,7 +91,7 @@ def _blocks_by_registers(limits: SmLimits, warps: int, registers: int) -> int:
     per_warp = _round_up(registers * _WARP, limits.register_allocation_unit)
     if per_warp == 0:
         return _UNLIMITED
-    # A launch is checked as if every partition held as many warps of the block as the fullest one.
+    # A launch is checked as if every partition had as many of the block's warps as the fullest one.
     partitions = limits.warp_allocation_granularity
     if per_warp * _round_up(warps, partitions) > limits.registers_per_block:
         return 0
@@ -112,9 +111,9 @@ def _round_up(value: Count, unit: int) -> Count:
 
 
 def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
-    """Bytes that L1 has while `blocks` blocks of `smem_bytes` bytes of shared memory each are on an SM; arrays.
+    """Return the bytes left for L1 while an SM runs `blocks` blocks with `smem_bytes` of shared memory each (arrays).
 
-    The driver is taken to give shared memory the smallest of its sizes that these blocks fit in.
+    It assumes that the driver selects the smallest shared memory size in which these blocks fit.
     """
     per_block = _round_up(smem_bytes + limits.smem_reserved_per_block * (smem_bytes > 0), limits.smem_allocation_unit)
     sizes = np.array(limits.carveouts)
@@ -122,15 +121,16 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     return np.asarray(limits.unified_bytes - carved)
 
 
-# The array path looks blocks and limiter up in two small tables per compute capability. A table's value is
-# `blocks * 4 + limiter`, so that the smaller of two values has the fewer blocks and, on a tie, the earlier limiter.
+# The array path looks blocks and limiter up in two small tables per compute capability. A value is `blocks * 4 +
+# limiter`, so the smaller of two values has fewer blocks and, in a tie, the earlier limiter.
 
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """The values at `registers * columns + warps`; columns; the values by allocation units of shared memory.
+    """Return the values at `registers * columns + warps`, the columns, and the values by shared memory allocation
+    units.
 
-    The last row, column and unit stand for every larger number.
+    The last row, column and unit represent every larger number.
     """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
@@ -157,7 +157,7 @@ def _elementwise(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = (threads + (_WARP - 1)) // _WARP
-    # Numbers outside a table's range are mapped to an entry of 0 blocks; index -1 is the table's last.
+    # Numbers outside a table's range map to an entry of 0 blocks. Index -1 is the table's last entry.
     column = np.where(warps >= 0, np.minimum(warps, columns - 1), 0)
     row = np.where(
         registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1

@@ -32,9 +32,6 @@ def bind_rows(
 
     Args:
         file: the results.
-        kernel: the kernel.
-        problem: the problem.
-        gpu: the GPU.
         ignored: names in the file's configs that do not belong to the config.
 
     Raises:
@@ -119,7 +116,6 @@ def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[
 
 
 def _whole(value: object) -> int | None:
-    """Return a value as an integer; None if it is not one."""
     if isinstance(value, str):
         try:
             return int(value)

@@ -46,10 +46,8 @@ def inside(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Return the value of a constant expression, or else the expression.
-
-    Raises:
-        UnknownError: The number or the expression is too large, it divides by zero, or it has no numeric value.
+    """Return the value of a constant expression, or else the expression. Raises `UnknownError` if the number or the
+    expression is too large, it divides by zero, or it has no numeric value.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -65,7 +63,6 @@ def folded(text: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Return whether an expression is a number."""
     return re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?", text) is not None
 
 

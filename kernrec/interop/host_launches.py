@@ -173,10 +173,8 @@ class _Launch:
             return None
 
     def _elements(self, pointer: "Node", size: int) -> str:
-        """Return the number of elements of a pointer's buffer.
-
-        Raises:
-            UnknownError: The text contains no allocation of the pointer.
+        """Return the number of elements of a pointer's buffer. Raises `UnknownError` if the text contains no
+        allocation of the pointer.
         """
         function, variable = _function_of(pointer), _stripped(pointer)
         for _ in range(8):
@@ -231,11 +229,7 @@ class _Launch:
         return latest
 
     def _resolved(self, node: "Node", names: Mapping[str, str], steps: int = 0) -> str:
-        """Return an integer expression in Python notation.
-
-        Raises:
-            UnknownError: The text does not determine it.
-        """
+        """Return an integer expression in Python notation. Raises `UnknownError` if the text does not determine it."""
         self.nodes_left -= 1
         if steps > _MOST_STEPS or self.nodes_left < 0:
             raise UnknownError
@@ -318,7 +312,6 @@ class _Launch:
 
 
 def _inputs(call: "Node") -> "list[Node]":
-    """Return the arguments of a call."""
     arguments = call.child_by_field_name("arguments")
     return [each for each in arguments.named_children if each.type != "comment"] if arguments is not None else []
 
@@ -348,11 +341,9 @@ def _stripped_node(node: "Node") -> "Node":
 
 
 def _stripped(node: "Node") -> str:
-    """Return a variable without casts, addresses and dereferences."""
     return text_of(_stripped_node(node))
 
 
 def _expression(text: str) -> "Node | None":
-    """Return the tree of an expression."""
     statement = next(nodes(parsed(f"int expression = ({text});"), "init_declarator"), None)
     return statement.child_by_field_name("value") if statement is not None else None

@@ -55,10 +55,8 @@ class HostProgram:
         return lanes * ELEMENT_BYTES[dtype]
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
-        """Return the value of a class constant, and the sizes of its template's types.
-
-        Raises:
-            UnknownError: There is no such class or constant.
+        """Return the value of a class constant, and the sizes of its template's types. Raises `UnknownError` if there
+        is no such class or constant.
         """
         name, _, stated = self.instances.get(scope, scope).partition("<")
         for kind in nodes(self.root, "struct_specifier", "class_specifier"):

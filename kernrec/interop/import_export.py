@@ -92,7 +92,6 @@ def import_results(
     """Add the results of a file to a database without the kernel's source, all or nothing.
 
     Args:
-        database: the database.
         path: path of the file.
         wanted: the measured problem, or the part of it that the file does not state.
         gpu: the measured GPU if the file does not name it; contradicting the file is an error.
@@ -148,7 +147,6 @@ def import_bound(
     `recommend --kernel` use them like kernrec's measurements. Their protocol has lower precedence than kernrec's.
 
     Args:
-        database: the database.
         recording: the file.
         kernel: the kernel that ran.
         wanted: as in `import_results`; the spec provides missing parts.
@@ -208,7 +206,6 @@ def _bound(
 
 
 def _add(database: Database, parts: _Parts, notes: Iterable[str]) -> ImportSummary:
-    """Add the results of all parts to a database."""
     before = database.counts()["measurement"]
     database.add_measurements(chain.from_iterable(to_measurements(*part) for part in parts))
     figures = []
@@ -269,8 +266,6 @@ def export_t4(
     If several sources were measured, the most recent one is exported.
 
     Args:
-        database: the database.
-        gpu: the GPU.
         problems: problems to consider; None for all of the op.
         op: name of the op.
         kernel: name of the kernel; None for the only one that was measured.

@@ -69,7 +69,6 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
         place: the folder or file.
         context: number of tokens that a token attends to, including itself, or tokens of the prompt; None for
             `DEFAULT_CONTEXT`.
-        phase: one of `PHASES`.
         text: content of the file, if it was read before.
 
     Raises:

@@ -94,7 +94,6 @@ def _wide(columns: list[str], rows: Iterator[Mapping[str, str]]) -> Iterator[tup
 
 
 def _name(row: Mapping[str, str]) -> str:
-    """Return the name of a function without type, template arguments and parameters."""
     name = re.split(r"[<(]", row["Kernel Name"].removeprefix("void "), maxsplit=1)[0].strip()
     return text_of(name or row["Kernel Name"], "Kernel Name")
 

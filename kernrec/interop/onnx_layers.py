@@ -137,7 +137,6 @@ def _stored_transposed(graph: Graph, node: Node) -> bool:
 
 
 def _is_bias(graph: Graph, node: Node, columns: int) -> bool:
-    """Return whether an Add adds a constant to each column."""
     return any(
         value.constant and value.shape is not None and prod(value.shape) == columns == (*value.shape, 1)[-2]
         for value in (graph.value(node, 0), graph.value(node, 1))

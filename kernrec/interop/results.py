@@ -74,10 +74,8 @@ class MappedColumn:
 
     @classmethod
     def parse(cls, text: str) -> "MappedColumn":
-        """Parse `latency_s=time (ms)*1e-3`, `block_x=bx` or `latency_s=us/1e6`.
-
-        Raises:
-            UsageError: The text has another form.
+        """Parse `latency_s=time (ms)*1e-3`, `block_x=bx` or `latency_s=us/1e6`. Raises `UsageError` if the text has
+        another form.
         """
         name, equals, column = (part.strip() for part in text.partition("="))
         if match := re.fullmatch(r"(.+?)\s*([*/])\s*([\d.]+(?:[eE][+-]?\d+)?)", column):

@@ -38,7 +38,7 @@ _LARGEST = 2**31 - 1
 
 @dataclass
 class SpecTensor:
-    """A buffer as the spec has it."""
+    """A buffer in the form of the spec."""
 
     parameter: Parameter
     """The parameter, or the variable that the tensor fills."""
@@ -46,7 +46,7 @@ class SpecTensor:
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Expressions; empty: to be chosen."""
+    """Expressions; empty if they remain to be chosen."""
     symbol: str | None = None
     """The variable's name in the code; None for a parameter."""
 
@@ -199,15 +199,15 @@ def read_arguments(
     """Return the arguments of a kernel.
 
     Args:
-        source: its text.
-        signature: as the text declares it.
-        facts: of its code.
-        stated: by the user, `n=4096` or `x=f32[n]`.
-        filled: variables that the host code fills, with the value of a number; empty for an array or fraction.
-        expressions: of the launch and of shapes; a number that they name is a dimension of the grid alone.
+        source: Text of the source.
+        signature: Signature as the text declares it.
+        facts: Properties of the compiled code.
+        stated: The user's arguments, `n=4096` or `x=f32[n]`.
+        filled: Variables that the host code fills, with the value of a number; empty for an array or fraction.
+        expressions: Expressions of the launch and of shapes. A number that they name is a dimension only of the grid.
 
     Raises:
-        UsageError: a name is not a parameter, a value cannot be read, or the code does not fit the text.
+        UsageError: A name is not a parameter, a value cannot be read, or the code does not fit the text.
     """
     if len(facts.parameters) != len(signature.parameters):
         raise UsageError(

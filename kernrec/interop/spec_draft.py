@@ -135,7 +135,6 @@ class _Drafter:
             self.assumed.append(f"from the launch in {self.source.name}: {', '.join(part for part in parts if part)}")
 
     def draft(self) -> Draft:
-        """Return the draft."""
         launch = self._launch()
         self.arguments.size_buffers(self._expression)
         self.arguments.fill_indexes(self.facts.indexes)

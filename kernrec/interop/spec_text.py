@@ -50,7 +50,6 @@ class Lines:
         self._lines: list[str] = []
 
     def add(self, *lines: str) -> None:
-        """Append lines."""
         self._lines += lines
 
     @property

@@ -306,7 +306,6 @@ _BYTES = {"u8": 1, "i8": 1, "i16": 2, "u16": 2, "f16": 2, "i32": 4, "u32": 4, "f
 
 
 def _decimal(value: float) -> str:
-    """Return a number without an exponent."""
     return f"{Decimal(repr(value)):f}"
 
 

@@ -124,7 +124,6 @@ def _numbers(configuration: Mapping[str, object]) -> dict[str, object]:
 
 
 def _measurements(values: object) -> dict[str, tuple[object, str]]:
-    """Return value and unit by name."""
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise ValueError("measurements is not a list of objects")
     return {str(value.get("name")): (value.get("value"), str(value.get("unit") or "")) for value in values}

@@ -94,5 +94,4 @@ def _result(entry: object) -> ForeignResult:
 
 
 def _usual(name: str, results: list[ForeignResult]) -> bool:
-    """Return whether every config has the default of an attribute."""
     return name in _LAUNCH and {result.config[name] for result in results} <= {_NOT_GIVEN, _LAUNCH[name]}

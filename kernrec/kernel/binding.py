@@ -1,4 +1,4 @@
-"""One config on one problem: launches with every number fixed, for a device, the emulator or a report."""
+"""Bind one config to one problem: launches with every number fixed, for a device, the emulator or a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Pointer:
-    """The address of a tensor or workspace, passed to a kernel."""
+    """Address of a tensor or workspace, passed to a kernel."""
 
     name: str
     null: bool = False
-    """Whether the problem or config does not use it; a null pointer is passed."""
+    """Whether to pass a null pointer, because the problem or config does not use it."""
     offset: int = 0
     """Bytes from the start of the tensor to where the pointer points."""
 
@@ -35,7 +35,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A workspace to allocate before the launches; it does not need to be initialized."""
+    """Workspace to allocate before the launches, without initialization."""
 
     name: str
     dtype: str
@@ -51,40 +51,36 @@ class BoundLaunch:
     """One launch with every number fixed."""
 
     index: int
-    """Its number in `Kernel.launches`."""
+    """Index in `Kernel.launches`."""
     entry: str
-    """The name of the function."""
     grid: tuple[int, int, int]
-    """In blocks."""
+    """Number of blocks."""
     block: tuple[int, int, int]
-    """In threads."""
+    """Number of threads."""
     shared_bytes: int
-    """Dynamic shared memory of a block."""
+    """Dynamic shared memory per block."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
     trips: dict[str, int]
     """Executions of each loop body, summed over the grid."""
 
     @property
     def blocks(self) -> int:
-        """Blocks in the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def threads(self) -> int:
-        """Threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
 Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
-"""A launch to emulate, and its buffers by name: dtype and elements."""
+"""Launch to emulate, and its buffers by name: dtype and elements."""
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """The launches that run `config` on `problem`, in order; those whose `when` is false are left out.
+    """Return the launches that run `config` on `problem`, in order, without those whose `when` is false.
 
-    Pointers and tensor maps have the names of the problem's tensors, also where the kernel's op names them otherwise.
-
-    Whether the config fits the GPU is not checked here; `Kernel.misfit` does that.
+    Pointers and tensor maps have the problem's names of tensors, even if the kernel's op has other names.
+    `Kernel.misfit` checks whether the config fits the GPU.
 
     Raises:
         UsageError: The kernel does not have this config or does not implement this problem, or a number is out of
@@ -97,14 +93,16 @@ def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> 
 
 
 def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[Scratch, ...]:
-    """The workspaces that `config` needs on `problem`."""
+    """Return the workspaces that `config` needs on `problem`."""
     return _workspaces(kernel, _names(kernel, config, problem, sm))
 
 
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """The small problems on which launch number `launch` of a config of a `Space` is emulated for its profile."""
+    """Return the small problems on which launch number `launch` of a config of a `Space` is emulated for its
+    profile.
+    """
     names = kernel.static_names(config, dtype, layout, sm)  # the probe itself defines the dimensions
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
@@ -118,7 +116,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Launch number `launch` on the probes of each config of a `Space` that performs it."""
+    """Yield launch number `launch` on the probes of each config of a `Space` that performs it."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)
@@ -146,7 +144,7 @@ def _workspaces(kernel: Kernel, names: Mapping[str, Any]) -> tuple[Scratch, ...]
 def _bound(
     kernel: Kernel, index: int, names: Mapping[str, Any], problem: Problem, scratch: Sequence[Scratch]
 ) -> BoundLaunch | None:
-    """Launch number `index` with every number fixed; None where its `when` is false."""
+    """Return launch number `index` with every number fixed; None if its `when` is false."""
     launch = kernel.launches[index]
     if launch.when is not None and not launch.when.evaluate(names):
         return None

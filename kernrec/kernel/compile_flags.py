@@ -27,7 +27,7 @@ class CompileFlags:
     """`-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Where flags come from that nobody typed; empty if there are none."""
+    """Origin of flags that nobody typed; empty if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:

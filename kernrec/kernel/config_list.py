@@ -1,10 +1,10 @@
-"""Configs as an explicit list, for a kernel whose space is no product of values (an autotuner's list of configs).
+"""Configs as an explicit list, for a kernel whose space is not a product of values (an autotuner's list of configs).
 
     [configs]
     columns = ["block_m", "num_warps", "grid_x"]
     rows = [[64, 4, 4096], [128, 8, 2048]]
 
-Columns are all the tunables; further columns are numbers that each config has (the blocks of its grid, say), which
+Columns are all the tunables. Further columns are numbers of each config (such as the blocks of its grid), which
 expressions may use like a let.
 """
 
@@ -23,7 +23,7 @@ _MOST_ROWS = 65_536
 
 @dataclass(frozen=True, eq=False)
 class ConfigList:
-    """The configs of a kernel, one a row."""
+    """Configs of a kernel, one per row."""
 
     columns: tuple[str, ...]
     """Names of the columns: the tunables and further numbers."""
@@ -33,17 +33,17 @@ class ConfigList:
 
     @property
     def further(self) -> tuple[str, ...]:
-        """The columns that are no tunables."""
+        """Return the columns that are not tunables."""
         return tuple(name for name in self.columns if name not in self.tunables)
 
     @cached_property
     def by_config(self) -> dict[tuple[int, ...], dict[str, int]]:
-        """All numbers of a config, by its tunables' values."""
+        """Return all numbers of a config, by its tunables' values."""
         rows = (dict(zip(self.columns, row, strict=True)) for row in self.rows)
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
     def numbers(self, config: Mapping[str, int]) -> dict[str, int]:
-        """The further numbers of a config; `UsageError` for one that is not in the list."""
+        """Return the further numbers of a config. Raises `UsageError` if the list lacks it."""
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
@@ -51,7 +51,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """For each name of `values` the index into its values, int64 (rows,); rows in the order of these indices."""
+        """Return the index into the values of each name, int64 (rows,), with rows in the order of these indices."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -59,15 +59,13 @@ class ConfigList:
         return {name: digit[order] for name, digit in digits.items()}
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The different values of these columns, ascending, int64."""
+        """Return the distinct values of these columns, ascending, int64."""
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """The `[configs]` table of a spec, None where it has none; `values`: of its tunables, by name.
-
-    Raises:
-        UsageError: a table that does not fit the tunables.
+    """Return the `[configs]` table of a spec (`values`: of its tunables, by name); None if there is none. Raises
+    `UsageError` if the table does not fit the tunables.
     """
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:

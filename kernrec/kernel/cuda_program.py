@@ -1,8 +1,8 @@
-"""The device code of a CUDA program: what NVRTC compiles of a file that nvcc takes.
+"""Extract the device code of a CUDA program: what NVRTC can compile of a file for nvcc.
 
-NVRTC has the device's functions built in and takes neither host headers nor host functions. So both are left out, lines
-stay lines, and a template is instantiated as the user or a launch names it. The text is parsed by tree-sitter, which
-continues behind what it does not understand, such as a macro that stands for a declaration.
+NVRTC has built-in device functions and accepts neither host headers nor host functions. So both are removed, line
+numbers stay, and a template is instantiated as the user or a launch names it. tree-sitter parses the text and continues
+after what it does not understand, such as a macro that stands for a declaration.
 """
 
 import re
@@ -21,7 +21,7 @@ DEVICE_HEADER = re.compile(
     r"|cuComplex\.h|math_constants\.h|curand_(?:kernel|uniform|normal)\.h|sm_\d+_\w+\.h|(?:cuda|cub|thrust|nv|cute"
     r"|cutlass|cooperative_groups|crt)/.*)\Z"
 )
-"""Headers that hold code for the device; all others are of the host."""
+"""Headers with device code. All others belong to the host."""
 TOOLKIT_HEADER = re.compile(
     r"(?:(?:cu|nv)\w*|device_\w+|std\w+|math|string|time|assert|float|limits|errno|ctype|memory|signal|unistd|sys/\w+)"
     r"\.h(?:pp)?\Z"
@@ -48,14 +48,14 @@ _PRELUDE = "\n".join((
     *_TYPES,
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
-"""What device code uses of C's headers: types as 64-bit Linux has them, and values of C's standard."""
+"""Parts of C's headers that device code uses: types of 64-bit Linux, and values of C's standard."""
 _BRINGS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
-"""Headers for the device that those of cuBLAS and cuDNN include."""
+"""Device headers that cuBLAS's and cuDNN's headers include."""
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
 ) + "namespace std { using namespace cuda::std; }\n"  # fmt: skip
-"""C++'s own templates for the device, under their usual names."""
+"""C++'s templates for the device, under their usual names."""
 _STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -64,17 +64,17 @@ _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """The device's part of a program."""
+    """Device part of a program."""
 
     text: str
     headers: tuple[str, ...]
-    """Headers that were left out."""
+    """Removed headers."""
     functions: tuple[str, ...]
-    """Host functions that were left out."""
+    """Removed host functions."""
 
     @property
     def note(self) -> str:
-        """One line on what was left out; empty if nothing was."""
+        """Return one line about removed parts; empty if there are none."""
         parts = []
         if self.functions:
             more = ", ..." if len(self.functions) > 3 else ""
@@ -119,7 +119,7 @@ def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
 
 @lru_cache(maxsize=8)
 def has_host_code(text: str) -> bool:
-    """Return whether a source holds code or headers that NVRTC cannot compile."""
+    """Return whether a source has code or headers that NVRTC cannot compile."""
     if "<<<" in text or re.search(r"\bmain\s*\(", text):
         return True
     return any(not DEVICE_HEADER.match(name) for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"\n]+)', text, re.M))
@@ -168,9 +168,9 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _unused_types(declarations: "list[Node]") -> "list[Node]":
-    """Return the declarations of types that no other declaration needs: types of the host.
+    """Return the declarations of host types: those that no other declaration needs.
 
-    A macro needs what it mentions only if something mentions the macro.
+    A macro needs the types that it mentions only if something mentions the macro.
     """
     named = {node.id: (node, name) for node in declarations if (name := _type_name(node) or _macro_name(node))}
     words = {node.id: set(_WORD.findall(_COMMENT.sub("", text_of(node)))) for node in declarations}
@@ -203,7 +203,7 @@ def _type_name(node: "Node") -> str:
 
 
 def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
-    """Return a text with nodes replaced by other texts and as many line ends as they had."""
+    """Return a text with nodes replaced by other texts with the same number of line ends."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -212,13 +212,13 @@ def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
 
 
 def function_name(node: "Node") -> str:
-    """Return the name of the function that a node defines or declares; empty if it is none."""
+    """Return the name of the function that a node defines or declares; empty for other nodes."""
     declarator = next(nodes(node, "function_declarator"), None)
     return text_of(declarator.child_by_field_name("declarator")) if declarator is not None else ""
 
 
 class _DeviceWords:
-    """Words that mark code of the device: CUDA's, and macros that stand for them."""
+    """Words that mark device code: CUDA's, and macros that stand for them."""
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")
@@ -230,7 +230,7 @@ class _DeviceWords:
 
 
 def _top_level(root: "Node") -> "Iterator[Node]":
-    """Yield the declarations and includes at namespace scope, those inside conditionals and namespaces, too."""
+    """Yield the declarations and includes at namespace scope, including those in conditionals and namespaces."""
     groups = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "namespace_definition", "declaration_list")
     for node in root.named_children:
         block = node.type == "linkage_specification" and any(c.type == "declaration_list" for c in node.named_children)
@@ -241,7 +241,7 @@ def _top_level(root: "Node") -> "Iterator[Node]":
 
 
 def _is_host(node: "Node", marks: _DeviceWords) -> bool:
-    """Return whether a declaration at namespace scope is of the host."""
+    """Return whether a declaration at namespace scope belongs to the host."""
     body = next(nodes(node, "compound_statement", "field_declaration_list", "initializer_list"), None)
     head = text_of(node)[: body.start_byte - node.start_byte] if body is not None else text_of(node)
     if _type_name(node):

@@ -1,8 +1,8 @@
-"""The kernels of a CUDA C++ source, as its text declares them: names and types of parameters, launch bounds, macros.
+"""The kernels of a CUDA C++ source as its text declares them: names and types of parameters, launch bounds, macros.
 
-The compiler gives PTX, in which parameters have neither names nor types of what they point to: those are read here.
-Nothing is preprocessed, so this is for sources as people write them by hand. A declaration that is beyond it leaves a
-type unnamed, which the caller asks its user for.
+The compiler's PTX has neither names of parameters nor types behind pointers, so this module reads them. Nothing is
+preprocessed, so it supports hand-written sources. It leaves the type of a too complex declaration open, and the caller
+asks the user.
 """
 
 import re
@@ -31,13 +31,13 @@ _TYPES = {
     "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "uint32_t": "u32",
     "int64_t": "i64", "uint64_t": "u64",
 }  # fmt: skip
-"""Data types of kernrec by their C++ spelling, as 64-bit Linux has them."""
+"""Data types of kernrec by C++ spelling, as on 64-bit Linux."""
 _VECTORS = {
     "float": "f32", "double": "f64", "char": "i8", "uchar": "u8", "short": "i16", "ushort": "u16", "int": "i32",
     "uint": "u32", "long": "i64", "ulong": "u64", "longlong": "i64", "ulonglong": "u64", "half": "f16", "__half": "f16",
     "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "__nv_bfloat16_": "bf16",
 }  # fmt: skip
-"""Element types of the vectors of CUDA: `float4` is four f32."""
+"""Element types of CUDA's vectors: `float4` is four f32."""
 
 
 class Parameter(NamedTuple):
@@ -46,13 +46,13 @@ class Parameter(NamedTuple):
     name: str
     pointer: bool
     written: bool
-    """Whether the kernel may write through it: a pointer to what is not `const`."""
+    """Whether the kernel may write through it, because it points to a type without `const`."""
     dtype: str | None
-    """Of the number, or of the elements pointed to; None for a type that kernrec has no name for."""
+    """Type of the number or of the elements pointed to; None for a type that kernrec lacks."""
     lanes: int
     """Elements of the C++ type: 4 of a `float4`."""
     ctype: str
-    """As the source writes it."""
+    """Type as written in the source."""
 
 
 class Signature(NamedTuple):
@@ -64,7 +64,7 @@ class Signature(NamedTuple):
     """Names of the template's parameters; empty for a kernel that is no template."""
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of an instance such as `scale<float, 4>`: with its types."""
+        """Return the signature of an instance such as `scale<float, 4>`, with its types."""
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -75,16 +75,16 @@ class Signature(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """A macro of the source that is a whole number."""
+    """Macro of the source that is an integer."""
 
     name: str
     value: int
     guarded: bool
-    """Whether it is between `#ifndef` and `#endif`, so that the compiler's command line can set another value."""
+    """Whether it is between `#ifndef` and `#endif`, so that the command line can set another value."""
 
 
 def signatures(source: str) -> tuple[Signature, ...]:
-    """The kernels of a source, in the order of their declarations, each once."""
+    """Return the kernels of a source, in the order of their declarations, each once."""
     text = _without_comments(source)
     aliases = type_aliases(text)
     kernels: dict[str, Signature] = {}
@@ -111,7 +111,7 @@ def variable_types(source: str) -> dict[str, str]:
 
 
 def source_name(symbol: str) -> str:
-    """Return the name of a kernel or variable without its parameters and namespaces, as far as a symbol shows it."""
+    """Return the name of a kernel or variable without parameters and namespaces, as far as a symbol shows it."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
@@ -124,7 +124,7 @@ def source_name(symbol: str) -> str:
 
 
 def macros(source: str) -> tuple[Macro, ...]:
-    """The macros of a source that are whole numbers, each once."""
+    """Return the macros of a source that are integers, each once."""
     text = _without_comments(source)
     by_name: dict[str, Macro] = {}
     for match in _MACRO.finditer(text):
@@ -135,7 +135,7 @@ def macros(source: str) -> tuple[Macro, ...]:
 
 
 def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
-    """Whether every mention of a pointer in the body of a kernel is `parameter[...] = ...`: it is an output."""
+    """Return whether every use of a pointer in a kernel's body is `parameter[...] = ...`, so it is an output."""
     text = _without_comments(source)
     begin = re.search(rf"\b{kernel}\s*\(", text)
     body = text[_closing(text, begin.end()) :] if begin else ""
@@ -151,7 +151,7 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """(the data type of a C++ type, elements of it): (`f32`, 4) of `float4`; (None, 1) for one without a name here."""
+    """Return the data type and element count of a C++ type: (`f32`, 4) for `float4`; (None, 1) for an unknown type."""
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):
@@ -190,12 +190,11 @@ def type_aliases(text: str) -> dict[str, str]:
 
 
 def _without_comments(source: str) -> str:
-    """The source without comments and the contents of strings; lines stay lines."""
     return _COMMENT.sub(lambda m: '""' if m[0][0] == '"' else "\n" * m[0].count("\n") or " ", source)
 
 
 def _closing(text: str, start: int, pair: str = "()") -> int:
-    """The place behind the parenthesis, or other pair, that closes the one before `start`."""
+    """Return the position after the parenthesis, or other pair, that closes the one before `start`."""
     depth, change = 1, {pair[0]: 1, pair[1]: -1}
     for place in range(start, len(text)):
         depth += change.get(text[place], 0)
@@ -205,7 +204,7 @@ def _closing(text: str, start: int, pair: str = "()") -> int:
 
 
 def _parts(text: str) -> list[str]:
-    """The parameters of a list, without preprocessor lines; commas inside of <> and () part none."""
+    """Return the parameters of a list, without preprocessor lines. Commas inside <> and () do not separate."""
     parts, depth = [""], 0
     for char in re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)

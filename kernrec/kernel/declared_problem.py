@@ -43,7 +43,7 @@ from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = ANY_LAYOUT
-"""The only layout of a declared problem: its tensors are row-major with the declared shapes."""
+"""Only layout of a declared problem: its tensors are row-major with the declared shapes."""
 
 _ROLES = ("input", "output", "inout", "constant")
 _MOST_DIMS, _MOST_TENSORS = 16, 64
@@ -53,8 +53,6 @@ _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class _DeclaredTensor:
-    """A tensor of a `[problem]` table."""
-
     shape: tuple[Expression, ...]
     dtype: str
     role: str
@@ -65,10 +63,11 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """(the op, for this kernel alone; further fields of `Kernel`) of the `[problem]` table of the kernel `name`.
+    """Return the op (for this kernel only) and further fields of `Kernel`, from the `[problem]` table of the kernel
+    `name`.
 
     Raises:
-        UsageError: a table that cannot be read.
+        UsageError: The table cannot be read.
     """
     dims = _dims(table)
     dim_names = [dim.name for dim in dims]
@@ -118,7 +117,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     defaults = {dim.name: int(dim.default) for dim in dims if dim.default}
     for key, tensor in tensors.items():
         for extent in tensor.shape:
-            if extent.names <= defaults.keys():  # raises now if the shape is impossible; others depend on --shape
+            if extent.names <= defaults.keys():  # raises here if the shape is impossible; others depend on --shape
                 extent.whole_number(defaults, 1, f"{name}: tensor {key}")
     return op, {
         "initial_values": {key: tensor.values for key, tensor in tensors.items()},
@@ -131,7 +130,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """A tensor of the problem; `dtype`: where it has none of its own."""
+    """Return a tensor of the problem (`dtype`: type of a tensor without its own)."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
@@ -151,15 +150,15 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    for digest in ("digest", "reference_digest"):  # of files of values, put there when the spec was read
+    for digest in ("digest", "reference_digest"):  # digests of files of values, which reading the spec added
         table.string(digest, "")
     table.done()
     return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """How a tensor of elements of this type is seen as a texture or surface."""
-    from kernrec.ptx.state.textures import Image, Sampler  # not on the path of a query
+    """Return how a tensor of elements of this type is accessed as a texture or surface."""
+    from kernrec.ptx.state.textures import Image, Sampler  # queries do not need it
 
     number = "a whole number"
     layout = ImageLayout(
@@ -211,7 +210,6 @@ def _dtype(table: Table, spelling: str) -> str:
 
 
 def _tensor_values(table: Table, key: str, default: str, dims: Collection[str]) -> TensorValues:
-    """The `values` or `reference` of a tensor."""
     text = table.string(key, default).strip()
     kind, _, rest = text.partition(" ")
     if kind == "expression":

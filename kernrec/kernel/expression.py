@@ -70,14 +70,14 @@ class Expression:
 
     @property
     def shown(self) -> str:
-        """The quoted text for messages, shortened."""
+        """Return the quoted text for messages, shortened."""
         return _short(self.text)
 
     def evaluate(self, names: Namespace) -> Any:
-        """The value: an array if a name in the expression has an array, else a Python scalar.
+        """Return the value: an array if a name in the expression has an array, else a Python scalar.
 
         Args:
-            names: Value of each name: an integer, a float, text or an array; unused names are ignored.
+            names: Value of each name: an integer, a float, text or an array. Unused names are ignored.
 
         Raises:
             UsageError: A name is missing, or an operation does not accept its value.
@@ -100,7 +100,9 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """The value, an integer of at least `least`; `UsageError` for another, which begins with `place`."""
+        """Return the value, an integer of at least `least`. Raises a `UsageError` that begins with `place` for
+        others.
+        """
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
             sizes = ", ".join(f"{name}={names[name]}" for name in sorted(self.names - {self.text}))
@@ -131,10 +133,8 @@ class Expression:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parses an expression; the same text gives the same object, so that results can be cached by identity.
-
-    Raises:
-        UsageError: The text is not an expression; the message names the column and the reason.
+    """Parse an expression. The same text returns the same object, so results can be cached by identity. Raises
+    `UsageError` if the text is not an expression. The message has the column and the reason.
     """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"expression {_short(text)} is {len(text)} characters long, at most {MAX_LENGTH} are accepted")
@@ -163,18 +163,18 @@ def parse(text: str) -> Expression:
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
-    """An expression that is true where `condition` is false or `rule` is true."""
+    """Return an expression that is true if `condition` is false or `rule` is true."""
     return parse(f"not ({condition.text}) or {rule.text}")
 
 
 def literal(value: float) -> Expression:
-    """An expression that is a constant; unlike in the grammar, it may be a fraction (for scalar arguments)."""
+    """Return a constant expression. Unlike in the grammar, it may be a fraction (for scalar arguments)."""
     return Expression(repr(value), frozenset(), (OPERATIONS["number"], value), False)
 
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # signs that are escaped take up to ten times the room
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # escaped characters are up to ten times as long
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
@@ -216,7 +216,7 @@ def _node(operation: str, *operands: Any) -> Tree:
 
 
 class _Compiler:
-    """Compiles one expression's syntax tree; refuses every node outside the grammar."""
+    """Compiler of one expression's syntax tree. It refuses every node outside the grammar."""
 
     def __init__(self, text: str, lead: int) -> None:
         self.text = text
@@ -227,7 +227,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """The tree of a node and the kind of its value; a name counts as a number until it is evaluated."""
+        """Return the tree of a node and the kind of its value. A name counts as a number until it is evaluated."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -289,7 +289,7 @@ class _Compiler:
         return reduce(lambda left, right: _node("both", left, right), self.links(node, operators, trees))
 
     def links(self, node: ast.expr, operators: list[ast.cmpop], trees: list[Tree]) -> Iterator[Tree]:
-        """The comparison of each neighboring pair of a chain."""
+        """Yield the comparison of each neighboring pair of a chain."""
         for operator, left, right in zip(operators, trees, trees[1:], strict=False):
             match operator:
                 case ast.Lt():
@@ -329,7 +329,9 @@ _RESERVED = frozenset({"and", "or", "not", "if", "else", "in", "is", "lambda", "
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a text can name a tunable, a let or a tensor: lower case, and no keyword or function of the grammar."""
+    """Return whether a text can name a tunable, a let or a tensor: lower case, not a keyword or function of the
+    grammar.
+    """
     return bool(re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name)) and name not in _RESERVED and name not in FUNCTIONS
 
 
@@ -347,7 +349,7 @@ def as_in_source(text: str) -> str:
 
 
 def expected_name(name: str) -> str:
-    """The error message for a name that `is_identifier` refuses."""
+    """Return the error message for a name that `is_identifier` refuses."""
     if name in _RESERVED or name in FUNCTIONS:
         return f"{name!r} is reserved in expressions; expected another name, such as {name}_0"
     cure = f"; write {name.lower()!r}" if is_identifier(name.lower()) else ""

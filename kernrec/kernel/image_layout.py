@@ -1,4 +1,4 @@
-"""How a kernel sees a tensor that it is given as a texture or a surface."""
+"""How a kernel accesses a tensor as a texture or a surface."""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,26 +9,24 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """A tensor as a texture or surface; its extents are slowest first: layers, z, y, x, channels."""
+    """Tensor as a texture or surface. Its extents are slowest first: layers, z, y, x, channels."""
 
     axes: int | None = None
-    """Axes of the image, 1 to 3; None: all extents of the tensor but that of the channels."""
+    """Number of axes of the image, 1 to 3; None for all extents of the tensor except for that of the channels."""
     channels: int = 1
-    """Channels of a texel: 1, 2 or 4; from 2 on the last extent of the tensor."""
+    """Channels of a texel: 1, 2 or 4. With 2 or 4, they are the last extent of the tensor."""
     filter: str = "point"
     """`point` or `linear`."""
     address: str = "clamp"
-    """Of coordinates outside: `wrap`, `clamp`, `mirror` or `border`."""
+    """Mode for coordinates outside: `wrap`, `clamp`, `mirror` or `border`."""
     normalized: bool = False
-    """Whether coordinates go from 0 to 1."""
+    """Whether coordinates range from 0 to 1."""
     unit_range: bool = False
-    """Whether integers are read as numbers from 0 (signed ones: -1) to 1."""
+    """Whether integers are read as numbers from 0 (signed: -1) to 1."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Extents of the image, x first, and how many layers a tensor of this shape has.
-
-        Raises:
-            UsageError: the tensor `name` has no such shape.
+        """Return the extents of the image, x first, and the number of layers of a tensor of this shape. Raises
+        `UsageError` if the tensor `name` cannot have this shape.
         """
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):
@@ -41,19 +39,19 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class ImageArgument:
-    """The handle of a tensor as a texture or surface, passed to a kernel."""
+    """Handle of a tensor as a texture or surface, passed to a kernel."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class ImageHandle:
-    """The handle of a tensor as a texture or surface with every number fixed."""
+    """Handle of a tensor as a texture or surface with every number fixed."""
 
     name: str
     dtype: str
     extents: tuple[int, ...]
     """Texels along x, y and z."""
     layers: int
-    """How many images; of a cube 6."""
+    """Number of images; 6 for a cube."""
     layout: ImageLayout

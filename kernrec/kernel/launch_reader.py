@@ -1,4 +1,4 @@
-"""Reads a `[[launch]]` table of a `kernel.toml`; an error is one line that names file and key."""
+"""Read a `[[launch]]` table of a `kernel.toml`. Errors are one line with file and key."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -17,7 +17,7 @@ _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0
 
 
 class LaunchReader:
-    """Reads the launches of one kernel."""
+    """Reader of the launches of one kernel."""
 
     def __init__(
         self,
@@ -28,22 +28,22 @@ class LaunchReader:
         pointers: Collection[str],
         images: Mapping[str, ImageLayout],
     ) -> None:
-        """A reader.
+        """Create a reader.
 
         Args:
-            source: the kernel's.
-            names: in expressions.
-            static_names: in the expressions of probes: those that do not depend on the problem's dimensions.
-            dims: dimensions of the op.
-            pointers: tensors and workspaces.
-            images: tensors that are read through textures or surfaces.
+            source: Source of the kernel.
+            names: Names that expressions may use.
+            static_names: Names for expressions of probes, which do not depend on the problem's dimensions.
+            dims: Dimensions of the op.
+            pointers: Tensors and workspaces.
+            images: Tensors that are read through textures or surfaces.
         """
         self._source = source
         self._names, self._static_names, self._dims = names, static_names, dims
         self._pointers, self._images = pointers, images
 
     def read(self, table: Table) -> Launch:
-        """The launch that a `[[launch]]` table describes."""
+        """Return the launch that a `[[launch]]` table describes."""
         names = self._names
         entry = table.string("entry")
         if not C_IDENTIFIER.fullmatch(entry):
@@ -117,7 +117,7 @@ class LaunchReader:
         if not value:
             if ctype not in self._pointers:
                 raise table.error(f"{key}: {unknown('tensor', ctype, sorted(self._pointers))}")
-            table.named.add(ctype)  # a late dimension of that name says whether the tensor is there
+            table.named.add(ctype)  # a late dimension of that name says whether the tensor exists
             return PointerArgument(ctype)
         if value.startswith("+"):
             if ctype not in self._pointers:
@@ -182,7 +182,9 @@ def _product(extents: Iterable[Expression]) -> Expression:
 
 
 def launch_limits(launch: Launch) -> list[Expression]:
-    """CUDA's limits on any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+    """Return CUDA's limits on any launch (CUDA C++ Programming Guide, "Technical Specifications per Compute
+    Capability").
+    """
     x, y, z = (extent.text for extent in launch.grid)
     rules = [
         f"1 <= ({launch.threads.text}) <= max_threads_per_block",

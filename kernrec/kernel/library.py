@@ -1,8 +1,8 @@
-"""The kernels that ship with kernrec: every folder of `kernrec/kernel/library` that holds a `kernel.toml`.
+"""The kernels that ship with kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
 
-A kernel's folder has its name, and the name begins with its op (`matmul_simt`), so that a query for one op reads only
-the specs of that op. Most are CUDA C++, which kernrec compiles, measures and is built with everywhere; a folder with a
-`kernel.py` holds a Triton kernel, whose profiles ship for some architectures.
+A kernel's folder has its name, which begins with its op (`matmul_simt`), so a query for one op reads only the specs of
+that op. Most kernels are CUDA C++, which kernrec can compile, measure and build everywhere. A folder with a `kernel.py`
+contains a Triton kernel, whose profiles ship for some architectures.
 """
 
 from functools import cache
@@ -22,13 +22,13 @@ _FOLDER = Path(__file__).resolve().parent / "library"
 
 @cache
 def kernel_names() -> tuple[str, ...]:
-    """The names of all kernels, sorted."""
+    """Return the names of all kernels, sorted."""
     return tuple(sorted(spec.parent.name for spec in _FOLDER.glob("*/kernel.toml")))
 
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """A kernel's spec as plain data; None if it is not TOML, for which `load_kernel` raises the error."""
+    """Return a kernel's spec as plain data; None if it is not TOML, for which `load_kernel` raises the error."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -36,7 +36,7 @@ def _spec(name: str) -> dict[str, Any] | None:
 
 
 def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) -> bool:
-    """Whether a kernel's spec lists this dtype and layout, for sm_`sm`; other kernels do not have to be loaded."""
+    """Return whether a kernel's spec lists this dtype and layout for sm_`sm`. Other kernels need not be loaded."""
     spec = _spec(name) or {}
     if sm is not None and spec.get("dtype_min_sm", {}).get(dtype, spec.get("min_sm", 0)) > sm:
         return False
@@ -54,7 +54,9 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """The kernel of this name; case, spaces, `-` and `_` do not matter. Raises `UsageError`, with the nearest names."""
+    """Return the kernel of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` with the nearest
+    names.
+    """
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
         raise unknown("kernel", name, kernel_names(), see="kernrec list kernels")
@@ -62,7 +64,7 @@ def find_kernel(name: str) -> Kernel:
 
 
 def all_kernels() -> tuple[Kernel, ...]:
-    """Every kernel in CUDA C++, by name."""
+    """Return every kernel in CUDA C++, by name."""
     return tuple(_of_op("", False, None, None))
 
 
@@ -71,7 +73,7 @@ def _in_triton(name: str) -> bool:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """The kernels of an op, or all for "", whose specs list a dtype and layout, and do not refuse sm_`sm`."""
+    """Return the kernels of an op, or all for "", whose specs list a dtype and layout, and do not refuse sm_`sm`."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -81,7 +83,7 @@ def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: 
 def triton_kernels(
     op: str = "", dtype: str | None = None, layout: str | None = None, sm: int = 1000
 ) -> tuple[Kernel, ...]:
-    """The Triton kernels of the library that implement an op for a dtype and layout on sm_`sm`; there may be none."""
+    """Return the library's Triton kernels that implement an op for a dtype and layout on sm_`sm`; may be empty."""
     kernels = _of_op(op, True, dtype, layout, sm)
     return tuple(kernel for kernel in kernels if kernel.runs_on(dtype or kernel.dtypes[0], sm))
 
@@ -89,16 +91,18 @@ def triton_kernels(
 def kernels_for(
     op: str, dtype: str | None = None, layout: str | None = None, sm: int | None = None
 ) -> tuple[Kernel, ...]:
-    """The kernels in CUDA C++ of an op (any spelling) for a dtype, layout and sm_`sm` (None: any); there may be none.
+    """Return the CUDA C++ kernels of an op (any spelling) for a dtype, layout and sm_`sm` (None: any); may be empty.
 
-    A kernel may refuse the architecture by a constraint nevertheless (`Kernel.runs_on`).
+    A constraint of a kernel may still refuse the architecture (`Kernel.runs_on`).
     """
     op = find_op(op).name
     return tuple(kernel for kernel in _of_op(op, False, dtype, layout, sm) if kernel.op == op)
 
 
 def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...]:
-    """The kernels that implement an op for a dtype and layout on sm_`sm`; `NoSuchKernelError` where there is none."""
+    """Return the kernels that implement an op for a dtype and layout on sm_`sm`. Raises `NoSuchKernelError` if none
+    does.
+    """
     able = tuple(kernel for kernel in kernels_for(op, dtype, layout, sm) if kernel.runs_on(dtype, sm))
     if not able:
         if not kernels_for(op):
@@ -109,10 +113,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the kernels in CUDA C++ that compute a problem on sm_`sm`, in the terms of any op that states it.
-
-    Raises:
-        NoSuchKernelError: there is none.
+    """Return the CUDA C++ kernels that compute a problem on sm_`sm`, in the terms of any op that can express it.
+    Raises `NoSuchKernelError` if there is none.
     """
     able = [
         kernel
@@ -124,14 +126,15 @@ def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
 
 
 def _nearest(op: str, dtype: str, sm: int) -> str:
-    """A note on the dtype nearest to one that no kernel of an op has on sm_`sm`."""
     able = {other for kernel in kernels_for(op) for other in kernel.dtypes if kernel.runs_on(other, sm)}
     nearest = None if dtype in able else next((other for other in INSTEAD.get(dtype, ()) if other in able), None)
     return f"; nearest to {dtype} is {nearest}" if nearest else ""
 
 
 def implemented(op: str, sm: int) -> str:
-    """The dtypes and layouts of an op's kernels on sm_`sm`, for messages: `implemented are f32 (nn), f16 (nn, nt)`."""
+    """Return the dtypes and layouts of an op's kernels on sm_`sm` for messages: `implemented are f32 (nn), f16 (nn,
+    nt)`.
+    """
     layouts: dict[str, dict[str, None]] = {}
     for kernel in kernels_for(op):
         for dtype in kernel.dtypes:

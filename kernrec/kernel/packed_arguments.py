@@ -1,6 +1,6 @@
-"""Kernel arguments as the driver takes them: values of C types, and an array of pointers to them.
+"""Kernel arguments in the driver's form: values of C types, and an array of pointers to them.
 
-They are packed once and used for many launches: the driver copies them when a launch is queued.
+They are packed once and used for many launches, because the driver copies them when a launch is queued.
 """
 
 import ctypes
@@ -20,34 +20,34 @@ C_TYPES: dict[str, Any] = {
 
 
 class _Place(ctypes.c_void_p):
-    """A pointer that stays `offset` bytes behind the address that it is set to."""
+    """Pointer that stays `offset` bytes after the address that it is set to."""
 
     offset = 0
 
 
 class PackedArguments:
-    """The arguments of one launch; addresses can be set again for the next one."""
+    """Arguments of one launch. Addresses can be set again for the next launch."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
         """Pack values of C types.
 
         Args:
-            values: one for each parameter.
-            names: of the tensor or workspace whose address a parameter takes; None for other parameters.
+            values: One value for each parameter.
+            names: Tensor or workspace whose address a parameter takes; None for other parameters.
         """
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
-        """By tensor or workspace: the values that hold its address."""
+        """Values that hold the address, by tensor or workspace."""
         for name, value in zip(names, self._values, strict=False):
             if name is not None:
                 self.slots.setdefault(name, []).append(value)
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(_address, self._values))
         self.address = ctypes.addressof(self._pointers)
-        """Of the array of pointers, for the driver."""
+        """Address of the array of pointers, for the driver."""
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Those of a bound launch, with null for addresses; `KernrecError` where it takes a texture."""
+        """Return the arguments of a bound launch with null addresses. Raises `KernrecError` if it takes a texture."""
         values: list[Any] = []
         names: list[str | None] = []
         for argument in launch.arguments:
@@ -69,7 +69,7 @@ class PackedArguments:
         return cls(values, names)
 
     def set_address(self, name: str, address: int) -> None:
-        """Passes this address for a tensor or workspace from now on."""
+        """Set the address of a tensor or workspace for further launches."""
         for value in self.slots.get(name, ()):
             value.value = address + getattr(value, "offset", 0)
 

@@ -50,7 +50,7 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # what follows is the first piece of that line
+        if begins:  # the first piece of that line follows
             origins.pop()
     return origins
 
@@ -64,7 +64,6 @@ def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
 
 
 def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tuple[str, str, int]]) -> None:
-    """Append the parts of a file and of the headers that it includes."""
     seen.add(path.resolve())
     place = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
     if len(seen) > _MOST_FILES:
@@ -100,7 +99,7 @@ def _inline(path: Path, roots: Sequence[Path], seen: set[Path], pieces: list[tup
 
 
 def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
-    """Adds to a spec a digest of each file of tensor values, so that the kernel's hash depends on their content."""
+    """Add a digest of each file of tensor values to a spec, so that the kernel's hash depends on their content."""
     problem = data.get("problem")
     tensors = problem.get("tensors") if isinstance(problem, dict) else None
     for name, tensor in tensors.items() if isinstance(tensors, dict) else ():
@@ -117,7 +116,7 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
-    """A text file of at most `most_bytes`; errors call it `place`."""
+    """Return a text file of at most `most_bytes`. Errors call it `place`."""
     try:
         text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8").read()
     except OSError as error:
@@ -130,9 +129,9 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """16 hex digits over spec and source, including the order of the tunables but no descriptions.
+    """Return 16 hex digits over spec and source, including the order of the tunables but no descriptions.
 
-    Of a Triton function whose key the spec has, the rest of the source does not count.
+    If the spec has the key of a Triton function, the rest of the source does not count.
     """
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
@@ -146,7 +145,7 @@ def kernel_hash(data: Mapping[str, Any], source: str) -> str:
 
 
 def read_toml(path: Path, place: str) -> dict[str, Any]:
-    """The content of a TOML file; errors call it `place`."""
+    """Return the content of a TOML file. Errors call it `place`."""
     import tomllib
 
     try:

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
-"""The most candidate configs at any point of the enumeration; a spec with more is missing constraints."""
+"""Maximum number of candidate configs during enumeration. A spec with more lacks constraints."""
 
 
 @dataclass(frozen=True)
 class Variants:
-    """The distinct compiled variants of a space; configs that differ only in run-time tunables share a variant."""
+    """Distinct compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
 
     index: np.ndarray
-    """The variant of each config, int64 (configs,)."""
+    """Variant of each config, int64 (configs,)."""
     rows: np.ndarray
-    """The first config of each variant, int64 (variants,)."""
+    """First config of each variant, int64 (variants,)."""
     keys: list[str]
     """`Kernel.variant_key` of each variant."""
 
@@ -51,7 +51,7 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for problems like this one, which may be in the terms of another op."""
+        """Return the space of a kernel for problems of this kind, which may be in the terms of another op."""
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -84,18 +84,17 @@ class Space:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """The values of each tunable, int64 (rows,)."""
+        """Return the values of each tunable, int64 (rows,)."""
         return {
             tunable.name: self._values[tunable.name].take(self.in_engine.digits(number))
             for number, tunable in enumerate(self.kernel.tunables)
         }
 
     def config(self, row: int) -> dict[str, int]:
-        """The config in this row."""
         return {name: column.item(row) for name, column in self.columns.items()}
 
     def find(self, configs: Sequence[Mapping[str, object]]) -> np.ndarray:
-        """The row of each config, int64 (N,); -1 for a config that is not in this space."""
+        """Return the row of each config, int64 (N,); -1 if the space lacks it."""
         values = {tunable.name: tunable.values for tunable in self.kernel.tunables}
         digits = [(name, {v: i for i, v in enumerate(choices)}) for name, choices in values.items()]
         places = np.full(len(configs), -1, dtype=np.int64)
@@ -108,7 +107,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are in the order of their places in the full product.
+        # Rows are in the order of their positions in the full product.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -116,7 +115,7 @@ class Space:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """The position of each row in the product of all tunables' values, int64 (rows,), ascending."""
+        """Return the position of each row in the product of all tunables' values, int64 (rows,), ascending."""
         place = np.zeros(len(self), dtype=np.int64)
         for number, tunable in enumerate(self.kernel.tunables):
             place = place * len(tunable.values) + self.in_engine.digits(number)
@@ -124,7 +123,7 @@ class Space:
 
     @cached_property
     def variants(self) -> Variants:
-        """The distinct compiled variants."""
+        """Return the distinct compiled variants."""
         kernel = self.kernel
         fixed = sorted(kernel.compile_time_tunables)
         names = [tunable.name for tunable in kernel.tunables]
@@ -133,28 +132,28 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Each config as its own variant with a key of `Kernel.sample_keys`, for profiles of one problem."""
+        """Return each config as its own variant with a key of `Kernel.sample_keys`, for profiles of one problem."""
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
-        """Whether an expression has the same values on every problem."""
+        """Return whether an expression has the same values on every problem."""
         fixed: bool = self.in_engine.fixed(expression)
         return fixed
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """This space on a problem; the returned object caches what it evaluates."""
+        """Return this space on a problem. The returned object caches what it evaluates."""
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
-        """Which configs satisfy the constraints that depend on the problem, bool (rows,)."""
+        """Return which configs satisfy the constraints that depend on the problem, bool (rows,)."""
         return self.at(problem).valid
 
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Constraints without problem dimensions, with how many tunables to fix before each, and the others."""
+        """Return constraints without problem dimensions, with how many tunables to fix before each, and the others."""
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -171,12 +170,11 @@ class Space:
 
 
 def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]]:
-    """The values of each of `count` rows, one of each column; without columns they are empty."""
     return zip(*(column.tolist() for column in columns), strict=True) if columns else [()] * count
 
 
 class ProblemSpace:
-    """A space on one problem; each expression is evaluated at most once."""
+    """A space on one problem. Each expression is evaluated at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         problem = space.kernel.form(problem)
@@ -191,10 +189,8 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """An expression of the kernel for these rows (None: all): an array, or a scalar that is valid for all.
-
-        Raises:
-            UsageError: The problem lacks a name, or an operation does not accept its operands.
+        """Return an expression of the kernel for these rows (None: all): an array, or a scalar that is valid for all.
+        Raises `UsageError` if the problem lacks a name, or an operation does not accept its operands.
         """
         try:
             value = self.in_engine.column(expression, rows)
@@ -204,12 +200,13 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Which configs satisfy the constraints that depend on the problem, bool (rows,); none where a tensor is too
-        large for 32-bit indices."""
+        """Return which configs satisfy the constraints that depend on the problem, bool (rows,); none if a tensor is
+        too large for 32-bit indices.
+        """
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of a mask that are `valid`."""
+        """Return the rows of a mask that are `valid`."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)
@@ -219,5 +216,5 @@ class ProblemSpace:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """The row numbers of the valid configs, int64."""
+        """Return the row numbers of the valid configs, int64."""
         return np.flatnonzero(self.valid)

@@ -19,6 +19,7 @@ from kernrec.kernel.tensor_map import MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.op.equivalent import as_op
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits
@@ -55,25 +56,25 @@ SCALAR_RANGES = {
     "f32": (-3.4028234663852886e38, 3.4028234663852886e38),
     "f64": (-1.7976931348623157e308, 1.7976931348623157e308),
 }
-"""C types of scalar arguments, with the least and the greatest value each holds."""
+"""C types of scalar arguments, with their minimum and maximum."""
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """A parameter of a kernel; a config gives it one value."""
+    """Parameter of a kernel, to which a config gives one value."""
 
     name: str
     values: tuple[int, ...]
-    """The values it can take."""
+    """Possible values."""
     meaning: str
     launch: bool = False
     """Whether it is passed at run time and does not change the compiled code."""
     define: str | None = None
-    """The macro that gives the source its value; None: the name in upper case."""
+    """Macro with its value in the source; None for the name in upper case."""
 
     @property
     def macro(self) -> str:
-        """The macro that gives the source its value."""
+        """Return the macro with its value in the source."""
         return self.define or self.name.upper()
 
 
@@ -87,12 +88,13 @@ class TensorValues:
     numbers: tuple[float, ...] = ()
     """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
     text: str = ""
-    """The expression (of the flat index `i` and the problem's names), the file's name, why nothing is known, or the
-    tensors that an index is of, each with the elements from one index to the next: `x c, y`."""
+    """Expression (of the flat index `i` and the problem's names), name of the file, reason why nothing is known, or the
+    tensors that an index points into, each with the elements from one index to the next: `x c, y`.
+    """
 
     @property
     def indexed(self) -> dict[str, str]:
-        """The tensors that an index is of, with the elements from one index to the next."""
+        """Return the tensors that an index points into, with the elements from one index to the next."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -111,16 +113,16 @@ class Workspace:
     dtype: str
     elements: Expression
     when: Expression | None
-    """Whether it is allocated; None: always."""
+    """Whether it is allocated; None for always."""
 
 
 @dataclass(frozen=True)
 class PointerArgument:
-    """The address of a tensor of the op or of a workspace."""
+    """Address of a tensor of the op or of a workspace."""
 
     name: str
     offset: Expression | None = None
-    """Elements from the start of the tensor to where the pointer points; None for its start."""
+    """Elements from the start of the tensor to the pointer; None for its start."""
 
 
 @dataclass(frozen=True)
@@ -141,39 +143,38 @@ class BytesArgument:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch of a kernel: its geometry, its arguments, and what the analytic model needs."""
+    """One launch of a kernel: its geometry, its arguments, and inputs of the analytical model."""
 
     entry: str
-    """The name of the function."""
     when: Expression | None
-    """Whether the launch takes place; None: always."""
+    """Whether the launch takes place; None for always."""
     grid: tuple[Expression, Expression, Expression]
-    """In blocks."""
+    """Number of blocks."""
     block: tuple[Expression, Expression, Expression]
-    """In threads."""
+    """Number of threads."""
     blocks: Expression
-    """The product of `grid`."""
+    """Product of `grid`."""
     threads: Expression
-    """The product of `block`."""
+    """Product of `block`."""
     shared: Expression
-    """Dynamic shared memory, in bytes."""
+    """Dynamic shared memory in bytes."""
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """(axis, extent) of the tiles that consecutive blocks walk, the fastest-varying axis first."""
+    """Axis and extent of the tiles that consecutive blocks visit, the fastest-varying axis first."""
     visits: Expression
-    """How many tiles all blocks walk together: one each, unless a block goes on to others."""
+    """Number of tiles that all blocks visit together: one each, unless a block visits several."""
     reads: Mapping[str, tuple[str, ...]]
-    """By tensor or workspace, the axes that select the tile that a block reads."""
+    """Axes that select the tile that a block reads, by tensor or workspace."""
     writes: Mapping[str, tuple[str, ...]]
-    """By tensor or workspace, the axes that select the tile that a block writes."""
+    """Axes that select the tile that a block writes, by tensor or workspace."""
     trips: Mapping[str, Expression]
     """Executions of each loop body, summed over the grid."""
     depth: Mapping[str, Expression]
     """Executions of each loop body in the block that runs it most often."""
     prefetch: Expression
-    """How many trips ahead the loop issues its global loads."""
+    """Number of trips by which the loop issues its global loads ahead."""
     waits: Expression
-    """How often the block that runs longest waits for L2 with nothing to do meanwhile, beside its loops."""
+    """Number of waits for L2, with nothing else to do, of the block that runs longest, excluding its loops."""
     probes: tuple[Mapping[str, Expression], ...]
     """Dimensions of the small problems, made of full tiles, on which the launch is emulated for its profile."""
 
@@ -187,9 +188,9 @@ class Kernel:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_sm: int
-    """The first architecture it runs on."""
+    """Oldest architecture that it runs on."""
     dtype_min_sm: Mapping[str, int]
-    """The first architecture for each dtype that needs a later one."""
+    """Oldest architecture for each dtype that needs a later one."""
     description: str
     source_name: str
     source: str
@@ -200,19 +201,19 @@ class Kernel:
     lets: Mapping[str, Expression]
     """Named expressions, which later expressions may use."""
     constraints: tuple[Expression, ...]
-    """The constraints of the spec; all are true for a config that can run."""
+    """Constraints of the spec, which are all true for a config that can run."""
     implied: tuple[Expression, ...]
     """Further constraints: block, shared memory and grid of every launch are within the limits of the GPU."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
-    """The op, or the problem that the spec declares instead of one."""
+    """Op, or the problem that the spec declares instead."""
     spec: Mapping[str, Any]
-    """The spec as plain data, from which `kernel_from` rebuilds the kernel."""
+    """Spec as plain data, from which `kernel_from` rebuilds the kernel."""
     macros: Mapping[str, str] = field(default_factory=dict)
     """Macros that are defined for every config."""
     initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
-    """For a spec that declares its own problem: the values of the tensors before the launch."""
+    """Values of the tensors before the launch, for a spec that declares its own problem."""
     constants: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are copied to `__constant__` symbols of the source, with the symbol's name."""
     images: Mapping[str, ImageLayout] = field(default_factory=dict)
@@ -220,31 +221,31 @@ class Kernel:
     inouts: frozenset[str] = frozenset()
     """Tensors that are both read and written."""
     references: Mapping[str, TensorValues] = field(default_factory=dict)
-    """The expected values of every output, where the spec declares them."""
+    """Expected values of every output, if the spec declares them."""
     tolerance: float | None = None
-    """The largest accepted error against `references`, where the spec declares one."""
+    """Largest accepted error against `references`, if the spec declares one."""
     listed: "ConfigList | None" = None
-    """The configs, where they are a list; None: all values of the tunables that satisfy the constraints."""
+    """Configs given as a list; None for all values of the tunables that satisfy the constraints."""
     triton: "TritonFunction | None" = None
-    """How Triton specializes the kernel, where it is a Triton function."""
+    """Specialization by Triton, if the kernel is a Triton function."""
     owner: str | None = None
-    """Who the source came from, in words, if it is neither kernrec's nor the user's."""
+    """Origin of the source, if it is neither kernrec's nor the user's."""
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} ({self.op}, {', '.join(self.dtypes)}) {self.hash}>"
 
     @property
     def declares_problem(self) -> bool:
-        """Whether the spec declares a problem of its own, instead of naming an op of kernrec."""
+        """Return whether the spec declares its own problem, instead of naming an op of kernrec."""
         return bool(self.initial_values)
 
-    @property
+    @cached_property
     def sampled(self) -> bool:
-        """Whether a launch has no probes: it is then profiled on sampled blocks of one problem."""
+        """Return whether a launch has no probes, so that it is profiled on sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return a problem in the terms of the kernel's op; `UsageError` if the kernel does not compute it."""
+        """Return a problem in the terms of the kernel's op. Raises `UsageError` if the kernel does not compute it."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -252,7 +253,7 @@ class Kernel:
         return form
 
     def require(self, dtype: str, layout: str, sm: int | None = None) -> None:
-        """Raises `UsageError` if the kernel does not implement this dtype or layout on this architecture."""
+        """Raise `UsageError` if the kernel does not implement this dtype or layout on this architecture."""
         if dtype not in self.dtypes:
             raise unknown(f"dtype of kernel {self.name}", dtype, self.dtypes)
         if layout not in self.layouts:
@@ -261,17 +262,19 @@ class Kernel:
             raise UsageError(f"kernel {self.name} needs sm_{self.least_sm(dtype)} or later for {dtype}, not sm_{sm}")
 
     def least_sm(self, dtype: str) -> int:
-        """The first architecture on which the kernel implements this dtype."""
+        """Return the oldest architecture on which the kernel implements this dtype."""
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def runs_on(self, dtype: str, sm: int) -> bool:
-        """Whether the kernel implements this dtype on an architecture: no earlier one, and none that it refuses."""
+        """Return whether the kernel implements this dtype on an architecture, and does not refuse the architecture."""
         names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
 
     def config(self, config: Config) -> dict[str, int]:
-        """`config` in the order of the tunables; `UsageError` for an unknown, missing or invalid value."""
+        """Return `config` in the order of the tunables. Raises `UsageError` for an unknown, missing or invalid
+        value.
+        """
         names = [tunable.name for tunable in self.tunables]
         for name in config:
             if name not in names:
@@ -288,17 +291,19 @@ class Kernel:
         return {name: int(config[name]) for name in names}
 
     def defines(self, config: Config, dtype: str, layout: str) -> dict[str, str]:
-        """Preprocessor macros that select the compiled variant of a config: `BLOCK_M` -> `128`, `DTYPE_F32` -> `1`."""
+        """Return preprocessor macros that select the compiled variant of a config: `BLOCK_M` -> `128`, `DTYPE_F32` ->
+        `1`.
+        """
         fixed = {tunable.macro: str(config[tunable.name]) for tunable in self.tunables if not tunable.launch}
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
     def variant_key(self, config: Config, dtype: str, layout: str) -> str:
-        """16 hex digits that name the compiled variant of a config; run-time tunables do not change it."""
+        """Return 16 hex digits that name the compiled variant of a config. Run-time tunables do not change it."""
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
     def launch_expressions(self) -> list[Expression]:
-        """The expressions that estimates of any launch ask for, each once."""
+        """Return the expressions that estimates of any launch need, each once."""
         expressions: list[Expression | None] = [workspace.elements for workspace in self.workspaces]
         for launch in self.launches:
             expressions += [launch.when, launch.blocks, launch.threads, launch.shared, launch.visits, launch.prefetch]
@@ -308,21 +313,23 @@ class Kernel:
 
     @property
     def compile_time_tunables(self) -> list[str]:
-        """The tunables that are fixed when the source is compiled."""
+        """Return the tunables that are fixed when the source is compiled."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """`variant_key` of many variants, each given by the values of `compile_time_tunables`."""
+        """Return the `variant_key` of many variants, each given by the values of `compile_time_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """16 hex digits naming the profile of each config on one problem, given by the values of all tunables."""
+        """Return 16 hex digits that name the profile of each config on one problem, given by the values of all
+        tunables.
+        """
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in configs]
 
     def static_names(self, config: Config, dtype: str, layout: str, sm: int) -> dict[str, Any]:
-        """The tunables, facts and lets that do not depend on the problem's dimensions, with their values."""
+        """Return the values of tunables, facts and lets that do not depend on the problem's dimensions."""
         names: dict[str, Any] = {**config, "sm": code_sm(sm), "dtype": dtype, "layout": layout}
         names["dtype_bytes"] = ELEMENT_BYTES[dtype]
         for name, let in self.lets.items():
@@ -331,7 +338,7 @@ class Kernel:
         return names
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
-        """Every name that the launch expressions of one config may use, with its value on a problem."""
+        """Return every name that the launch expressions of one config may use, with its value on a problem."""
         names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():
@@ -339,10 +346,10 @@ class Kernel:
         return names
 
     def misfit(self, config: Config, problem: "Problem", limits: "SmLimits") -> str | None:
-        """The first constraint that a config violates on a problem and GPU; None if it can run."""
+        """Return the first constraint that a config violates on a problem and GPU; None if it can run."""
         names = self.namespace(config, problem, limits.sm) | {name: getattr(limits, name) for name in LIMITS}
         return next((c.text for c in (*self.constraints, *self.implied) if not c.evaluate(names)), None)
 
     def fits(self, config: Config, problem: "Problem", limits: "SmLimits") -> bool:
-        """Whether a config can run on a problem and GPU."""
+        """Return whether a config can run on a problem and GPU."""
         return self.misfit(config, problem, limits) is None

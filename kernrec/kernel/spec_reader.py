@@ -1,4 +1,4 @@
-"""Reads a `kernel.toml` and its CUDA source into a `Kernel`; an error is one line that names file and key."""
+"""Read a `kernel.toml` and its CUDA source into a `Kernel`. Errors are one line with file and key."""
 
 import copyreg
 from collections.abc import Collection, Mapping
@@ -24,11 +24,11 @@ _FACTS = ("dtype", "layout", "dtype_bytes", "sm")
 
 
 def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
-    """The kernel that the spec file `path` describes; its source is in the same folder.
+    """Return the kernel that the spec file `path` describes. Its source is in the same folder.
 
     Args:
         path: The `kernel.toml`.
-        data: Its content, if it has been parsed already.
+        data: Its content, if it is already parsed.
 
     Raises:
         UsageError: The file cannot be read, is not TOML, or does not describe a kernel.
@@ -41,12 +41,12 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """The kernel of a spec that has already been read (`Kernel.spec`) and its source; errors begin with `place`."""
+    """Return the kernel of a spec that was already read (`Kernel.spec`) and its source. Errors begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 
 def _pickled(kernel: Kernel) -> tuple[Any, ...]:
-    """How a kernel is pickled: as spec and source, because its functions cannot be pickled."""
+    """Return the pickled form of a kernel: spec and source, because its functions cannot be pickled."""
     return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
 
 
@@ -65,10 +65,10 @@ def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...],
 
 
 class _Reader:
-    """Builds a `Kernel` from the parsed file."""
+    """Builder of a `Kernel` from the parsed file."""
 
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """`folder`: of the source; None: the source is `text`."""
+        """Prepare a reader (`folder`: folder of the source; None if the source is `text`)."""
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -145,7 +145,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """The op that the spec names, and None; or the problem that it declares, as of `declared_problem`."""
+        """Return the op that the spec names, and None; or the problem that it declares, as from `declared_problem`."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:
@@ -243,7 +243,6 @@ class _Reader:
 
 
 def _check_new(table: Table, name: str, taken: Collection[str]) -> None:
-    """Raises `UsageError` for a name that cannot be given, or is taken already."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in taken or name in LIMITS or name in _FACTS:

@@ -1,7 +1,7 @@
-"""Tensor maps: parameters that say how a tensor lies in memory, and which box of it one copy of a kernel moves.
+"""Tensor maps: parameters that describe a tensor's memory, and the box of it that one copy of a kernel moves.
 
 The driver encodes them (CUDA Driver API, `cuTensorMapEncodeTiled`). In a launch of a spec, `map a: block_k, block_m, 1`
-is the map of tensor `a` with boxes of these extents, the contiguous axis first; axes that the tensor lacks have one
+is the map of tensor `a` with boxes of these extents, the contiguous axis first. Axes that the tensor lacks have one
 element. Rows of a box are swizzled over their own length, which is 32, 64 or 128 bytes.
 """
 
@@ -23,42 +23,40 @@ ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
-"""`CUtensorMapDataType` by dtype; what has no type of its own is moved as bytes."""
+"""`CUtensorMapDataType` by dtype. Types without one are moved as bytes."""
 
 
 @dataclass(frozen=True)
 class MapArgument:
-    """The map of a tensor, passed to a kernel."""
+    """Map of a tensor, passed to a kernel."""
 
     name: str
     box: tuple[Expression, ...]
-    """Elements of a box along each axis, the contiguous one first."""
+    """Elements of a box along each axis, the contiguous axis first."""
 
 
 @dataclass(frozen=True)
 class MapHandle:
-    """The map of a tensor with every number fixed; axes are those of the box, the contiguous one first."""
+    """Map of a tensor with every number fixed. Axes are those of the box, the contiguous axis first."""
 
     name: str
     dtype: str
     extents: tuple[int, ...]
     """Elements along each axis."""
     strides: tuple[int, ...]
-    """Bytes from one element to the next along the second axis and on."""
+    """Bytes between elements along the second and further axes."""
     box: tuple[int, ...]
     """Elements of a box along each axis."""
 
     @property
     def swizzle(self) -> int:
-        """Bytes of a row of the box, over which its 16-byte pieces change places."""
+        """Return the bytes of a row of the box, within which its 16-byte pieces are permuted."""
         return self.box[0] * ELEMENT_BYTES[self.dtype]
 
 
 def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
-    """The map of a tensor.
-
-    Raises:
-        UsageError: the tensor has more axes than the box, or no map can be made of them.
+    """Return the map of a tensor. Raises `UsageError` if the tensor has more axes than the box, or cannot
+    have a map.
     """
     extents = tuple(reversed(tensor.shape))
     if len(extents) > len(box):
@@ -81,18 +79,18 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """A map as the driver takes it; it is encoded again when the tensor's address changes."""
+    """Map in the driver's form. It is encoded again when the tensor's address changes."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle
         self._memory = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
         self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        """Where the map is."""
+        """Address of the map."""
         self._value = 0
 
     @property
     def value(self) -> int:
-        """The tensor's address."""
+        """Return the tensor's address."""
         return self._value
 
     @value.setter
@@ -103,7 +101,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Writes the map of a tensor at `address` to the 128 bytes at `target`; `KernrecError` where that fails."""
+    """Write the map of a tensor at `address` to the 128 bytes at `target`. Raises `KernrecError` if that fails."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(

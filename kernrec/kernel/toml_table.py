@@ -1,4 +1,4 @@
-"""Reads TOML tables with one-line errors: every table records the keys that were read and refuses all others."""
+"""Read TOML tables with one-line errors. Every table records the keys that were read and refuses all others."""
 
 import re
 from collections.abc import Collection
@@ -11,7 +11,9 @@ C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def mentions(text: str, name: str) -> bool:
-    """Whether an identifier stands in a text by itself. To compile a regular expression of each takes longer."""
+    """Return whether a text contains an identifier as a whole word, which is faster than compiling a regular
+    expression.
+    """
     start = text.find(name)
     while start >= 0:
         end = start + len(name)
@@ -31,10 +33,10 @@ _REQUIRED: Any = object()
 
 
 class Table:
-    """One table of a file; `take` reads a key, and `done` refuses the keys that were not read."""
+    """One table of a file. `take` reads a key, and `done` refuses the keys that were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """A table that errors call `place`; `named` collects the names that expressions use, in all of its file."""
+        """Open a table that errors call `place`. `named` collects the names that expressions of the whole file use."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -43,7 +45,7 @@ class Table:
         self.data: dict[str, Any] = data
 
     def inner(self, place: str, data: Any) -> "Table":
-        """A table in this one."""
+        """Return a table inside this one."""
         return Table(f"{self.place}: {place}", data, self.named)
 
     def error(self, message: object) -> UsageError:
@@ -71,7 +73,7 @@ class Table:
         return value
 
     def names(self, key: str, choices: Collection[str]) -> tuple[str, ...]:
-        """A list of at least one of the names in `choices`."""
+        """Return a list of at least one of the names in `choices`."""
         values = self.take(key, list, f"a list of {', '.join(choices)}")
         if not values:
             raise self.fail(key, "at least one name", values)
@@ -81,11 +83,11 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
-        """An expression that may use `names`."""
+        """Return an expression that may use `names`."""
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """The expression `text` of a key or of a part of it, which may use `names`, each of which is a `noun`."""
+        """Return the expression `text` of a key or of a part of it, which may use `names` (`noun`: what they are)."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):
@@ -101,7 +103,7 @@ class Table:
         return expression
 
     def condition(self, names: Collection[str]) -> Expression | None:
-        """The condition `when`, if the table has one."""
+        """Return the condition `when`, if the table has one."""
         text = self.take("when", str, "an expression", None)
         if text is None:
             return None
@@ -115,7 +117,7 @@ class Table:
 
 
 def _shown(value: Any) -> str:
-    """A value of a TOML file as error messages describe it: `the string 'x'`, `a table`."""
+    """Describe a value of a TOML file for error messages: `the string 'x'`, `a table`."""
     if isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         return f"the list {value!r:.60}"
     names = {dict: "a table", list: "a list", bool: "a boolean", str: "the string", int: "the number"}

@@ -22,7 +22,7 @@ from kernrec.kernel.toml_table import Table
 from kernrec.util.light_dataclass import dataclass
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Options of the compiler that a config may have beside the function's own parameters."""
+"""Options of the compiler that a config may have besides the function's own parameters."""
 
 TYPES = {
     "f64": "fp64", "f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv",
@@ -31,23 +31,23 @@ TYPES = {
 """Triton's names of data types, where they differ."""
 
 SPECIALIZED = 16
-"""The divisor of which Triton itself looks whether arguments are multiples of it."""
+"""Divisor that Triton itself checks for arguments."""
 
 SCRATCH = 2
-"""Pointers that Triton passes after the function's own arguments: scratch memory, and the profiler's."""
+"""Number of pointers that Triton passes after the function's own arguments: scratch memory, and the profiler's."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonDescriptor:
-    """A tensor descriptor that the program makes, and passes in the place of a pointer."""
+    """Tensor descriptor that the program creates and passes instead of a pointer."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Elements from one to the next along each axis."""
+    """Elements between neighbors along each axis."""
     block: tuple[Expression, ...]
     """Elements that a copy moves along each axis."""
     fill_nan: bool
-    """Whether what is outside of the tensor reads as NaN, not as zero."""
+    """Whether elements outside of the tensor read as NaN instead of zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,31 +55,31 @@ class TritonFunction:
     """A spec's `[triton]` table."""
 
     parameters: tuple[str, ...]
-    """Of the function, for the launch's arguments in order; without the constants."""
+    """Parameters of the function without constants, for the launch's arguments in order."""
     divisible: Mapping[str, Expression]
-    """By parameter: the number of which the compiler knows it as a multiple; 1 stands for `SPECIALIZED`, 0 for none."""
+    """Known divisor of each parameter; 1 stands for `SPECIALIZED`, 0 for none."""
     types: Mapping[str, str]
-    """By parameter: Triton's type, where it is not that of the argument."""
+    """Triton's type of parameters for which it is not that of the argument."""
     key: str
-    """Triton's key of the function's code; empty: the whole source is the key."""
+    """Triton's key of the function's code; empty to use the whole source."""
     module: str = ""
-    """By which the source is imported; empty: it is executed from its text."""
+    """Module name of the source; empty to execute its text."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
-    """By parameter, of those that are tensor descriptors."""
+    """Tensor descriptors by parameter."""
 
 
 def triton_function(
     top: Table, source_name: str, launches: Sequence[tuple[str, int]], names: Collection[str]
 ) -> TritonFunction | None:
-    """Reads the `[triton]` table of a spec; None where the source is not Python.
+    """Return the `[triton]` table of a spec; None if the source is not Python.
 
     Args:
-        source_name: its source's file.
-        launches: of each the function and how many arguments it has.
-        names: that expressions may use.
+        source_name: File name of the source.
+        launches: Function and number of arguments of each launch.
+        names: Names that expressions may use.
 
     Raises:
-        UsageError: a table that does not fit the launch.
+        UsageError: The table does not fit the launch.
     """
     data = top.take("triton", dict, "a table", None)
     if source_name.endswith(".py") != (data is not None):

@@ -8,10 +8,8 @@ from kernrec.kernel.source_files import read_text
 
 
 class Folder:
-    """A folder, or none: then no file is read.
-
-    Raises:
-        UsageError: there is no such folder.
+    """The folder that tools may read; None if they may read no file. Raises `UsageError` if the folder does
+    not exist.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -20,18 +18,14 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """The text of a file by its path inside the folder.
-
-        Raises:
-            UsageError: it is outside, also by a link, or cannot be read.
+        """Return the text of a file by its path inside the folder. Raises `UsageError` if the file is outside, also by
+        a link, or cannot be read.
         """
         return read_text(self._inside(name), name)
 
     def cards(self, gpus: str) -> str:
-        """Names of GPUs with commas between them, with the names of cards in place of their files in the folder.
-
-        Raises:
-            UsageError: a file is outside, or describes no possible card.
+        """Return comma-separated names of GPUs, with GPU files of the folder replaced by the names that they describe.
+        Raises `UsageError` if a file is outside, or describes an impossible GPU.
         """
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._card(part) if part.lower().endswith(".toml") else part for part in parts)
@@ -40,7 +34,7 @@ class Folder:
         path = self._inside(name)
         try:
             return read_card(path).name
-        except UsageError as error:  # it says where on this machine the file lies
+        except UsageError as error:  # the message would reveal the folder's path on this machine
             raise UsageError(str(error).replace(str(path), name)) from None
 
     def _inside(self, name: str) -> Path:

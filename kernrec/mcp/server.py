@@ -44,12 +44,12 @@ _Answer = TypeVar("_Answer")
 
 
 class Tools:
-    """The tools, each a method with plain arguments; errors are one line.
+    """The tools, each a method with plain arguments. Errors are one line.
 
     Args:
-        recommender: the engine; one request at a time.
-        folder: the files that may be read.
-        limits: of each check and analysis, of which one runs at a time.
+        recommender: The recommender; one request at a time.
+        folder: Files that may be read.
+        limits: Limits of each check and analysis, of which one runs at a time.
     """
 
     def __init__(self, recommender: Recommender, folder: Folder, limits: Limits) -> None:
@@ -59,7 +59,9 @@ class Tools:
         self._asking, self._running = threading.Lock(), threading.Lock()
 
     def catalog(self) -> dict[str, Any]:
-        """The names that the other tools take: GPUs, operators with dimensions, kernels of the library, networks."""
+        """Return the names that the other tools take: GPUs, operators with dimensions, kernels of the library,
+        networks.
+        """
         ops = {
             op.name: {
                 "computes": op.title,
@@ -73,18 +75,18 @@ class Tools:
         return {"gpus": gpus, "ops": ops, "kernels": list(kernel_names()), "workloads": list(workloads())}
 
     def recommend(self, request: Request) -> dict[str, Any]:
-        """The configs to run for an op or a kernel, best first, beside what stacks take."""
+        """Return the best configs for an op or a kernel, and the baselines of backends."""
         with self._asking:
             return self._recommender.answer(self._on_card(request)).as_dict()
 
     def compare(self, wanted: NetworkRequest, gpus: str, query: Query) -> dict[str, Any]:
-        """A network that ships, or a model's config of the folder, on several GPUs, side by side."""
+        """Compare a shipped network, or a model's config in the folder, on several GPUs."""
         name = str(wanted.workload)
         if name.lower().endswith(".json"):
             text = self._folder.text(name)
             model = model_workload(name, wanted.context, wanted.phase or PHASES[0], text)
             wanted = replace(wanted, workload=model)
-        elif name not in workloads():  # a path is no name
+        elif name not in workloads():  # accept names only, not paths
             raise unknown("workload", name, workloads())
         cards = find_gpus(self._folder.cards(gpus))
         if len(cards) > _MOST_GPUS:
@@ -94,21 +96,20 @@ class Tools:
         return {"gpus": [row.as_dict() for row in rows], "missing": missing}
 
     def explain(self, request: Request, config: dict[str, int]) -> dict[str, Any]:
-        """Where a config's time and energy go, and what would change that."""
+        """Explain where a config's time and energy go, and what would reduce them."""
         with self._asking:
             return report(self._on_card(request), self._recommender.context, config).as_dict()
 
     def _on_card(self, request: Request) -> Request:
-        """A request with the card's name where it names a file of the folder."""
         return replace(request, gpu=self._folder.cards(request.gpu))
 
     def analyze(self, wanted: SourceAnalysis) -> dict[str, Any]:
-        """The bottleneck of a kernel, and better configs or blocks."""
+        """Return the bottleneck of a kernel, and better configs or blocks."""
         with self._running:
             return analyze_source(wanted, self._limits)
 
     def check(self, launch: SourceLaunch, reference: dict[str, str] | None, tolerance: float | None) -> dict[str, Any]:
-        """Return whether a kernel is right; without a reference, the first elements of each array."""
+        """Return whether a kernel is correct. Without a reference, return the first elements of each array."""
         with self._running:
             result = check(launch, reference, tolerance, self._limits)
         if reference is not None:
@@ -117,7 +118,7 @@ class Tools:
         return result.as_dict() | {"arrays": {name: [_plain(v) for v in array] for name, array in arrays.items()}}
 
     def source(self, source: str | None, file: str | None) -> str:
-        """The source that is given as text, or by a file of the folder: one of them."""
+        """Return the source: the given text, or a file of the folder. Exactly one must be given."""
         if (source is None) == (file is None):
             raise UsageError("give the source as text, or a file of the server's folder: one of them")
         return self._folder.text(file or "") if source is None else source
@@ -125,7 +126,7 @@ class Tools:
     def launch(
         self, source: str, arguments: list[str], grid: list[int], block: list[int], gpu: str, entry: str | None
     ) -> SourceLaunch:
-        """A launch from plain values."""
+        """Build a launch from plain values."""
         return SourceLaunch(source, described_arguments(arguments, self._limits), grid, block, gpu, entry)
 
 
@@ -135,7 +136,7 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first argument that the schema of a tool refuses, in one line."""
+    """Return one line about the first argument that the schema of a tool refuses."""
     first = errors[0]
     argument = ".".join(map(str, first["loc"]))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -155,14 +156,14 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 
 def make_server(tools: Tools) -> Any:
-    """The SDK's server with the tools; their schemas follow from the annotations here."""
+    """Return the SDK's server with the tools. Their schemas follow from the annotations here."""
     from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from pydantic import Field, ValidationError
 
     class Server(MCPServer):
-        """The SDK's server, but what a schema refuses is said in one line."""
+        """The SDK's server with one-line messages for arguments that a schema refuses."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             try:
@@ -207,11 +208,11 @@ def make_server(tools: Tools) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    # One of each kind at a time; what waits takes no thread, so that the other kinds are answered meanwhile.
+    # One request of each kind at a time. Waiting requests take no thread, so other kinds are answered meanwhile.
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     async def answered(work: Callable[[], dict[str, Any]], limiter: CapacityLimiter = asking) -> dict[str, Any]:
-        """The answer of work in a thread of its own, so that the server goes on answering; errors are one line."""
+        """Return the answer of `work`, run in a thread so that the server stays responsive. Errors are one line."""
         try:
             return await to_thread.run_sync(work, limiter=limiter)
         except KernrecError as error:
@@ -219,7 +220,7 @@ def make_server(tools: Tools) -> Any:
 
     @server.tool()
     async def catalog() -> dict[str, Any]:
-        """The names that the other tools take: GPUs, operators with dimensions and data types, kernels, networks."""
+        """List the names that the other tools take: GPUs, operators, dimensions, data types, kernels, networks."""
         return await answered(tools.catalog, listing)
 
     @server.tool()
@@ -235,8 +236,9 @@ def make_server(tools: Tools) -> Any:
         inputs: inputs = RANDOM,
         backend: backends = None,
     ) -> dict[str, Any]:
-        """The configs to run for an operator on a GPU, with latency, energy, intervals and where numbers come from, and
-        as `lines` what stacks that people run today take."""
+        """Recommend configs for an operator on a GPU, with latency, energy, intervals and sources. `lines` has the
+        baselines of today's backends.
+        """
 
         def work() -> dict[str, Any]:
             names = stacks_named(backend)
@@ -265,7 +267,7 @@ def make_server(tools: Tools) -> Any:
         context: Annotated[int | None, Field(description="Tokens that a token attends to, or of the prompt.")] = None,
         phase: Annotated[str | None, Field(description="Of a config.json: decode (default) or prefill.")] = None,
     ) -> dict[str, Any]:
-        """A whole network on several GPUs side by side: memory, time, energy, power, calls per second and watt."""
+        """Compare a whole network on several GPUs: memory, time, energy, power, calls per second and watt."""
 
         def work() -> dict[str, Any]:
             stacks, whose = backends_named(backend)
@@ -290,7 +292,7 @@ def make_server(tools: Tools) -> Any:
         power_limit_w: limit = None,
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """Why a config costs what it does: bottleneck, roofline, energy by component, the changes that gain most."""
+        """Explain the cost of a config: bottleneck, roofline, energy by component, and the changes that gain most."""
 
         def work() -> dict[str, Any]:
             query = Query(objective_named(objective), power_limit_w=power_limit_w, inputs=inputs)
@@ -315,7 +317,7 @@ def make_server(tools: Tools) -> Any:
         objective: objective = "pareto",
         inputs: inputs = RANDOM,
     ) -> dict[str, Any]:
-        """Limits of a kernel of your own on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
+        """Analyze your own kernel on a GPU: predicted time, energy, bottleneck, better blocks or configs."""
 
         def work() -> dict[str, Any]:
             text = tools.source(source, file)
@@ -345,9 +347,10 @@ def make_server(tools: Tools) -> Any:
             float | None, Field(description="Largest relative error; default: what rounding explains.")
         ] = None,
     ) -> dict[str, Any]:
-        """Whether a kernel is right: compiled, run on the CPU, compared with a reference; finds accesses out of bounds,
+        """Check a kernel: compile it, run it on the CPU and compare it with a reference. Finds accesses out of bounds,
         data races in shared memory, deadlocks and endless loops, and names the line; counts instructions and memory
-        sectors."""
+        sectors.
+        """
 
         def work() -> dict[str, Any]:
             launch = tools.launch(tools.source(source, file), arguments, grid, block, gpu, entry)

@@ -9,7 +9,7 @@
 workloads, every op with the same weight; a recording has those that it holds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.problems import select_layers
 from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import RefineSubject, sampled_kernels, subject_on
-from kernrec.measure.request import CollectRequest, Stopping, WantedProblem
+from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.measure.survey import Survey
 from kernrec.op import Problem, problem_from_key
 from kernrec.store.measurement import Measurement
@@ -90,11 +90,8 @@ class CardPlan(Chooser):
         ):  # the time of a visit with energies is no guide for one without
             self._planner.done(visit, 0.0 if self._measures_energy else seconds, over)
 
-    def store(self, ingest: Callable[[], int]) -> int:
-        return ingest() if self._planner is None else self._planner.store(ingest)
 
-
-def card_plan(name: str, request: CollectRequest, claim: Callable[[str], bool], stopping: Stopping) -> CardPlan:
+def card_plan(name: str, request: CollectRequest) -> CardPlan:
     """Return the plan of a GPU, or of the recording of one."""
     gpu = find_gpu(name)
     if request.recording is None:
@@ -104,7 +101,7 @@ def card_plan(name: str, request: CollectRequest, claim: Callable[[str], bool], 
     if subject is None:
         return CardPlan(fixed)
     survey = Survey(subject, sampled_kernels(name, request), request.seed)
-    return CardPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request), claim, stopping))
+    return CardPlan(fixed, survey, RefinePlanner(request, Knowledge(subject, request)))
 
 
 def fixed_problems(gpu: GPU) -> list[PlannedProblem]:

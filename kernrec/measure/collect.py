@@ -4,14 +4,13 @@ Every strategy shares this loop. `Strategy.ALL` works through plans that are mad
 after visit. The devices of this machine make the measurements, or the GPUs of a cluster do (`kernrec.cluster`).
 
 Several GPUs of one kind share the problems, and one GPU measures each problem: two GPUs of a kind differ by more than
-good configs do. Several runs on one database share the problems, too: each claims a problem while it measures it.
+good configs do. One campaign at a time fills a database.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,8 +36,6 @@ from kernrec.measure.worker.worker_client import Stopped, WorkerClient
 from kernrec.op import Problem
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.store.measurement import Measurement
-
-Claim = Callable[[str], bool]
 
 
 def collect(
@@ -72,10 +69,7 @@ def collect(
             begun(run.session, devices[0].gpu)
             run.measure_plans(devices)
         else:
-            chooser = chooser_on(devices[0].gpu, request, journal.claim, stopping)
-            task = " ".join([request.strategy, *(problem.key for problem in chooser.recalled)])
-            if request.strategy is not Strategy.REFINE and not journal.claim(task, holder="strategy"):
-                raise UsageError(f"another run does the same on {request.database}; wait for it or give another --db")
+            chooser = chooser_on(devices[0].gpu, request)
             begun(run.session, devices[0].gpu)
             run.measure_chosen(devices[0], chooser)
         return concluded(replace(run.result, leftover=leftover), journal, request.database)
@@ -127,30 +121,33 @@ def outlook(request: CollectRequest) -> Outlook:
         return RefinePlanner(request, Knowledge(subject_on(device.gpu, request), request)).outlook()
 
 
-def chooser_on(
-    gpu: str, request: CollectRequest, claim: Claim = lambda problem: True, stopping: Stopping = lambda: False
-) -> Chooser:
+def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
     """Return the chooser of a request on a kind of GPU; `Strategy.ALL` has none on one machine. Raises as `collect`.
 
     Args:
         gpu: name in the catalog.
         request: names the strategy.
-        claim: claims a problem; false if another run measures it.
-        stopping: as for `collect`.
     """
     if request.strategy is Strategy.PLAN:
-        return card_plan(gpu, request, claim, stopping)
+        return card_plan(gpu, request)
     if request.strategy is Strategy.REFINE:
-        return RefinePlanner(request, Knowledge(subject_on(gpu, request), request), claim, stopping)
+        return RefinePlanner(request, Knowledge(subject_on(gpu, request), request))
     return SearchRounds(planned_on(gpu, request), request)
 
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
     """(the journal of a request's database; how many rows of interrupted runs entered the database)."""
-    with Journal(journal_path(request.database)) as journal:
-        check_takes_rows(request.database)
-        yield journal, ingest(journal, request.database, lambda text: report(Progress("", "", "", 0, 0, note=text)))
+
+    def note(text: str) -> None:
+        report(Progress("", "", "", 0, 0, note=text))
+
+    database = request.database
+    with Journal(journal_path(database)) as journal:
+        check_takes_rows(database)
+        if (old := database.with_name(f"{database.name}.journal")).exists():
+            note(f"{old} is of kernrec 0.1: its rows are added by `collect` of that version")
+        yield journal, ingest(journal, database, note)
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
@@ -195,10 +192,8 @@ class _LocalRun:
         alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
         shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
         work = [(device, share) for device, share in shares if share]
-        # Rows may enter the database when their block is closed, which only a single campaign knows.
-        store = partial(self._store, Chooser()) if len(work) == 1 else lambda: None
         campaigns = [
-            self._campaign(device, share, self._report, store, i if len(work) > 1 else None, len(work))
+            self._campaign(device, share, self._report, i if len(work) > 1 else None, len(work))
             for i, (device, share) in enumerate(work)
         ]
         self._run(campaigns)
@@ -222,7 +217,7 @@ class _LocalRun:
                 yield visit.planned
                 chooser.done(visit, session.clock() - begun_s)
 
-        campaign = self._campaign(device, visits(), take, partial(self._store, chooser))
+        campaign = self._campaign(device, visits(), take)
         self._run([campaign])
         if (outcome := chooser.outcome()) is not None:
             self.result = replace(self.result, outcomes=((device.gpu, outcome),))
@@ -232,7 +227,6 @@ class _LocalRun:
         device: MeasuringDevice,
         problems: Iterable[PlannedProblem],
         report: Report,
-        store: Callable[[], None],
         number: int | None = None,
         devices: int = 1,
     ) -> Campaign:
@@ -253,8 +247,7 @@ class _LocalRun:
                 earlier,
                 self._stopping,
                 report,
-                store,
-                lambda problem: self._journal.claim(f"{device.uuid_hash or device.gpu} {problem.key}", session),
+                self._store if devices == 1 else lambda: None,  # only a single campaign knows that blocks are closed
             ),
             device.compile_queue(devices),
         )
@@ -278,7 +271,7 @@ class _LocalRun:
         stopped = any(isinstance(end, Stopped) for end in ends)
         self.result = replace(self.result, results=results, stopped=stopped, error=errors[0] if errors else None)
 
-    def _store(self, chooser: Chooser) -> None:
+    def _store(self) -> None:
         with suppress(UsageError):  # in use, for example: the journal keeps the rows, and they are stored later
-            stored = chooser.store(lambda: ingest(self._journal, self._request.database))
+            stored = ingest(self._journal, self._request.database)
             self.result = replace(self.result, stored=self.result.stored + stored)

@@ -125,7 +125,7 @@ def _database(path: Path) -> str:
         return f"{path}: its journal cannot be read: {error.strerror}"
     journal = ""
     if waiting.holder is not None:
-        journal = f"; a collector (PID {waiting.holder}) is filling it"
+        journal = f"; {waiting.holder} fills it"
     elif waiting.measurements:
         rows = counted(waiting.measurements, "measurement")
         journal = f"; {rows} of a killed collector will be added by the next one"

@@ -1,7 +1,7 @@
 """The beliefs about all problems while they are refined: predictions, rows of the database, new measurements."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernrec.gpu import find_gpu
@@ -35,17 +35,14 @@ class Knowledge:
     def __init__(self, subject: RefineSubject, request: CollectRequest) -> None:
         """Begin with predictions and what the database holds."""
         self._subject = subject
-        self._database = request.database
         self._objective = request.objective
         self._point = request.point
         self._gpu = find_gpu(subject.gpu)
-        self._stack: Stack | None = None
-        self._read: tuple[int, int] | None = None  # the file's version of which every row is known
         self.posterior = JointPosterior(side_by_side(subject.contenders), request.seed)
-        version = self.version()
-        for problem in range(len(subject.wanted)):
-            self.take_rows(problem, self.posterior.add)
-        self._read = version
+        if request.database.exists():
+            stack = Stack([request.database])
+            for problem in range(len(subject.wanted)):
+                self._take_rows(problem, self._evidence(problem, stack))
         self.posterior.rescale()
 
     def wanted(self, problem: int) -> WantedProblem:
@@ -61,49 +58,18 @@ class Knowledge:
         kernel, config = self._subject.contenders[problem].keys[contender]
         return f"{kernel} {config_text(dict(config))}"
 
-    def take_rows(self, problem: int, take: Callable[[int, Measured], None]) -> int:
-        """Pass what the databases hold of a problem, and is not known yet, to `take`; returns how many rows."""
-        if self._read is not None and self._read == self.version():
-            return 0
-        evidence = self._evidence(problem)
+    def _take_rows(self, problem: int, evidence: Evidence) -> None:
         contenders = self._subject.contenders[problem]
         rows = [row for row in evidence.measured if applies(row, self._gpu, self._point)]
-        measured = {row.contender for row in self.posterior.measured(problem)}
-        new = [row for row in measured_of(contenders, rows, self._objective) if row.contender not in measured]
-        for row in new:
-            take(problem, row)
+        for row in measured_of(contenders, rows, self._objective):
+            self.posterior.add(problem, row)
         for failed in evidence.failed:
             if (place := contenders.place(key_of(failed.kernel, failed.config))) is not None:
                 self.posterior.exclude(problem, place)
-        return len(new)
 
-    def version(self) -> tuple[int, int] | None:
-        """Time and size of the database file; None if there is none."""
-        try:
-            seen = self._database.stat()
-        except OSError:
-            return None
-        return seen.st_mtime_ns, seen.st_size
-
-    def store(self, ingest: Callable[[], int]) -> int:
-        """Add this process's rows to the database, whose other rows need not be read again, and return their number."""
-        before = self.version()
-        stored = ingest()
-        if before == self._read or before is None:  # otherwise another process may have added rows
-            self._read = self.version()
-        return stored
-
-    def read_again(self) -> None:
-        """Some row is not known after all: from now on the database is read for every problem that is visited."""
-        self._read = None
-
-    def _evidence(self, problem: int) -> Evidence:
-        if self._stack is None:
-            if not self._database.exists():
-                return Evidence()
-            self._stack = Stack([self._database])
+    def _evidence(self, problem: int, stack: Stack) -> Evidence:
         wanted, hashes = self._subject.wanted[problem].problem, self._subject.hashes[problem]
-        evidence = evidence_of(self._stack, self._gpu, wanted, list(hashes))
+        evidence = evidence_of(stack, self._gpu, wanted, list(hashes))
         # Rows of another version of a kernel are of another kernel.
         return Evidence(
             tuple(row for row in evidence.measured if row.kernel_hash == hashes.get(row.kernel)),

@@ -3,13 +3,12 @@
     predictions and rows of the database -> joint posterior -> the visit of greatest gain per second -> posterior ...
 
 Beliefs are about one objective at one power limit and clock. A visit may be under way while others are chosen: a
-cluster's GPUs make many at once. Several processes share one database: each claims a problem while it measures it,
-and reads the rows of the others.
+cluster's GPUs make many at once.
 """
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from kernrec.measure.campaign.chooser import Chooser
@@ -17,7 +16,7 @@ from kernrec.measure.campaign.chooser import Visit as PlannedVisit
 from kernrec.measure.campaign.plan import EnergyRule, PlannedProblem
 from kernrec.measure.knowledge import ChangedAnswer, Knowledge
 from kernrec.measure.protocol import measure_config
-from kernrec.measure.request import CollectRequest, Stopping
+from kernrec.measure.request import CollectRequest
 from kernrec.model.search.refinement import Costs, Refinement, Visit
 from kernrec.recommender.request import Objective
 from kernrec.store.measurement import Measurement
@@ -30,8 +29,6 @@ _NOISE = {Objective.LATENCY: 0.01, Objective.ENERGY: 0.02, Objective.EDP: 0.025}
 """Standard deviation of the logarithm of a measurement: what the protocol lets a card drift."""
 _CHECKED_EVERY = 16
 """Visits after which the regret is compared with the bound again."""
-_WAIT_S = 0.2
-"""Until another process is asked again for the problem that it measures."""
 
 
 @dataclass(frozen=True)
@@ -82,26 +79,11 @@ class Refined:
 class RefinePlanner(Chooser):
     """Chooses the visits of one kind of GPU."""
 
-    def __init__(
-        self,
-        request: CollectRequest,
-        knowledge: Knowledge,
-        claim: Callable[[str], bool] = lambda problem: True,
-        stopping: Stopping = lambda: False,
-    ) -> None:
-        """Begin.
-
-        Args:
-            request: what to refine.
-            knowledge: what is believed, and what the database holds.
-            claim: claims a problem by its key; false if another process measures it.
-            stopping: as for `collect`.
-        """
+    def __init__(self, request: CollectRequest, knowledge: Knowledge) -> None:
         each_s = _LATENCY_S
         if request.objective is not Objective.LATENCY:
             each_s += measure_config.SETTLE_S + 1.0
         self._request = request
-        self._claim, self._stopping = claim, stopping
         self.knowledge = knowledge
         self.refinement = Refinement(knowledge.posterior, Costs(_VISIT_S, each_s), _NOISE[request.objective])
         posterior = knowledge.posterior
@@ -140,21 +122,10 @@ class RefinePlanner(Chooser):
         if until is not None and self._visits % _CHECKED_EVERY == 0 and self.refinement.below(until):
             self._ended = f"the regret is below {100 * until:.3g} %"
             return None
-        taken = set(pending)
-        while not self._stopping():
-            visit = self.refinement.next(without=taken)
-            if visit is None and len(taken) > len(pending):  # other processes measure all that is left
-                time.sleep(_WAIT_S)
-                taken = set(pending)
-            elif visit is None:
-                if not pending:
-                    self._ended = "every contender is measured"
-                return None
-            elif not self._claim(self.knowledge.wanted(visit.problem).problem.key):
-                taken.add(visit.problem)
-            elif not self.knowledge.take_rows(visit.problem, self.refinement.take):
-                return visit
-        return None
+        visit = self.refinement.next(without=set(pending))
+        if visit is None and not pending:
+            self._ended = "every contender is measured"
+        return visit
 
     def learn(self, measurement: Measurement) -> None:
         visit = self._pending.get(measurement.identity.problem.key)
@@ -166,9 +137,6 @@ class RefinePlanner(Chooser):
         self._account(self._pending.pop(visit.planned.problem.key), seconds)
 
     def _account(self, visit: Visit, seconds: float) -> None:
-        if self._fruitless(visit):
-            self.knowledge.read_again()  # another process may have been faster
-            self.knowledge.take_rows(visit.problem, self.refinement.take)
         for contender in visit.contenders if self._fruitless(visit) else ():
             self.knowledge.posterior.exclude(visit.problem, contender)
         measured = sum((visit.problem, contender) in self._seen for contender in visit.contenders)
@@ -183,9 +151,6 @@ class RefinePlanner(Chooser):
         """Whether nothing is known of the contenders of a visit; of one that time cut short some have to be known."""
         measured = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
         return measured.isdisjoint(visit.contenders)
-
-    def store(self, ingest: Callable[[], int]) -> int:
-        return self.knowledge.store(ingest)
 
     def outlook(self) -> Outlook:
         """Return the visits that would be made first, and why."""

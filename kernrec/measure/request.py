@@ -108,7 +108,7 @@ class CollectRequest:
         if self.strategy is not Strategy.ALL:
             if self.gpu == "all" and not many_gpus:
                 raise UsageError(
-                    f"--gpu all: --strategy {self.strategy} uses one GPU; run it once for each, they share the database"
+                    f"--gpu all: --strategy {self.strategy} uses one GPU; run it for each GPU, one after the other"
                 )
             self.budget.check(self.needs_energy)
         if self.kernel is not None and self.kernel.images:

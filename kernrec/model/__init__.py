@@ -1,1 +1,1 @@
-"""Predict costs: the analytical model, trained models, intervals, baselines, and search."""
+"""Predict costs: analytical model, trained models, intervals, baselines, and search."""

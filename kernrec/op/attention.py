@@ -1,17 +1,17 @@
 """Scaled dot-product attention, forward: o = softmax(q k^T / sqrt(head_dim)) v for every head.
 
 Grouped queries: heads h*group to (h+1)*group - 1 of q share head h of k and v, with group = heads / kv_heads. In causal
-attention the queries are the last tokens of the sequence: the last query attends to every key, each earlier query to
-one key fewer than the next. A prompt has queries = keys, a generated token queries = 1. With a window a query attends
-to at most so many keys, the last of those that it would attend to without one.
+attention, the queries are the last tokens of the sequence: the last query attends to every key, and each earlier query
+to one key fewer than the next. A prompt has queries = keys, a generated token queries = 1. A window limits a query to
+the last `window` of its keys.
 
 Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
 write it.
 
-In dtype `f8e4m3`, q, k and v have 8 bits, each with positive f32 scales: one for the tensor, or one for every sequence
-and head of keys, which the queries of its group share (as FlashAttention-3 takes them). Scores are multiplied by the
-scales of q and k, results by that of v; o is bf16 or f16. v lies as it does in other dtypes. Where only keys and
-values have 8 bits (`kv_dtype=1`, a quantized cache), k and v have one scale each.
+In dtype `f8e4m3`, q, k and v have 8 bits and positive f32 scales. There is one scale per tensor, or one per sequence
+and head of keys, which the queries of its group share (as in FlashAttention-3). Scores are multiplied by the scales of
+q and k, and results by the scale of v; o is bf16 or f16. The layout of v is the same as in other dtypes. If only keys
+and values have 8 bits (`kv_dtype=1`, a quantized cache), k and v have one scale each.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Query heads per key-value head; refuses an uneven division of the heads and causal queries without a key."""
+    """Return the number of query heads per key-value head. Raises `UsageError` if the heads do not divide evenly, or a
+    causal query has no key.
+    """
     heads, kv_heads = d["heads"], d["kv_heads"]
     if heads % kv_heads:
         raise UsageError(f"attention kv_heads={kv_heads} must divide heads={heads}")
@@ -61,30 +63,32 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""The scales of q, k and v where these have 8 bits."""
+"""Scales of q, k and v in 8 bits."""
 
 OUTPUTS = ("bf16", "f16")
-"""The types of o where q, k and v have 8 bits, by number."""
+"""Types of o by number, if q, k and v have 8 bits."""
 
 
 def _flops(d: Names) -> int:
-    """The two products over the unmasked pairs of query and key; softmax is not counted, as in published figures."""
+    """Return the FLOPs of both matmuls over unmasked pairs of query and key. Like published figures, it excludes
+    softmax.
+    """
     return 4 * d["batch"] * d["heads"] * pairs(d) * d["head_dim"]
 
 
 def pairs(d: Names) -> int:
-    """The unmasked pairs of query and key of a head."""
+    """Return the number of unmasked pairs of query and key of a head."""
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # Query i of the last ones attends to keys - i, of which the window leaves out the first keys - i - window.
+        # Query i from the end has keys - i keys, and the window drops the first keys - i - window of them.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Keys and values before the window of the first query."""
+    """Return the number of keys and values before the first query's window."""
     before = max(d["keys"] - d["queries"] + 1 - d["window"], 0) if d["window"] else 0
     return dict.fromkeys("kv", before * d["batch"] * d["kv_heads"] * d["head_dim"]) if before else {}
 
@@ -100,7 +104,9 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Queries of deviation 2 give scores of deviation 2, so that a few keys dominate, as in trained networks."""
+    """Return values of queries that give scores a deviation of 2, so that a few keys dominate, as in trained
+    networks.
+    """
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
     scales = {"q_scale": 2 / SPREAD_8BIT, "k_scale": 1 / SPREAD_8BIT, "v_scale": 1 / SPREAD_8BIT}
@@ -121,7 +127,8 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
     if d["window"]:
         mask = np.where(np.tri(queries, keys, keys - queries - d["window"]), -np.inf, mask)
     o = np.empty(q.shape)
-    for b in range(d["batch"]):  # one head at a time: the scores of all heads of a long prompt would not fit in memory
+    # Compute one head at a time, because the scores of all heads of a long prompt do not fit in memory.
+    for b in range(d["batch"]):
         for h in range(d["heads"]):
             shared = b, h // d["group"]
             scores = q[b, h] @ k[shared].T * of_scores[shared] + mask

@@ -1,7 +1,7 @@
 """Two-dimensional convolution as in neural networks: cross-correlation with zero padding and no bias.
 
 y[n,k,p,q] = sum over c,r,s of x[n, c, p*stride - padding + r*dilation, q*stride - padding + s*dilation] w[k,c,r,s],
-with c running over the k's group. Stride, padding and dilation are the same in height and width.
+with c over the channels of k's group. Stride, padding and dilation are the same in height and width.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Output height p and width q; refuses groups that do not divide the channels and filters larger than the input."""
+    """Return output height p and width q. Raises `UsageError` if groups do not divide the channels, or the filter is
+    larger than the input.
+    """
     groups = d["groups"]
     if d["c"] % groups or d["k"] % groups:
         raise UsageError(f"conv2d groups={groups} must divide c={d['c']} and k={d['k']}")
@@ -43,7 +45,6 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 def _flops(d: Names) -> int:
-    """Filter taps on the padding are counted, as in published figures."""
     return 2 * d["n"] * d["k"] * d["p"] * d["q"] * (d["c"] // d["groups"]) * d["r"] * d["s"]
 
 
@@ -52,21 +53,21 @@ def _values(d: Names) -> dict[str, Normal]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Elements that a stride larger than the filter skips: a 1x1 filter with stride 2 reads one element in four."""
+    """Return the number of elements that a stride skips. A 1x1 filter with stride 2 reads one element in four."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
 
 
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
-    """The number of input positions along one axis (of `size`) that at least one output reads.
+    """Return the number of input positions along one axis (of `size`) that at least one output reads.
 
-    Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder by the
-    stride form one progression, of which each tap covers a run of `outputs`; the runs of later taps start later.
+    Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder by the stride
+    form one progression. Each of its taps covers a run of `outputs` positions, and runs of later taps start later.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
-        return size  # consecutive outputs and taps are one position apart: none is skipped
+        return size  # consecutive outputs and taps are one position apart, so none is skipped
     covered: dict[int, int] = {}
     count = 0
     for tap in range(taps):
@@ -80,7 +81,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """One matrix product per filter tap and group: the tap's weights times the input elements it is multiplied with."""
+    """Return the sum of one matmul per filter tap and group: the tap's weights times the matching input elements."""
     import numpy as np
 
     x, w = tensors["x"], tensors["w"]

@@ -1,8 +1,8 @@
 """Tensor values: seeded inputs in their memory format, and the float64 results that kernels are compared with.
 
-NumPy has no bfloat16 and no floating-point numbers of 8 or 4 bits, so such tensors are kept as their bit patterns
-(uint16, uint8); elements of 4 bits take a byte each, which only references read. `encode_elements` and
-`decode_elements` convert between values and the memory format, for every dtype.
+NumPy has no bfloat16 and no floating-point numbers of 8 or 4 bits, so such tensors are stored as bit patterns (uint16,
+uint8). A 4-bit element takes a whole byte, because only references read it. `encode_elements` and `decode_elements`
+convert between values and the memory format, for every dtype.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError
 from kernrec.op.problem import Problem
 
-# NumPy is imported in the functions: a query needs problems, never their values.
+# NumPy is imported in the functions, because a query needs problems but not their values.
 if TYPE_CHECKING:
     import numpy as np
 
@@ -22,9 +22,9 @@ _NUMPY = {"f64": "float64", "f32": "float32", "f16": "float16", "tf32": "float32
 
 
 def encode_elements(values: "Array", dtype: str) -> "Array":
-    """`values` rounded to `dtype` (to nearest, ties to even), as an array of that dtype (bf16 and f8: bit patterns).
+    """Round `values` to `dtype` (to nearest, ties to even), and return an array of that dtype (bf16, f8: bit patterns).
 
-    Types of 8 bits saturate: what is beyond their range becomes their largest number.
+    Types of 8 bits saturate at their largest number.
     """
     import numpy as np
 
@@ -48,7 +48,7 @@ def encode_elements(values: "Array", dtype: str) -> "Array":
 
 
 def decode_elements(stored: "Array", dtype: str) -> "Array":
-    """The float64 values of an array made by `encode_elements` or left in memory by a kernel."""
+    """Return the float64 values of an array in memory format."""
     import numpy as np
 
     if dtype.startswith("f8"):
@@ -65,11 +65,11 @@ def decode_elements(stored: "Array", dtype: str) -> "Array":
 
 
 def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
-    """The problem's input tensors in their memory format, filled with normal values that depend only on the seed.
+    """Return the problem's input tensors in their memory format, with normal values that depend only on the seed.
 
-    Activations have standard deviation 1 and weights 1/sqrt(terms of the sum), so that results are of order 1 for every
-    size and an absolute tolerance means the same for every problem. `Op.values` overrides this for inputs where a
-    kernel that skips a step (subtracting a mean of 0) would still look right.
+    Activations have standard deviation 1 and weights 1/sqrt(terms of the sum). So results are of order 1 for every
+    size, and an absolute tolerance means the same for every problem. `Op.values` overrides this for inputs for which a
+    kernel would look right although it skips a step, such as subtracting a mean of 0.
     """
     import numpy as np
 
@@ -87,11 +87,10 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
 
 
 def reference(problem: Problem, inputs: "Mapping[str, Array]") -> "dict[str, Array]":
-    """The problem's outputs in float64, computed by NumPy.
+    """Return the problem's outputs in float64, computed by NumPy.
 
     Args:
-        problem: The problem.
-        inputs: By name, in the memory format of the function `inputs`; flat arrays are reshaped.
+        inputs: Arrays by name, in the memory format of the function `inputs`. Flat arrays are reshaped.
 
     Raises:
         UsageError: An input is missing or has the wrong number of elements.

@@ -1,7 +1,7 @@
-"""The data types of tensors and of problems: their names, sizes and the other spellings people type.
+"""Data types of tensors and of problems: names, sizes and alternative spellings.
 
-A problem's dtype is the type of its tensors, or one of `FORMATS`, in which weights, activations and their scales have
-different ones.
+A problem's dtype is the type of its tensors. Or it is one of `FORMATS`, in which weights, activations and their scales
+have different types.
 """
 
 from kernrec.util.light_dataclass import dataclass
@@ -10,47 +10,48 @@ ELEMENT_BYTES = {
     "f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1,
     "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8,
 }  # fmt: skip
-"""Bytes per element of every type that a kernel's tensor may have. A tf32 tensor is stored as f32; kernels round its
-elements to TF32 when they multiply."""
+"""Bytes per element of every type that a kernel's tensor may have. A tf32 tensor is stored as f32, and kernels round
+its elements to TF32 when they multiply.
+"""
 
 _PACKED_BITS = {"i4": 4, "f4e2m1": 4, "e8m0": 8}
-"""Bits per element of the types that only tensors of `FORMATS` have."""
+"""Bits per element of types that only tensors of `FORMATS` have."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How the operands of a product are quantized. Scales are shared by elements that are neighbors along k."""
+    """Quantization of a matmul's operands. Neighboring elements along k share a scale."""
 
     weights: str
-    """Type of the weights' elements."""
+    """Type of the weight elements."""
     group: int
-    """Elements along k that share a scale of the weights; 0: a whole row does."""
+    """Number of elements along k that share a weight scale; 0 if a whole row does."""
     rows: int
-    """Rows (output features) that share a scale of the weights."""
+    """Number of rows (output features) that share a weight scale."""
     scale: str
-    """Type of the scales of weights."""
+    """Type of the weight scales."""
     activations: str
-    """Type that activations have when they are multiplied; where it is not bf16, the call quantizes them."""
+    """Type of activations in the multiplication. The call quantizes them if it is not bf16."""
     activation_group: int
-    """Elements along k that share a scale of the activations; 0: they have one scale, or none where they are bf16."""
+    """Number of elements along k that share an activation scale; 0 for a single scale, or none with bf16."""
     math: str
-    """The type at whose rate a GPU multiplies: a key of its rates."""
+    """Type whose rate limits the multiplication; a key of the GPU's rates."""
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of a weight in memory with its share of the scales of groups."""
+        """Return the bytes of a weight in memory, including its share of the group scales."""
         shared = _bits(self.scale) / (self.group * self.rows) if self.group else 0.0
         return (_bits(self.weights) + shared) / 8
 
     @property
     def activation_bytes(self) -> float:
-        """Bytes of an activation as it is multiplied, with its share of the scales of groups."""
+        """Return the bytes of an activation in the multiplication, including its share of the group scales."""
         shared = _bits(self.activation_scale) / self.activation_group if self.activation_group else 0.0
         return (_bits(self.activations) + shared) / 8
 
     @property
     def activation_scale(self) -> str:
-        """Type of the scales of activations: where they have groups, that of the weights' scales."""
+        """Return the type of activation scales. Scales of groups have the type of the weight scales."""
         return self.scale if self.activation_group else "f32"
 
 
@@ -63,8 +64,9 @@ FORMATS = {
     "mxfp4f8": Format("f4e2m1", 32, 1, "e8m0", "f8e4m3", 32, "f8e4m3"),
     "w4f8": Format("i4", 128, 1, "bf16", "f8e4m3", 0, "f8e4m3"),
 }
-"""By dtype. `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as cuBLAS has it (its documentation,
-"Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group size of AWQ and GPTQ."""
+"""Formats by dtype: `f8block` as in DeepSeek-V3 (arXiv 2412.19437, section 3.3), `nvfp4` as in cuBLAS (documentation,
+"Block Scaling for FP4"), `mxfp4` as in gpt-oss (arXiv 2508.10925), `w4a16` with the group size of AWQ and GPTQ.
+"""
 
 INSTEAD = {
     "bf16": ("f16", "f32"), "f16": ("bf16", "f32"), "tf32": ("f32",), "f8e4m3": ("i8", "bf16", "f16", "f32"),
@@ -72,7 +74,7 @@ INSTEAD = {
     "nvfp4": ("f8e4m3", "bf16", "f16", "f32"),
     **dict.fromkeys(("w8a16", "w4a16", "mxfp4", "mxfp4f8", "w4f8"), ("bf16", "f16", "f32")),
 }  # fmt: skip
-"""By dtype, those that something can be computed in instead, the nearest first."""
+"""Replacement dtypes by dtype, nearest first."""
 
 _SPELLINGS = {
     **dict.fromkeys(("double", "fp64", "float64"), "f64"),
@@ -94,33 +96,37 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """`f16` for `fp16`, `half`, `Float16`; an unknown name is returned in lower case, for the caller to refuse."""
+    """Return the canonical name, `f16` for `fp16`, `half` or `Float16`; an unknown name in lower case, for the caller
+    to refuse.
+    """
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 
 
 def spellings(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """These data types and the other spellings of them, to find the nearest to one that nobody knows."""
+    """Return these data types and their other spellings, to suggest the nearest to an unknown one."""
     return (*dtypes, *(other for other, dtype in _SPELLINGS.items() if dtype in dtypes))
 
 
 def weight_bytes(dtype: str) -> float:
-    """Bytes that a weight takes in memory in a problem of this dtype, with its share of scales."""
+    """Return the bytes of a weight in memory in a problem of this dtype, including its share of scales."""
     return FORMATS[dtype].weight_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 
 def activation_bytes(dtype: str) -> float:
-    """Bytes that an activation takes as it is multiplied in a problem of this dtype, with its share of scales."""
+    """Return the bytes of an activation in the multiplication in a problem of this dtype, including its share of
+    scales.
+    """
     return FORMATS[dtype].activation_bytes if dtype in FORMATS else float(ELEMENT_BYTES[dtype])
 
 
 def math_dtype(dtype: str) -> str:
-    """The type at whose rate a GPU multiplies in a problem of this dtype."""
+    """Return the type whose rate limits the multiplication in a problem of this dtype."""
     return FORMATS[dtype].math if dtype in FORMATS else dtype
 
 
 def bytes_of(elements: int, dtype: str) -> int:
-    """Bytes of a tensor, 4-bit elements packed."""
+    """Return the bytes of a tensor with packed 4-bit elements."""
     size = ELEMENT_BYTES.get(dtype)
     return (elements * _PACKED_BITS[dtype] + 7) // 8 if size is None else elements * size
 

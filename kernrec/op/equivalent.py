@@ -1,8 +1,8 @@
-"""Problems that two ops state in different terms: a matvec of n vectors is a matmul of n rows.
+"""Problems that two ops express differently: a matvec of n vectors is a matmul of n rows.
 
-This is the only place that knows. Kernels, measurements and baselines of either op are those of both:
-`Context.tables` offers the kernels of every form, a kernel states a problem in its own terms (`Kernel.form`),
-`kernrec.kernel.binding` passes it the tensors under the problem's names, and baselines are looked up as a matmul.
+Only this module knows the equivalence. Kernels, measurements and baselines of either op apply to both. `Context.tables`
+offers the kernels of every form, a kernel states a problem in its own terms (`Kernel.form`), `kernrec.kernel.binding`
+passes it the tensors under the problem's names, and baselines are looked up as a matmul.
 """
 
 from collections.abc import Mapping
@@ -13,24 +13,23 @@ from kernrec.op.memory_bound import MATVEC
 from kernrec.op.problem import ANY_LAYOUT, Op, Problem
 
 MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
-"""The most vectors of a `matvec`."""
+"""Largest number of vectors of a `matvec`."""
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""The tensors of a matvec by name, with those of the matmul whose rows are its vectors."""
+"""Tensors of the matmul whose rows are the vectors of a matvec, by tensor of the matvec."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""The tensors of a matvec of one vector, with those of the matmul whose only column is its result."""
+"""Tensors of the matmul whose only column is the result of a matvec of one vector, by tensor of the matvec."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
     """Return a matvec as the matmul of a linear layer: vectors are rows, and the matrix is the weights, layout `nt`.
 
-    Problems of other ops are returned as they are.
+    Problems of other ops are returned unchanged.
 
     Args:
-        problem: Any problem.
-        rows: Number of vectors, if another than the problem's; there may be more than a matvec has.
-        dtype: Data type, if another than the problem's.
+        rows: Number of vectors, if it differs from the problem's. It may exceed a matvec's limit.
+        dtype: Data type, if it differs from the problem's.
     """
     if not _is_of(MATVEC, problem):
         return problem
@@ -38,7 +37,7 @@ def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = Non
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
-    """Return a problem in the terms of every op that states it, in the same order for each of them."""
+    """Return a problem in the terms of every op that can express it, in a fixed order."""
     if _is_of(MATVEC, problem):
         return as_matmul(problem), problem
     vectors = _as_matvec(problem) if _is_of(MATMUL, problem) else None
@@ -46,14 +45,14 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
 
 
 def as_op(problem: Problem, op: str) -> Problem | None:
-    """Return a problem in the terms of an op, or None if the op does not state it."""
+    """Return a problem in the terms of an op; None if the op cannot express it."""
     if problem.op == op:
         return problem
     return next((form for form in equivalents(problem) if form.op == op), None)
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Return the problem's name of each tensor that has another name in the terms of an op."""
+    """Return the problem's name of each tensor that has a different name in the op's terms."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:
@@ -62,7 +61,7 @@ def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
 
 
 def _is_of(op: Op, problem: Problem) -> bool:
-    """Whether a problem is of an op; a kernel's own problem may have the op's name."""
+    """Return whether a problem belongs to an op. A kernel's own problem may have the same op name."""
     return problem.op == op.name and problem.layout != ANY_LAYOUT
 
 
@@ -76,7 +75,7 @@ _as_matmul = lru_cache(maxsize=1024)(_matmul)
 
 
 def _as_matvec(problem: Problem) -> Problem | None:
-    """Return a matmul of few rows, or of one column, as a matvec; None for any other."""
+    """Return a matmul with few rows or one column as a matvec; None for any other."""
     sizes = problem.sizes
     if problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
         return None

@@ -1,20 +1,19 @@
-"""Matrix multiplication: c = a b, for one pair of matrices or a batch of independent ones.
+"""Matrix multiplication: c = a b, for one pair of matrices or a batch of independent pairs.
 
-A layout has one letter for a and one for b: `n` is row-major as written in the product, `t` is stored transposed. So
-`nt` has b as (n, k), like the weights of a linear layer. c is row-major in every layout. A batch of one has
-tensors of two axes.
+A layout has one letter for a and one for b: `n` is row-major as in the formula, `t` is stored transposed. So `nt` has b
+as (n, k), like the weights of a linear layer. c is row-major in every layout. A batch of one has tensors of two axes.
 
-The epilogue of a linear layer is optional: a bias for every column, the same for all products of a batch, then an
-activation. FLOPs are those of the product alone, as in published figures. Dtype `tf32` is f32 in memory, multiplied
-as on tensor cores: a and b rounded to 10 bits of mantissa, sums in f32. Its reference is that of f32.
+The epilogue of a linear layer is optional: a bias for every column, shared by the batch, then an activation. As in
+published figures, FLOPs exclude the epilogue. Dtype `tf32` is f32 in memory and is multiplied as on tensor cores: a and
+b are rounded to 10 bits of mantissa, and sums are f32. Its reference is the f32 one.
 
-Dtypes of 8 bits are those of quantized layers: a and b are `f8e4m3` or `i8`, each with f32 scales, one for the matrix
-or one for every row of a and every column of b. The sum of the products (in f32; exact, in 32 bits, for `i8`) is
-multiplied by both scales, the bias (f32) is added, and c is bf16, f16 or f32.
+8-bit dtypes are those of quantized layers: a and b are `f8e4m3` or `i8` with f32 scales, either one per matrix or one
+for every row of a and every column of b. The sum (f32; exact 32-bit integers for `i8`) is multiplied by both scales,
+the bias (f32) is added, and c is bf16, f16 or f32.
 
-The formats of `kernrec.op.dtype.FORMATS` are those of served models: a are activations, b weights, each with scales of
-its own for groups along k (`a_scale` (m, groups), `b_scale` (n, groups), or (n / 128, groups)). In nvfp4 one more f32
-scale, `ab_scale`, is that of both matrices.
+The formats of `kernrec.op.dtype.FORMATS` are those of served models: a are activations and b weights, each with scales
+for groups along k (`a_scale` (m, groups), `b_scale` (n, groups), or (n / 128, groups)). nvfp4 has another f32 scale,
+`ab_scale`, for both matrices.
 """
 
 from collections.abc import Mapping
@@ -58,7 +57,7 @@ def _flops(d: Names) -> int:
 
 
 OUTPUTS = ("bf16", "f16", "f32")
-"""The types of c where a and b have 8 bits, by number."""
+"""Types of c by number, if a and b have 8 bits."""
 
 
 def _of_dtype(dtype: str) -> dict[str, int]:
@@ -115,14 +114,16 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
 
 
 def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
-    """x after activation 0 to 3: none, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415) or SiLU."""
+    """Return x after activation 0 to 3: none, ReLU, GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415),
+    SiLU.
+    """
     import numpy as np
 
     activated: np.ndarray = np.maximum(x, 0) if activation == 1 else x
     if activation == 2:
         activated = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     elif activation == 3:
-        activated = x * 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow
+        activated = x * 0.5 * (1 + np.tanh(x / 2))  # logistic function without overflow
     return activated
 
 
@@ -135,14 +136,15 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     {"issue.alu": 1.0, "issue.setp": 1.0},
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
-"""By number. GELU and SiLU need an exponential and a division. These counts, and those of the bias, were counted by the
-emulator on the tiled kernels (`tests/model/prior/test_epilogue.py`)."""
+"""Instruction counts of activations by number. GELU and SiLU need an exponential and a division. The emulator counted
+them, and those of the bias, on the tiled kernels (`tests/model/prior/test_epilogue.py`).
+"""
 
 
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # profiles are those of c in 16 bits
+        counts["global.c.write_sectors"] = 2.0  # profiles assume c in 16 bits
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

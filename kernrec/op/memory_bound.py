@@ -1,4 +1,4 @@
-"""The ops that move more than they compute: of independent rows, of vectors, and a matrix times a few vectors.
+"""Memory-bound ops: on independent rows, on vectors, and a matrix times a few vectors.
 
 All tensors are row-major.
 """
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, np.ndarray]
 
 EPSILON = 1e-5
-"""Added below the root by layernorm and rmsnorm: PyTorch's default, with which GPT-2 was trained, and the value of
-Llama 3."""
+"""Constant that layernorm and rmsnorm add below the root: PyTorch's default, used by GPT-2 and Llama 3."""
 
 _op = partial(Op, dtypes=("f32", "f16", "bf16"), layouts=("row",), outputs=("y",))
 
@@ -26,11 +25,11 @@ def _rows(columns: str) -> tuple[Dim, Dim]:
     return Dim("rows", "independent rows"), Dim("columns", columns)
 
 
-# The functions of an op are module-level ones or `partial` of them, so that problems can be pickled.
+# Functions of an op are module-level functions or `partial`s of them, so that problems can be pickled.
 
 
 def _row_shapes(parameters: tuple[str, ...], d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    """x and y of one shape, and between them the parameters of an op, one value for each column."""
+    """Return equal shapes for x and y, and between them the shapes of parameters with one value per column."""
     whole = d["rows"], d["columns"]
     return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
 
@@ -58,15 +57,15 @@ SOFTMAX = _op(
     dims=_rows("elements per row"),
     workload="gpt2",
     shapes=partial(_row_shapes, ()),
-    flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; not the one division per row
+    flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; excludes the one division per row
     reference=_softmax,
-    # As in trained networks: about columns / exp(9) elements hold most of a row's sum.
+    # As in trained networks, about columns / exp(9) elements have most of a row's sum.
     values=partial(_same, {"x": (0, 3)}),
 )
 
 
 def _layernorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    """The variance is the mean squared distance from the mean (Ba et al. 2016, arXiv 1607.06450)."""
+    """Compute the variance as the mean squared distance from the mean (Ba et al. 2016, arXiv 1607.06450)."""
     import numpy as np
 
     centered = tensors["x"] - tensors["x"].mean(axis=1, keepdims=True)
@@ -83,13 +82,13 @@ LAYERNORM = _op(
     shapes=partial(_row_shapes, ("weight", "bias")),
     flops=partial(_flops, 7),  # mean (add), subtract, variance (multiply-add), scale, times weight, plus bias
     reference=_layernorm,
-    # A kernel that skips the mean or variance fails. Weights near 1, as in trained networks.
+    # A kernel that skips the mean or variance fails. Weights are near 1, as in trained networks.
     values=partial(_same, {"x": (1, 2), "weight": (1, 0.25), "bias": (0, 0.25)}),
 )
 
 
 def _rmsnorm(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]":
-    """Zhang and Sennrich 2019, arXiv 1910.07467."""
+    """Compute RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467)."""
     import numpy as np
 
     x = tensors["x"]
@@ -105,7 +104,7 @@ RMSNORM = _op(
     shapes=partial(_row_shapes, ("weight",)),
     flops=partial(_flops, 4),  # multiply-add for the mean square, scale, multiply by the weight
     reference=_rmsnorm,
-    # A kernel that skips the scale fails; weights near 1, as in trained networks.
+    # A kernel that skips the scale fails. Weights are near 1, as in trained networks.
     values=partial(_same, {"x": (0, 2), "weight": (1, 0.25)}),
 )
 
@@ -129,7 +128,7 @@ REDUCE = _op(
     dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
     workload="resnet50",
     shapes=_reduce_shapes,
-    flops=partial(_flops, 1),  # the first is added to zero, as for the sums of a matmul
+    flops=partial(_flops, 1),  # the first element is added to zero, as in a matmul
     reference=_reduce,
     values=_reduce_values,
 )
@@ -169,7 +168,7 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1 it joins the branches of a residual network. Another activation than ReLU would move the same bytes.
+# With a = 1 it joins the branches of a residual network. Other activations than ReLU would move the same bytes.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",
@@ -200,8 +199,8 @@ def _matvec(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]
     return {"y": tensors["x"] @ tensors["a"].T}
 
 
-# The linear layers of a language model that generates one token at a time: weights (output features, input features)
-# and up to 16 tokens. More tokens are a matmul with layout `nt`.
+# Linear layers of a language model that generates one token at a time: weights (output features, input features) and up
+# to 16 tokens. Layers with more tokens are matmuls with layout `nt`.
 MATVEC = _op(
     name="matvec",
     title="matrix times 1 to 16 vectors, y[n,m] = sum over k of a[m,k] x[n,k]",

@@ -1,15 +1,15 @@
-"""A mixture of experts, as one GPU runs it: every token goes through the experts that its router scores highest.
+"""A mixture of experts on one GPU: every token passes through the experts that its router scores highest.
 
-y[t] = sum over the chosen experts e of g[t, e] down_e (silu(gate_e x[t]) * (up_e x[t])), where g is the softmax of the
-scores of the chosen ones. Without gates (`gated=0`) an expert is down_e relu(up_e x[t])^2, as in Nemotron-H.
+y[t] = sum over the selected experts e of g[t, e] down_e (silu(gate_e x[t]) * (up_e x[t])), where g is the softmax of
+their scores. Without gates (`gated=0`) an expert is down_e relu(up_e x[t])^2, as in Nemotron-H.
 
-A GPU of `tp` x `ep` has experts / ep of the experts, and intermediate / tp of the columns of each; the problem is the
-work of the first one, on all `tokens`, and y what it adds to the sum over all GPUs. `routing` says how unevenly a
-served model's router chooses: 0 that all experts get as many tokens, else the exponent of a power law of the experts'
-shares, in hundredths. It changes times, and not the definition: the scores are inputs.
+A GPU of `tp` x `ep` has experts / ep of the experts, and intermediate / tp of the columns of each. The problem is the
+work of the first GPU on all `tokens`, and y its contribution to the sum over all GPUs. `routing` says how unevenly a
+served model's router selects experts: with 0, all experts get equally many tokens; otherwise, it is the exponent of a
+power law of the experts' shares, in hundredths. It affects only times, because the scores are inputs.
 
-Activations are bf16 (or f16) in every dtype, and the call quantizes them where the dtype of the weights needs it. FLOPs
-are those of the products: tokens x topk / ep passes through an expert, which is the mean of the GPUs.
+Activations are bf16 (or f16) in every dtype. The call quantizes them if the dtype of the weights requires it. FLOPs
+count only the matmuls: tokens x topk / ep passes through an expert, the mean over GPUs.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """The experts and the columns of each that this GPU has."""
+    """Return the number of experts on this GPU, and the columns of each."""
     for whole, part in (("experts", "ep"), ("intermediate", "tp")):
         if d[whole] % d[part]:
             raise UsageError(f"moe {part}={d[part]} must divide {whole}={d[whole]}")
@@ -39,7 +39,6 @@ def _of_dtype(dtype: str) -> dict[str, int]:
 
 
 def _products(d: Names) -> dict[str, tuple[int, int]]:
-    """(rows, k) of an expert's weights, by name."""
     wide = d["columns"], d["hidden"]
     return {**({"gate": wide} if d["gated"] else {}), "up": wide, "down": (d["hidden"], d["columns"])}
 
@@ -70,7 +69,7 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def active_experts(d: Names) -> int:
-    """How many of this GPU's experts get tokens where all get as many."""
+    """Return how many of this GPU's experts get tokens if routing is even."""
     return min(d["local_experts"], -(-d["tokens"] * d["topk"] // d["ep"]))
 
 
@@ -89,7 +88,7 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Scores of deviation 2: the first of the chosen experts has most of the weight, as in trained networks."""
+    """Return scores with deviation 2, so the first selected expert has most of the weight, as in trained networks."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)
@@ -126,7 +125,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
         inner = x[tokens] @ weights("up", expert).T
         if d["gated"]:
             gate = x[tokens] @ weights("gate", expert).T
-            inner = inner * (gate * 0.5 * (1 + np.tanh(gate / 2)))  # the logistic function, without overflow
+            inner = inner * (gate * 0.5 * (1 + np.tanh(gate / 2)))  # logistic function without overflow
         else:
             inner = np.maximum(inner, 0) ** 2
         y[tokens] += shares[tokens, places, None] * (inner @ weights("down", expert).T)

@@ -1,7 +1,7 @@
-"""Ops, and problems: an op with every dimension, dtype and layout fixed.
+"""Ops, and problems: an op with fixed dimensions, dtype and layout.
 
-An `Op` is data plus a few functions of its dimensions. Validation, keys, inputs and workload files work for any op that
-`registry.py` lists. Nothing here imports NumPy, because every query makes problems.
+An `Op` is data plus a few functions of its dimensions. Validation, keys, inputs and workload files work for any op in
+`registry.py`. This module does not import NumPy, because every query creates problems.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 Names = Mapping[str, int]
-"""The value of every dimension, given and derived, by name."""
+"""Values of all given and derived dimensions, by name."""
 
 Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of values of 8 bits: few are rounded coarsely, and few are near where they saturate."""
+"""Standard deviation of 8-bit values. It limits both coarse rounding and saturation."""
 
 ANY_LAYOUT = "any"
-"""The layout of problems that a kernel's own spec declares."""
+"""Layout of problems that a kernel's spec declares."""
 
 _KINDS = 1024
-"""Spellings of data types and layouts that an op remembers."""
+"""Number of spellings of data types and layouts that an op caches."""
 
 LARGEST = 2**31 - 1
-"""The largest dimension, and the most elements in a tensor that a kernel can run on: kernels index with 32-bit
-integers."""
+"""Largest dimension, and most elements of a tensor that a kernel can run on, because kernels index with 32-bit
+integers.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,32 +46,32 @@ class Dim:
 
     name: str
     meaning: str
-    """A short description, shown in error messages and by `kernrec list ops`."""
+    """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
     """A number, the name of an earlier dimension whose value is used, or None if the dimension is required."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
-    """Whether it was added to the op when problems were already stored.
+    """Whether the dimension was added after problems had been stored.
 
-    At its default, which must be a number, it is left out of a problem's `dims` and `key`, so that keys stored earlier
+    At its default, which must be a number, it is omitted from a problem's `dims` and `key`. So keys stored earlier
     still name the same problems.
     """
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a problem: dense and row-major."""
+    """One tensor of a problem, contiguous and row-major."""
 
     name: str
     shape: tuple[int, ...]
-    """Elements along each axis; the last axis is contiguous."""
+    """Elements along each axis, the contiguous axis last."""
     dtype: str
-    """A key of `ELEMENT_BYTES`, or an element type of `FORMATS`."""
+    """Key of `ELEMENT_BYTES`, or an element type of `FORMATS`."""
     role: str
     """`input` or `output`."""
     touched: int
-    """Elements that any kernel must read or write at least once."""
+    """Number of elements that any kernel must read or write at least once."""
 
     @property
     def elements(self) -> int:
@@ -87,11 +88,11 @@ def _nothing(names: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """An operator: its dimensions, and functions of them. `Names` hold given and derived dimensions."""
+    """An operator: its dimensions, and functions of all given and derived dimensions (`Names`)."""
 
     name: str
     title: str
-    """One line for `kernrec list ops`: what it computes, as a formula."""
+    """Formula in one line for `kernrec list ops`."""
     aliases: tuple[str, ...]
     dims: tuple[Dim, ...]
     dtypes: tuple[str, ...]
@@ -100,67 +101,68 @@ class Op:
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
     workload: str
-    """The workload set that is used when no shape is given."""
+    """Workload that is used if no shape is given."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
-    """(dimensions, layout) -> the shape of each tensor by name, inputs first."""
+    """Returns the shape of each tensor by name, inputs first, from dimensions and layout."""
     flops: Callable[[Names], int]
-    """Floating-point operations; a multiply-add counts as two."""
+    """Returns floating-point operations. A multiply-add counts as two."""
     reference: "Callable[[Names, str, Mapping[str, np.ndarray]], dict[str, np.ndarray]]"
-    """(dimensions, layout, float64 inputs) -> the outputs in float64."""
+    """Returns the float64 outputs from dimensions, layout and float64 inputs."""
     of_dtype: Callable[[str], dict[str, int]] = _nothing
-    """The derived dimensions that follow from the data type."""
+    """Returns the derived dimensions that depend on the data type."""
     derive: Callable[[Names], dict[str, int]] = _nothing
-    """The other derived dimensions; raises `UsageError` when the given dimensions are inconsistent."""
+    """Returns the other derived dimensions. Raises `UsageError` if the given dimensions are inconsistent."""
     untouched: Callable[[Names], dict[str, int]] = _nothing
-    """By tensor, the number of elements that never need to be read; tensors that are read completely are left out."""
+    """Returns the number of elements that never need to be read, by tensor, except for tensors that are read
+    completely.
+    """
     values: Callable[[Names], dict[str, Normal]] = _nothing
-    """Mean and standard deviation of the inputs for which they are not 0 and 1."""
+    """Returns mean and standard deviation of inputs that are not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Epilogue work (bias, activation) that is not part of the kernels' profiles: counts per 32 results, by metric of
-    `ptx.counts`."""
+    """Returns the counts of epilogue work (bias, activation) that profiles exclude, per 32 results, by metric of
+    `ptx.counts`.
+    """
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
-    """The dtype of each tensor whose dtype is not the problem's."""
+    """Returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
-    """The default layout of dtypes for which it is not the first."""
+    """Default layouts of dtypes for which it is not the first layout."""
 
     @cached_property
     def late(self) -> dict[str, int]:
-        """The late dimensions (`Dim.late`) with their defaults."""
+        """Return the late dimensions (`Dim.late`) with their defaults."""
         return {dim.name: dim.default for dim in self.dims if dim.late and isinstance(dim.default, int)}
 
     @cached_property
     def _ranges(self) -> list[tuple[str, int | str | None, int, int, Dim]]:
-        """Name, default, least and most of each dimension, and the dimension."""
         return [(dim.name, dim.default, dim.minimum, dim.maximum, dim) for dim in self.dims]
 
     @cached_property
     def _kinds(self) -> dict[tuple[str | None, str | None], tuple[str, str]]:
-        """The data type and layout meant by those that were asked for before."""
         return {}
 
     def _kind(self, dtype: str | None, layout: str | None) -> tuple[str, str]:
-        """The data type and layout that these mean; `UsageError` for others."""
+        """Return the canonical data type and layout. Raises `UsageError` for unknown ones."""
         canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
         chosen = self._choose("dtype", canonical, dtype, self.dtypes)
         wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen)
         return chosen, self._choose("layout", wanted, layout, self.layouts)
 
     def problem(self, /, dtype: str | None = None, layout: str | None = None, **dims: Any) -> "Problem":
-        """The problem with these dimensions.
+        """Return the problem with these dimensions.
 
         Args:
-            dtype: Any spelling of an accepted data type; None: the default.
-            layout: An accepted layout; None: the default.
-            dims: Whole numbers by name; dimensions that are left out take their defaults.
+            dtype: Any spelling of an accepted data type; None for the default.
+            layout: An accepted layout; None for the default.
+            dims: Integers by name. Omitted dimensions have their defaults.
 
         Raises:
-            UsageError: A dimension is unknown, missing, not a whole number or out of range; the dimensions are
+            UsageError: A dimension is unknown, missing, not an integer or out of range; the dimensions are
                 inconsistent; or the dtype or layout is unknown.
         """
         sizes = self._sizes(dims)
         try:
             kind = self._kinds.get((dtype, layout))
-        except TypeError:  # what is no name may have no hash
+        except TypeError:  # a value that is not a name may not be hashable
             kind = None
         if kind is None:
             kind = self._kind(dtype, layout)
@@ -173,7 +175,7 @@ class Op:
         return problem
 
     def named(self, sizes: Names, dtype: str) -> dict[str, int]:
-        """All dimensions by name, given and derived; raises `UsageError` as `derive` does."""
+        """Return all given and derived dimensions by name. Raises `UsageError` as `derive` does."""
         names = {**sizes, **self.of_dtype(dtype)}
         names.update(self.derive(names))
         return names
@@ -211,7 +213,7 @@ class Op:
     def _whole(self, dim: Dim, value: Any) -> int:
         if not isinstance(value, bool):
             try:
-                return index(value)  # NumPy integers have one, floats do not
+                return index(value)  # NumPy integers have an index, floats do not
             except TypeError:
                 pass
         raise UsageError(
@@ -233,14 +235,14 @@ class Op:
 
 @dataclass(frozen=True)
 class Problem:
-    """An op with every dimension, dtype and layout fixed; made by `Op.problem`, hashable, equal by value.
+    """An op with fixed dimensions, dtype and layout, created by `Op.problem`; hashable, equal by value.
 
-    Its properties are computed once; callers must not modify them.
+    Its properties are computed once, and callers must not modify them.
     """
 
     op: str
     dims: tuple[tuple[str, int], ...]
-    """Name and value of each dimension in the op's order, without late dimensions that have their default."""
+    """Name and value of each dimension in the op's order, without late dimensions at their default."""
     dtype: str
     layout: str
     definition: Op = field(repr=False, compare=False)
@@ -254,41 +256,41 @@ class Problem:
 
     @property
     def dim(self) -> dict[str, int]:
-        """`dims` by name, as `Op.problem` takes them."""
+        """Return `dims` by name, as `Op.problem` takes them."""
         return dict(self.dims)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """All dimensions by name, the derived ones (an output's height and width) included."""
+        """Return all dimensions by name, including derived ones such as an output's height and width."""
         return self.definition.named({**self.definition.late, **dict(self.dims)}, self.dtype)
 
     @cached_property
     def names(self) -> dict[str, int | str]:
-        """The names of a kernel's expressions: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
+        """Return the names that a kernel's expressions use: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
         size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # no kernel has a dtype of `FORMATS`
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
     def key(self) -> str:
-        """The canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`; `problem_from_key` reads it back."""
+        """Return the canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`. `problem_from_key` is its inverse."""
         dims = ",".join(f"{name}={value}" for name, value in self.dims)
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
     @property
     def title(self) -> str:
-        """The key as people read it: of a kernel of one's own without a layout, with the types of its outputs."""
+        """Return a readable key. A user kernel's has no layout but the types of its outputs."""
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
         return self.key.removesuffix(f"{self.dtype},{self.layout}") + ",".join(types)
 
     def as_dict(self) -> dict[str, Any]:
-        """The problem as plain values, as databases and journals store it."""
+        """Return the problem as plain values, as databases and journals store it."""
         return {"key": self.key, "op": self.op, "dims": self.dim, "dtype": self.dtype, "layout": self.layout}
 
     @cached_property
     def too_large(self) -> str | None:
-        """The first tensor with more than `LARGEST` elements, in words; None where kernels can index all of them."""
+        """Describe the first tensor with more than `LARGEST` elements; None if kernels can index all tensors."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"
@@ -296,17 +298,19 @@ class Problem:
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counted as two."""
+        """Return floating-point operations. A multiply-add counts as two."""
         return self.definition.flops(self.sizes)
 
     @cached_property
     def bytes(self) -> int:
-        """Compulsory traffic in bytes: each needed input element read once, each output element written once."""
+        """Return the compulsory traffic in bytes: each needed input element read once, each output element written
+        once.
+        """
         return sum(dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values())
 
     @cached_property
     def tensor_bytes(self) -> dict[str, float]:
-        """The size of each tensor by name."""
+        """Return the bytes of each tensor by name."""
         return {name: float(tensor.bytes) for name, tensor in self.tensors.items()}
 
     @cached_property
@@ -315,7 +319,7 @@ class Problem:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, inputs first."""
+        """Return the tensors by name, inputs first."""
         sizes = self.sizes
         untouched = self.definition.untouched(sizes)
         types = self.definition.element_types(sizes)

@@ -1,6 +1,6 @@
-"""The tensors of quantized products (`kernrec.op.dtype.FORMATS`): shapes and values of scales, and what they stand for.
+"""Tensors of quantized matmuls (`kernrec.op.dtype.FORMATS`): shapes and values of scales, and dequantization.
 
-Weights are (rows, k), activations (rows, k); a scale holds for a group of elements along k, of one row or several.
+Weights and activations are (rows, k). A group of elements along k, in one row or several, shares a scale.
 """
 
 from typing import TYPE_CHECKING
@@ -15,38 +15,38 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of elements: few saturate. Those of bf16 have 1."""
+"""Standard deviation of elements, chosen so that few saturate. For bf16 it is 1."""
 
 
 def format_number(dtype: str) -> dict[str, int]:
-    """The derived dimension `format` of a problem whose dtype is one of `FORMATS`; none for others."""
+    """Return the derived dimension `format` of a problem whose dtype is one of `FORMATS`; empty for other dtypes."""
     return {"format": _NUMBERS[dtype]} if dtype in _NUMBERS else {}
 
 
 def format_of(d: Names) -> Format | None:
-    """The format of a problem with these dimensions; None for a plain data type."""
+    """Return the format of a problem with these dimensions; None for a plain data type."""
     return _BY_NUMBER.get(d.get("format", 0))
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """The shape of the scales of weights (rows, k), under the ending of their tensor's name."""
+    """Return the shape of the scales of weights (rows, k), by the suffix of the tensor's name."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """The shape of the scales of activations (rows, k), under the ending of their tensor's name; none for bf16."""
+    """Return the shape of the scales of activations (rows, k), by the suffix of the tensor's name; empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Values of the operands, with scales by which activations have a deviation of 1, and weights of `wide`."""
+    """Return the values of the operands. Scaled activations have deviation 1, and scaled weights deviation `wide`."""
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
-    if quantized.weights == quantized.activations == "f4e2m1":  # 8 bits of a scale do not reach down to `wide`
+    if quantized.weights == quantized.activations == "f4e2m1":  # the 8 bits of a scale cannot represent `wide`
         scale[weights] = 1 / spread[weights]
     values: dict[str, Normal] = {name: (0, deviation) for name, deviation in spread.items()}
     values |= {f"{name}_scale": (value, value / 8) for name, value in scale.items()}
@@ -58,7 +58,11 @@ def _types(quantized: Format, activations: str, weights: str) -> tuple[tuple[str
 
 
 def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, rows: int) -> "np.ndarray":
-    """Elements (..., rows, k) times their scales (..., row groups, groups); `group` 0: one scale for all of a row."""
+    """Return elements (..., rows, k) times their scales (..., row groups, groups).
+
+    Args:
+        group: Elements along k that share a scale; 0 if a whole row does.
+    """
     if scale is None:
         return values
     count, k = values.shape[-2:]

@@ -1,4 +1,4 @@
-"""The ops by name or alias; problems from a shape as users type it (`m=4096,n=4096,k=4k`), or from a key."""
+"""Find ops by name or alias, and problems by shape text (`m=4096,n=4096,k=4k`) or key."""
 
 import re
 
@@ -22,12 +22,12 @@ _BY_NAME = {fold(name): op for op in _OPS for name in (op.name, *op.aliases)}
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Every op, by name."""
+    """Return every op by name."""
     return _OPS
 
 
 def find_op(name: str) -> Op:
-    """The op of this name or alias; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
+    """Return the op of this name or alias, ignoring case, spaces, `-` and `_`. Raises `UsageError`."""
     if op := _BY_NAME.get(fold(str(name))):
         return op
     if (number := _ACTIVATIONS.get(fold(str(name)))) is not None:
@@ -39,10 +39,10 @@ def find_op(name: str) -> Op:
 
 
 def parse_shape(text: str) -> dict[str, int]:
-    """Dimensions by name from `name=value` pairs separated by commas, semicolons or spaces.
+    """Parse dimensions from `name=value` pairs separated by commas, semicolons or spaces.
 
-    Names are converted to lower case. A value is a whole number; the suffix `k` multiplies by 1024 (`4k` is 4096).
-    `Op.problem` checks later whether the op has the dimension and whether the value is in its range.
+    Names are converted to lower case. A value is an integer, and the suffix `k` multiplies it by 1024 (`4k` is 4096).
+    `Op.problem` checks later whether the op has the dimension and whether its value is in range.
 
     Raises:
         UsageError: The text is not a shape, or gives a dimension twice.
@@ -65,19 +65,19 @@ def parse_shape(text: str) -> dict[str, int]:
 
 
 def problem_from_shape(op: str, shape: str, dtype: str | None = None, layout: str | None = None) -> Problem:
-    """The problem of an op with the dimensions in a text such as `m=4096,n=4096,k=4096`. Raises `UsageError`."""
+    """Return the problem of an op with the dimensions in a text such as `m=4096,n=4096,k=4096`. Raises `UsageError`."""
     return find_op(op).problem(dtype, layout, **parse_shape(shape))
 
 
 def problem_from_key(key: str, own: Op | None = None) -> Problem:
-    """The problem with this `key`.
+    """Return the problem with this `key`.
 
     Args:
-        key: Such as `matmul[m=1,n=2,k=3]f32,nn`.
-        own: An op that is tried before the registered ones: that of a kernel that declares its own problem.
+        key: Key such as `matmul[m=1,n=2,k=3]f32,nn`.
+        own: Op of a kernel that declares its own problem. It is tried before the registered ops.
 
     Raises:
-        UsageError: It is not the key of a problem, or the op or a dimension is not accepted.
+        UsageError: The key is invalid, or the op or a dimension is not accepted.
     """
     if not (match := _KEY.fullmatch(key)):
         raise UsageError(f"{key[:60]!r} is not the key of a problem; expected one such as matmul[m=1,n=2,k=3]f32,nn")

@@ -1,9 +1,9 @@
-"""A workload in another batch, or as one of several GPUs runs it under tensor parallelism.
+"""Convert a workload to another batch size, or to one GPU's part under tensor parallelism.
 
-The layers of a batch are those of one item with as many rows, images or sequences more; up to 16 rows a linear layer is
-a `matvec`, beyond that a `matmul`. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions
-that a workload file names for each layer (`split`): the features out of a first linear layer, the features in of the
-second, the heads of attention. Every GPU does in full the layers that a split leaves alone (normalization, embedding).
+A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` up to 16 rows and a
+`matmul` beyond. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions that a workload file
+names for each layer (`split`): the output features of a first linear layer, the input features of the second, the heads
+of attention. Every GPU runs layers without a split (normalization, embedding) completely.
 """
 
 from dataclasses import replace
@@ -17,23 +17,25 @@ _ITEMS = {
     "conv2d": "n", "attention": "batch", "matvec": "n", "moe": "tokens", "elementwise": "n",
     **dict.fromkeys(("softmax", "layernorm", "rmsnorm", "reduce", "transpose"), "rows"),
 }  # fmt: skip
-"""By op, the dimension that counts independent items."""
+"""Dimension that counts independent items, by op."""
 
 
 MOST_PARTS = 1024
-"""Passes over parts of a layer's items, at most."""
+"""Most passes over parts of a layer's items."""
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
-    """Return the dimension of an op that counts independent items; batched: whether a matmul is of several products."""
+    """Return the dimension of an op that counts independent items.
+
+    Args:
+        batched: Whether a matmul has several pairs of matrices.
+    """
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
 def with_batch(workload: Workload, batch: int) -> Workload:
-    """The workload of `batch` items in one pass, such as images or sequences.
-
-    Raises:
-        UsageError: the batch is not positive, or no multiple of what the layers can be divided by.
+    """Return the workload of `batch` items in one pass, such as images or sequences. Raises `UsageError` if the batch
+    is not positive, or not a multiple of the layers' granularity.
     """
     if batch < 1:
         raise UsageError(f"batch is {batch}; at least 1 is accepted")
@@ -47,10 +49,8 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def with_context(workload: Workload, context: int) -> Workload:
-    """Return the workload of a generated token with `context` tokens to attend to, itself included.
-
-    Raises:
-        UsageError: the workload is not that of a generated token, or the context is empty.
+    """Return the workload of a generated token that attends to `context` tokens, including itself. Raises `UsageError`
+    if the workload is not that of a generated token, or the context is empty.
     """
     decoding = {layer.problem.dim["keys"] for layer in workload.layers if layer.problem.dim.get("queries") == 1}
     if workload.tokens != 1 or len(decoding) != 1:
@@ -83,7 +83,7 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Return a layer as passes over equal parts of its items, as few as let kernels index its tensors."""
+    """Return a layer as the smallest number of equal passes over its items for which kernels can index its tensors."""
     problem = layer.problem
     if problem.too_large is None:
         return layer
@@ -98,10 +98,8 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """The layers as one of `gpus` GPUs runs them.
-
-    Raises:
-        UsageError: the workload does not say how its layers are split, or a dimension cannot be divided.
+    """Return the layers as one of `gpus` GPUs runs them. Raises `UsageError` if the workload does not say how its
+    layers are split, or a dimension cannot be divided.
     """
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; at least 1 GPU is accepted")
@@ -135,7 +133,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # a head of keys and values that several GPUs share is copied
+            sizes[name] = 1  # GPUs that share a head of keys and values each have a copy
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

@@ -1,26 +1,27 @@
-"""Workloads: the layers of networks in the order of the network, with their counts.
+"""Workloads: the layers of networks in execution order, with their counts.
 
-A workload that ships is a file of `datasets/workloads`, whose layers add up to a published total. One of a user's own
-needs `layers` alone:
+A shipped workload is a file of `datasets/workloads` whose layers add up to a published total. A user's workload only
+needs `layers`:
 
     layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer
-                       is a matmul, or a matvec for up to 16 rows. `name` and `count` may be left out; `dtype` and
-                       `layout` say what is special about one layer; `split = ["n"]` the dimensions that tensor
-                       parallelism divides; `quantized = true` that it runs in 8 or 4 bits where the network does
-    dtype              the data type that the network runs in; without it, the default of each op
-    layouts            by op, how its tensors are stored, such as { matmul = "nt" } for weights (features out, features
-                       in); without it, `nt` for products and for other ops the layout that is best
-    batch              the items, such as images or sequences, that the layers are of; 1 without it
-    embedding          parameters of the network that no layer multiplies, such as its token embedding; 0 without it
-    tokens             tokens that one pass gives each item: 1 for a generated token, else those of the prompt
-    one_network        false if the layers are not those of one network: then memory is compared layer by layer
-    name, title        its name and title
+                       is a matmul, or a matvec for up to 16 rows. `name` and `count` are optional. `dtype` and `layout`
+                       override the network's for one layer; `split = ["n"]` names the dimensions that tensor
+                       parallelism divides; `quantized = true` marks a layer that a quantized network runs in 8 or 4
+                       bits
+    dtype              data type of the network; by default, the op's
+    layouts            storage of tensors by op, such as { matmul = "nt" } for weights (output features, input
+                       features); by default, `nt` for matmuls and the best layout for other ops
+    batch              items of the layers, such as images or sequences; 1 by default
+    embedding          parameters of the network that no layer multiplies, such as its token embedding; 0 by default
+    tokens             tokens per item in a pass: 1 for a generated token, otherwise the length of the prompt
+    one_network        false if the layers are from several networks; then memory is compared layer by layer
+    name, title        name and title of the workload
     source             where the layers come from
-    covers             which of the network's layers the published figure counts
-    published_flops    the published FLOPs of those layers, a multiply-add counted as two
-    published_source   where it is published, or the published figures it follows from
-    tolerance          the largest accepted relative difference of the layers' sum from it; layers that the published
-                       figure does not count have `compared = false`
+    covers             layers of the network that the published figure counts
+    published_flops    published FLOPs of these layers; a multiply-add counts as two
+    published_source   where they are published, or the published figures that they follow from
+    tolerance          largest accepted relative difference of the layers' sum; layers that the published figure does
+                       not count have `compared = false`
 """
 
 from collections.abc import Mapping
@@ -47,89 +48,91 @@ class Layer:
     name: str
     problem: Problem
     count: int
-    """Occurrences in one pass through the network."""
+    """Number of occurrences in one pass through the network."""
     compared: bool = True
     """Whether the published FLOPs of the set include this layer."""
     layout_free: bool = False
-    """Whether nobody said how its tensors are stored: the layout of the problem is the op's default."""
+    """Whether the storage of its tensors is not given. Then the problem has the op's default layout."""
     split: tuple[str, ...] = ()
-    """The dimensions that tensor parallelism divides."""
+    """Dimensions that tensor parallelism divides."""
     quantized: bool = False
-    """Whether it is in 8 or 4 bits where the network is; other layers then keep the network's own data type."""
+    """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """Heads of keys and values in a product, and its outputs for each: a GPU has at least one such head."""
+    """Number of key-value heads of a matmul, and output features of each. A GPU has at least one such head."""
     items: str = ""
-    """The dimension that counts independent items, if it is not that of the op."""
+    """Dimension that counts independent items, if it differs from the op's."""
     parts: int = 1
-    """Passes over parts of the items in each occurrence, which `count` includes; they share the weights."""
+    """Number of passes over parts of the items in each occurrence. `count` includes them, and they share the
+    weights.
+    """
     alone: bool = False
-    """Whether it is a problem by itself: its tensors go to no other layer, and nobody calls one of them weights."""
+    """Whether the layer stands alone: no other layer uses its tensors, and none of them are declared as weights."""
 
     @property
     def flops(self) -> int:
-        """Of all occurrences together."""
+        """Return the FLOPs of all occurrences together."""
         return self.count * self.problem.flops
 
 
 @dataclass(frozen=True)
 class Published:
-    """The published FLOPs that the layers of a workload add up to."""
+    """Published FLOPs that the layers of a workload add up to."""
 
     flops: float
-    """A multiply-add counts as two."""
+    """FLOPs; a multiply-add counts as two."""
     covers: str
-    """The layers that they include, in words."""
+    """Description of the included layers."""
     source: str
-    """The document that states them, or the figures they follow from."""
+    """Document that states the FLOPs, or the figures that they follow from."""
     tolerance: float
-    """The largest accepted relative difference between `Workload.compared_flops` and `flops`."""
+    """Largest accepted relative difference between `Workload.compared_flops` and `flops`."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The layers of one network, in the dtype and the layouts that it runs in."""
+    """The layers of one network, with its dtype and layouts."""
 
     name: str
     title: str
     source: str
-    """The document or file that the layers were taken from."""
+    """Document or file that the layers come from."""
     layers: tuple[Layer, ...]
-    """The distinct layers, in execution order."""
+    """Distinct layers, in execution order."""
     published: Published | None = None
     batch: int = 1
-    """The items, such as images or sequences, of one pass."""
+    """Number of items, such as images or sequences, of one pass."""
     tp: int = 1
-    """Of how many GPUs the layers are those of one, under tensor parallelism."""
+    """Number of GPUs of tensor parallelism. The layers are those of one GPU."""
     unknown: tuple[str, ...] = ()
     """Layers of ops that kernrec does not know, one line each."""
     embedding: int = 0
-    """Parameters of one GPU that no layer multiplies, such as the token embedding."""
+    """Parameters on one GPU that no layer multiplies, such as the token embedding."""
     cache: int = 0
-    """Elements that the cache of keys and values holds for each item, if the attention layers do not show it."""
+    """Elements of the key-value cache per item, if the attention layers do not determine it."""
     tokens: int = 0
-    """Tokens that one pass gives each item; 0 if the items are no sequences."""
+    """Tokens per item in a pass; 0 if the items are not sequences."""
     one_network: bool = False
-    """Whether the layers are those of one network, each occurrence with weights of its own."""
+    """Whether the layers are from one network, so that each occurrence has its own weights."""
     notes: tuple[str, ...] = ()
-    """Lines that a reader of the layers has to know."""
+    """Notes for readers of the layers."""
 
     @property
     def flops(self) -> int:
-        """FLOPs of all layers together."""
+        """Return the FLOPs of all layers together."""
         return sum(layer.flops for layer in self.layers)
 
     @property
     def compared_flops(self) -> int:
-        """FLOPs of the layers that the published figure includes."""
+        """Return the FLOPs of the layers that the published figure includes."""
         return sum(layer.flops for layer in self.layers if layer.compared)
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The ops of the layers, in the order of the network."""
+        """Return the ops of the layers, in execution order."""
         return tuple(dict.fromkeys(layer.problem.op for layer in self.layers))
 
     def layers_of(self, op: str | Op, dtype: str | None = None, layout: str | None = None) -> tuple[Layer, ...]:
-        """The layers of one op, in this dtype and layout (None: the network's). Raises `UsageError`."""
+        """Return the layers of one op, in this dtype and layout (None for the network's). Raises `UsageError`."""
         op = op if isinstance(op, Op) else find_op(op)
         return tuple(
             replace(
@@ -142,12 +145,12 @@ class Workload:
 
 
 def workloads() -> tuple[str, ...]:
-    """The names of the workloads that ship."""
+    """Return the names of the shipped workloads."""
     return tuple(sorted(path.stem for path in paths.shipped("datasets/workloads").glob("*.toml")))
 
 
 def workload(name: str) -> Workload:
-    """The workload of this name that ships; case, spaces, `-` and `_` do not matter. Raises `UsageError`."""
+    """Return the shipped workload of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError`."""
     names = workloads()
     for shipped in names:
         if fold(shipped) == fold(name):
@@ -156,13 +159,13 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """The workload of an op for which no shape is given; `layers_of` selects its layers. Raises `UsageError`."""
+    """Return the workload that an op uses without a shape. `layers_of` selects its layers. Raises `UsageError`."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
 @lru_cache(maxsize=32)
 def load_workload(path: Path) -> Workload:
-    """The workload in a TOML file. Raises `UsageError` with the file and the reason if it cannot be read."""
+    """Return the workload in a TOML file. Raises `UsageError` with the file and the reason."""
     try:
         if path.parent == paths.shipped("datasets/workloads"):
             return _workload(path, shipped_toml(path))
@@ -209,15 +212,15 @@ def _workload(path: Path, content: dict[str, Any]) -> Workload:
 
 
 def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapping[str, str] | None = None) -> Layer:
-    """The layer of an entry of a workload file.
+    """Return the layer of an entry of a workload file.
 
     Args:
-        entry: `op` and its dimensions; `name`, `count`, `dtype`, `layout` and `compared` where they are special.
-        dtype: the network's; where an op has no such type, its tensors are stored in f32 as those of tf32 are.
-        layouts: the network's, by op.
+        entry: `op` and its dimensions, and optionally `name`, `count`, `dtype`, `layout` and `compared`.
+        dtype: Data type of the network. If an op lacks it, its tensors are stored in f32, as for tf32.
+        layouts: Layouts of the network, by op.
 
     Raises:
-        UsageError: what is wrong with the entry.
+        UsageError: The entry is invalid. The message gives the reason.
     """
     dims = dict(entry)
     name, op, count = dims.pop("name", None), find_op(dims.pop("op")), dims.pop("count", 1)
@@ -246,12 +249,12 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
 
 
 def printable(text: str) -> str:
-    """A name from a file as it is printed: on one line, without control characters, at most 80 letters."""
+    """Return a name from a file on one line, without control characters, with at most 80 characters."""
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:200]).split())
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """The dtype that an op runs in, in a network of this dtype: the nearest that it has."""
+    """Return the dtype in which an op runs in a network of this dtype: the nearest that the op has."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

@@ -1,6 +1,6 @@
-"""Answers to the page's requests, by path and parameters: the same over HTTP and in a report.
+"""Answer the page's requests by path and parameters, over HTTP and in a report.
 
-Parameters come from a URL and are hostile: each is text that is checked against a list of names, none names a file.
+Parameters come from a URL and are untrusted. Each is checked against a list of names, and none names a file.
 """
 
 import shlex
@@ -33,14 +33,13 @@ _OF_FRONT = ("gpu", *PARAMETERS)
 
 
 class Answers:
-    """The answers of one recommender, one at a time: neither it nor a database connection is for two threads.
+    """Answers of one recommender. It is not thread-safe: serve one request at a time.
 
     Args:
-        recommender: the engine.
-        workload: a network of the user's own, offered first beside those that ship.
-        most_points: of one front.
-        kernel: one of the library or the user's own that is offered beside those of the user's databases.
-        backend: names of backends whose totals networks have, as of `backends_named`; None for the fastest.
+        workload: The user's network, offered before those that ship.
+        most_points: Most points of a front.
+        kernel: A kernel of the library or the user's, offered beside those of the user's databases.
+        backend: Names of backends for the totals of networks, as for `backends_named`; None for the fastest.
     """
 
     def __init__(
@@ -62,14 +61,15 @@ class Answers:
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
             "database": ((), self._database),
         }
-        """By path: the parameters that it takes, and the method that answers."""
+        """The accepted parameters and the method, by path."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
-        """The answer to a question, plain values.
+        """Answer a request with plain values.
 
         Raises:
-            UsageError: a parameter is unknown, or has an impossible value.
-            KernrecError: there is no answer; `LookupError` for a path that there is not.
+            UsageError: A parameter is unknown, or has an impossible value.
+            KernrecError: There is no answer.
+            LookupError: The path is unknown.
         """
         accepted, method = self.paths[path]
         for name, value in parameters.items():
@@ -81,7 +81,7 @@ class Answers:
             return method(parameters)
 
     def options(self) -> dict[str, Any]:
-        """The names to choose from: operators with their dimensions and the layers of a network, GPUs, networks."""
+        """Return the names to choose from: operators, their dimensions, layers of a network, GPUs, networks."""
         ops = []
         for op in all_ops():
             _, layers = layers_of(NetworkRequest(None, op.name))
@@ -133,7 +133,7 @@ class Answers:
     def _network(self, parameters: Parameters) -> dict[str, Any]:
         name = parameters.get("workload", "")
         names = [*self._own, *workloads()]
-        if name not in names:  # a path is no name: a URL opens no file
+        if name not in names:  # accept names only: a URL must not open a file
             raise unknown("workload", name, names)
         wanted = NetworkRequest(self._own.get(name, name), None, parameters.get("dtype") or None, backend=self._whose)
         gpu, inputs = find_gpu(parameters.get("gpu", "")), parameters.get("inputs") or RANDOM
@@ -167,7 +167,7 @@ _SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "wav
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an explanation that the page shows, numbers to five digits: a report holds many."""
+    """Return the part of an explanation that the page shows, with five digits. A report contains many explanations."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
     shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
     return shown
@@ -182,7 +182,7 @@ def _short(value: Any) -> Any:
 
 
 def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
-    """The commands that say more about a config: by what they do, as one types them."""
+    """Return commands that say more about a config, by what they do."""
     choice = explanation.choice
     problem, point = choice.problem, choice.point
     about = ["--gpu", choice.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]
@@ -193,10 +193,10 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(choice.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # one kernel is recommended over clocks, not at one
+    if subject.kernel is not None:  # a single kernel is recommended over all clocks
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
-    if subject.inputs == RANDOM:  # `kernrec explain` has no other inputs
+    if subject.inputs == RANDOM:  # `kernrec explain` only has random inputs
         kernel = ["--kernel", choice.kernel.name]
         shown["explain"] = ["kernrec", "explain", *kernel, *about, "--config", config, *limit, *clock]
     return {name: shlex.join(words) for name, words in shown.items()}

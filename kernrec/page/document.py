@@ -1,7 +1,7 @@
-"""The page's document: HTML, style and script of our own, and Bokeh's script, which comes with the package `bokeh`.
+"""The page's document: our HTML, style and script, and Bokeh's script from the package `bokeh`.
 
-A served page loads them from the server; a report has them inside. Neither asks the network for anything: the policy in
-the document forbids the browser to.
+A served page loads them from the server; a report contains them. Neither uses the network: the document's content
+security policy forbids it.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ SERVED_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The content that the browser may load; `unsafe-inline` for styles because Bokeh writes style elements."""
+"""Content security policy. Styles need `unsafe-inline` because Bokeh writes style elements."""
 _REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none';"
     " form-action 'none'"
@@ -30,10 +30,8 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """The text of one of the page's files.
-
-    Raises:
-        KernrecError: Bokeh is not installed; the message names the extra.
+    """Return the text of one of the page's files. Raises `KernrecError` if Bokeh is not installed. The message names
+    the extra.
     """
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
@@ -41,19 +39,23 @@ def content(name: str) -> str:
     spec = importlib.util.find_spec("bokeh")
     assert spec is not None
     assert spec.origin is not None
-    # Bokeh itself is not imported: the page is drawn by its script alone.
+    # Bokeh is not imported: only its script is needed.
     return (Path(spec.origin).parent / "server" / "static" / "js" / name).read_text(encoding="utf-8")
 
 
 def served_document(data: dict[str, Any]) -> str:
-    """The document that loads style and scripts from its server; `data` is what the script starts with."""
+    """Return the document that loads style and scripts from its server.
+
+    Args:
+        data: Initial data of the script.
+    """
     head = f'<link rel="stylesheet" href="/{STYLE}">'
     scripts = "".join(f'<script src="/{name}"></script>' for name in (*BOKEH_SCRIPTS, *OWN_SCRIPTS))
     return _document(head, data, scripts)
 
 
 def offline_document(data: dict[str, Any]) -> str:
-    """The document with all that it needs inside."""
+    """Return a self-contained document."""
     head = f'<meta http-equiv="Content-Security-Policy" content="{_REPORT_POLICY}"><style>{content(STYLE)}</style>'
     scripts = "".join(
         f"<script>{content(name).replace('</script', '<' + chr(92) + '/script')}</script>"
@@ -63,7 +65,7 @@ def offline_document(data: dict[str, Any]) -> str:
 
 
 def _document(head: str, data: dict[str, Any], scripts: str) -> str:
-    # `<` is all that could end a script element; JSON may write it as a code.
+    # Only `<` can end a script element. JSON may escape it.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = content("page.html")
     parts = {

@@ -1,4 +1,4 @@
-"""The configs of a problem on a GPU as points of latency and energy, in columns as the page's script takes them."""
+"""The configs of a problem on a GPU as points of latency and energy, in the columns that the page's script reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from kernrec.recommender.select import select
 from kernrec.util.config_short import codes_of, short_config
 
 MOST_POINTS = 10_000
-"""The most points that one answer holds; those nearest to the front stay."""
+"""Most points of an answer. Points far from the front are dropped."""
 _WHOLE_FRONT = 2**31
 _INTEGERS = ("kernel", "point", "config", "bottleneck", "source", "energy_source")
 _QUANTITIES = (
@@ -26,23 +26,21 @@ _QUANTITIES = (
 
 
 def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int = MOST_POINTS) -> dict[str, Any]:
-    """The candidates of a problem at every power limit (and clock), the Pareto front, and what was measured.
+    """Return the candidates of a problem at every power limit (and clock), the Pareto front, and the measurements.
 
     Args:
-        recommender: the engine.
-        subject: the problem, of all kernels or one.
-        gpu: the GPU.
-        most: the most points.
+        subject: The problem, of all kernels or one.
+        most: Most points.
 
     Returns:
-        Plain values. `points` has a list a column; its `kernel`, `config`, `point`, `source` and `bottleneck` are
-        positions in the lists of these names, `config` one for each kernel. `front` has positions of points, fastest
-        first, and `measured` the provenance of each measured point, by its position.
+        Plain values. `points` has one list per column. `kernel`, `config`, `point`, `source` and `bottleneck` are
+            indices into the lists of these names; `config` has one list per kernel. `front` has indices of points,
+            fastest first, and `measured` the provenance of each measured point, by index.
 
-        `no_kernel` says why there are no points, and `lines` alone.
+        Without kernels there are no points: `no_kernel` gives the reason, and `lines` the baselines.
 
     Raises:
-        KernrecError: neither a kernel nor a stack runs the problem.
+        KernrecError: Neither a kernel nor a backend runs the problem.
     """
     try:
         candidates = subject.candidates(recommender, gpu)
@@ -50,7 +48,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         answer = subject.answer(recommender, gpu, None)
         if not answer.choices:
             return _by_lines(answer)
-        # The GPU has no arithmetic in the data type, and kernels run the problem in another one.
+        # The GPU has no arithmetic in this data type, so kernels run the problem in another one.
         candidates = replace(subject, problem=answer.problem, layout_free=False).candidates(recommender, gpu)
     else:
         answer = subject.answer(recommender, gpu, candidates)
@@ -75,7 +73,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
 
 
 def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
-    """The part of an answer that it has with points and without."""
+    """Return the part of an answer that does not depend on points."""
     problem = answer.problem
     return {
         "gpu": answer.gpu.name,
@@ -89,7 +87,7 @@ def _described(answer: Recommendation, notes: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_lines(answer: Recommendation) -> dict[str, Any]:
-    """The answer where no kernel runs the problem: it has no points."""
+    """Return the answer without points if no kernel runs the problem."""
     empty: dict[str, Any] = {name: [] for name in ("kernels", "configs", "bottlenecks", "front")}
     return _described(answer, answer.notes) | {
         **empty,
@@ -101,13 +99,17 @@ def _by_lines(answer: Recommendation) -> dict[str, Any]:
 
 
 def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """Places of points in the flattened table, ascending: the front, what was measured, and the nearest to the front
-    of the others; and how many are left out."""
+    """Select points of the flattened table.
+
+    Returns:
+        Ascending indices of the front, the measured points and the points nearest to the front, and the number of
+            dropped points.
+    """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
         return places, 0
-    # How much slower and hungrier than the front at the least: 0 on it.
+    # Smallest distance to the front in latency and energy (logarithmic): 0 on the front.
     x, y = np.log(latency[places]), np.log(energy[places])
     behind = np.full(len(places), np.inf)
     for place in front:
@@ -118,7 +120,7 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
 
 
 def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
-    """The columns of points, and the lists that some of them are positions in."""
+    """Return the columns of points, and the lists that some of them index."""
     starts = candidates.starts
     number = np.searchsorted(starts, positions, side="right") - 1
     own = positions - np.take(starts, number)
@@ -161,7 +163,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
 
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
-    """By the number of a point, when and where it was measured."""
+    """Return when and where measured points were measured, by the index of the point."""
     provenance: dict[str, dict[str, Any]] = {}
     if not any(kernel.measurements for kernel in candidates.kernels):
         return provenance
@@ -188,12 +190,12 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Values to five digits: more than any of them is known to, in half the text."""
+    """Round values to five digits, which is more precise than any of them and halves the text."""
     return [float(f"{value:.5g}") for value in values]
 
 
 def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: float | None) -> int:
-    """The number of the operating point with this power limit (None: the default one) and clock; -1 for none."""
+    """Return the index of the operating point with this power limit (None: default) and clock; -1 if none."""
     for number, point in enumerate(candidates.points):
         if point.limit_w(candidates.gpu) == (power_limit_w or candidates.gpu.tdp_w) and point.clock_hz == clock_hz:
             return number
@@ -201,5 +203,5 @@ def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: fl
 
 
 def config_text(config: Mapping[str, int]) -> str:
-    """A config as `--config` takes it."""
+    """Format a config as `--config` takes it."""
     return ",".join(f"{name}={value}" for name, value in config.items())

@@ -1,4 +1,4 @@
-"""A network on a GPU as the page shows it: totals, the choice of each layer, and all power limits."""
+"""A network on a GPU as the page shows it: totals, the recommendation for each layer, and all power limits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from kernrec.recommender.networks.sweep import sweep_network
 def network_view(
     recommender: Recommender, gpu: GPU, wanted: NetworkRequest, inputs: str = RANDOM, stacks: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The totals of a network at the default power limit, its layers, and its totals over power limits.
+    """Return the totals of a network at the default power limit, its layers, and its totals over power limits.
 
     Raises:
-        UsageError: a name is unknown, or no layer is of the op.
-        KernrecError: no layer can be run, or the network does not fit the GPU's memory.
+        UsageError: A name is unknown, or no layer is of the op.
+        KernrecError: No layer can be run, or the network does not fit the GPU's memory.
     """
     answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, stacks=tuple(stacks)))
     sweep = sweep_network(recommender, answer, "power limit")

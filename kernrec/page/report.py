@@ -1,4 +1,4 @@
-"""A report: the page in one file, with the answers to all that its reader can ask inside."""
+"""A report: the page in one file, with all answers that its reader can select."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,33 +14,33 @@ from kernrec.page.subject import Subject
 from kernrec.version import __version__
 
 MOST_BYTES = 6_000_000
-"""The largest report: what a ticket or a mail takes as a rule."""
+"""Largest report in bytes, which tickets and mails usually accept."""
 _EXPLAINED = 40
-"""Points of a front that are explained at most; all of a usual front."""
+"""Most points of a front that are explained; enough for all points of a usual front."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Points of all fronts together, and of one front at the least; a point takes 110 bytes."""
+"""Most points of all fronts together, and fewest points of a front. A point takes 110 bytes."""
 
 
 def points_of_each(fronts: int) -> int:
-    """How many points each of so many fronts may have in a report."""
+    """Return the number of points that each of `fronts` fronts may have in a report."""
     return max(_LEAST_POINTS, _POINTS // max(fronts, 1))
 
 
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """The report as HTML, and what is missing in it, one line each.
+    """Return the report as HTML, and a line for each missing part.
 
     Args:
-        answers: of the page.
-        gpus: side by side, at least one.
-        subjects: whose fronts are shown.
-        workload: a network that is shown, too; None for none.
-        inputs: values that kernels compute on, as those of the subjects.
+        answers: Answers of the page.
+        gpus: GPUs side by side, at least one.
+        subjects: Subjects whose fronts are shown.
+        workload: A network to show; None for none.
+        inputs: Values that kernels compute on, as in the subjects.
 
     Raises:
-        UsageError: it would be too large.
-        KernrecError: no front can be shown; the message is the first reason.
+        UsageError: The report would be too large.
+        KernrecError: No front can be shown. The message is the first reason.
     """
     recorded: dict[str, Any] = {}
     missing: list[str] = []
@@ -104,19 +104,19 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """The question that an answer is kept under; the page's script makes the same text."""
+    """Return the key under which an answer is stored. The page's script builds the same text."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 
 def _worth_explaining(front: Mapping[str, Any]) -> list[int]:
-    """Numbers of the points that a report explains: those of the front, evenly spread over a long one."""
+    """Return the indices of points that a report explains: the front, evenly sampled if it is long."""
     numbers: list[int] = front["front"]
     step = max(1, -(-len(numbers) // _EXPLAINED))
     return numbers[::step]
 
 
 def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
-    """The parameters that name a point of a front."""
+    """Return the parameters that identify a point of a front."""
     points = front["points"]
     kernel = points["kernel"][number]
     configs, point = front["configs"][kernel], front["operating_points"][points["point"][number]]
@@ -130,5 +130,5 @@ def of_point(front: Mapping[str, Any], number: int) -> dict[str, str]:
 
 
 def plain(value: float) -> str:
-    """A number as the page's script writes it: 300.0 as 300."""
+    """Format a number as the page's script does: 300.0 as 300."""
     return repr(value).removesuffix(".0")

@@ -1,8 +1,8 @@
-"""The page over HTTP: on loopback alone, for this machine's browser.
+"""The page over HTTP, only on loopback for this machine's browser.
 
-A page of another site can send requests to loopback, also under a name of its own that it resolves to 127.0.0.1 (DNS
-rebinding). So the Host header has to name loopback; nothing but GET is answered; and no answer lets another site read
-it.
+A page of another site can send requests to loopback, also under its own name that it resolves to 127.0.0.1 (DNS
+rebinding). Therefore the Host header must name loopback, only GET is answered, and no answer is readable by another
+site.
 """
 
 import errno
@@ -26,20 +26,20 @@ _FILES = (STYLE, *OWN_SCRIPTS, *BOKEH_SCRIPTS)
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of some answers until `shutdown`.
+    """Server of the page until `shutdown`.
 
     Args:
-        answers: who is asked.
-        port: 0 for any that is free.
-        chosen: what the page shows first: `gpus`, and the problem's parameters or a `workload`.
+        answers: Answers to serve.
+        port: Port; 0 for any free port.
+        chosen: Initial selection: `gpus`, and the problem's parameters or a `workload`.
 
     Raises:
-        UsageError: the port is in use, or may not be used.
+        UsageError: The port is in use, or may not be used.
         KernrecError: Bokeh is not installed.
     """
 
     daemon_threads = True
-    request_queue_size = 512  # connections that wait to be accepted; of the default, 5, others are reset
+    request_queue_size = 512  # connections that wait to be accepted; with the default of 5, the rest is reset
     # A second server on the same port would take requests of the first.
     allow_reuse_address = False
 
@@ -59,16 +59,15 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of a browser that closed the page while it was answered; a fault of ours has its traceback."""
+        """Ignore browsers that closed the page during an answer. Print a traceback for errors of ours."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        """Bind; an address that a closed connection still holds may be taken, one that another server has may not."""
+        """Bind the port. Reuse it after a closed connection, but not if another server holds it."""
         if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         super().server_bind()
@@ -77,11 +76,11 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "kernrec", ""
-    protocol_version = "HTTP/1.0"  # one request a connection: a body, which nobody reads, is never taken for the next
+    protocol_version = "HTTP/1.0"  # one request per connection, so an unread body is never parsed as the next request
     timeout = 30
 
     def do_GET(self) -> None:
-        """Answer with the document, one of its files, or an answer in JSON."""
+        """Answer with the document, one of its files, or JSON."""
         if not self._from_loopback():
             self._send(HTTPStatus.FORBIDDEN, "html", "this page is for the browser of this machine alone")
             return
@@ -97,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
 
     def _from_loopback(self) -> bool:
-        """Whether the request names this server as a page of its own does."""
+        """Return whether the request has the headers that a page of this server sends."""
         port = self.server.server_address[1]
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")
@@ -123,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: standard error is for what the user has to know."""
+        """Print nothing: standard error is for messages to the user."""
 
 
 def _parameters(query: str) -> dict[str, str]:
@@ -140,5 +139,5 @@ def _answered(answer: Callable[[], Any]) -> tuple[HTTPStatus, Any]:
     except KernrecError as error:
         return HTTPStatus.BAD_REQUEST, {"error": str(error)}
     except Exception as error:
-        # One broken answer must not end the page; the reader sees what happened.
+        # An error in one answer must not stop the page. Show it to the reader.
         return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-"""The subject of a front: a problem with all kernels of its op, or with one kernel alone, such as the user's own."""
+"""The subject of a front: a problem with all kernels of its op, or with a single kernel."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,21 +25,21 @@ class Subject:
 
     problem: Problem
     kernel: Kernel | None = None
-    """The only kernel that is considered; None for all of the op."""
+    """The only kernel to consider; None for all kernels of the op."""
     clocks: bool = False
-    """Whether locked core clocks are tried, too."""
+    """Whether to consider locked core clocks, too."""
     inputs: str = RANDOM
     """Values that kernels compute on (`Query.inputs`)."""
     layout_free: bool = False
-    """Whether nobody fixed the layout: each GPU gets the best one."""
+    """Whether the layout is open, so that each GPU gets the best one."""
 
     @property
     def query(self) -> Query:
-        """The front over power limits."""
+        """Return the query for the front over power limits."""
         return Query(Objective.PARETO, clocks=self.clocks, inputs=self.inputs)
 
     def candidates(self, recommender: Recommender, gpu: GPU) -> CandidateSet:
-        """The configs at all operating points; `KernrecError` where nothing can run the problem."""
+        """Return the configs at all operating points. Raises `KernrecError` if nothing runs the problem."""
         recommender = recommender.for_inputs(self.query.inputs)
         if self.kernel is None:
             problem, points = self.problem, op_points(gpu, self.query)
@@ -58,20 +58,20 @@ class Subject:
         return candidates
 
     def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Recommendation:
-        """Return the choices among the candidates of `candidates`; None: what backends take, as no kernel runs."""
+        """Return the recommendations among the result of `candidates`; for None, only the baselines."""
         if self.kernel is None or candidates is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return recommendation(candidates, self.query, recommender.context, of_one_kernel=True)
 
     @property
     def name(self) -> str:
-        """The problem as people read it."""
+        """Return a readable name of the problem."""
         key = self.problem.key
         return key.removesuffix(self.problem.layout) + BEST if self.layout_free else key
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters of a request from which `subject_of` makes this subject."""
+        """Return the request parameters from which `subject_of` creates this subject."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -80,13 +80,13 @@ class Subject:
 
 
 BEST = "best"
-"""The layout of a request whose layout nobody fixed."""
+"""Layout of a request that leaves the layout open."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""The parameters that name a subject: an op, or instead of it a kernel."""
+"""Parameters that name a subject. It has either an op or a kernel."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
-    """The subject that parameters name; `UsageError` for unknown names."""
+    """Return the subject that parameters name. Raises `UsageError` for unknown names."""
     op, shape, dtype, layout = (parameters.get(name) or None for name in ("op", "shape", "dtype", "layout"))
     clocks, inputs = parameters.get("clocks", "") == "1", parameters.get("inputs") or RANDOM
     if op is not None:
@@ -102,16 +102,17 @@ def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subje
 
 
 def default_dims(kernel: Kernel) -> dict[str, int]:
-    """The dimensions that a kernel is shown with first: those that its spec declares, or the first layer of its op's
-    own workload."""
+    """Return the initial dimensions of a kernel: its spec's, or the first layer of its op's workload."""
     if kernel.declares_problem:
         return {dim.name: int(dim.default or 1) for dim in kernel.definition.dims}
     return default_workload(kernel.definition).layers_of(kernel.definition.name)[0].problem.dim
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """The kernels that can be chosen: the one that is shown first, then the user's own; one that cannot be read is
-    left out, as it can be asked about by no command."""
+    """Return the kernels to choose from: the shown kernel first, then the user's.
+
+    Unreadable kernels are skipped, because no command can use them.
+    """
     kernels = [] if shown is None else [(shown.name, shown)]
     library = kernel_names()
     for name in recommender.context.own_kernels():

@@ -35,13 +35,17 @@ class CodeFacts:
     indexes: dict[str, Index]
     """Buffers that contain indices into other buffers, by parameter name in the code."""
     names: tuple[str, ...]
-    """The names of the parameters in the code."""
+    """Names of the parameters in the code."""
     variables: tuple[DeviceVariable, ...] = ()
     """`__constant__` and `__device__` variables of the module."""
 
 
 def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
-    """Return the facts of the kernel `entry` of a module; `source`: its CUDA C++, if there is any."""
+    """Return the facts of the kernel `entry` of a module.
+
+    Args:
+        source: CUDA C++ of the module, if there is any.
+    """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}
     shared = [v for v in _variables(module, function) if v.space == "shared"]

@@ -28,9 +28,9 @@ class DeviceVariable:
     size: int
     """Bytes."""
     dtype: str
-    """Type of an element: of the source, else a guess."""
+    """Type of an element: from the source, or else a guess."""
     typed: bool
-    """Whether the source says the type."""
+    """Whether the source states the type."""
     unset: bool
     """Whether the kernel may read it and the code gives it no value."""
 
@@ -69,7 +69,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols whose memory a kernel may read: all that it names if an address is not followed."""
+    """Return the symbols whose memory a kernel may read: all that it names, if an address cannot be followed."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):

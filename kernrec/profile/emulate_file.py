@@ -158,7 +158,6 @@ def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> st
 
 
 def _description(name: str, declared: Parameter | None, parameter: Variable) -> str:
-    """Return the description of one argument."""
     dtype = declared.dtype if declared else None
     if declared.pointer if declared else parameter.type in ("u64", "b64"):
         return f"{name}={dtype if dtype in BUFFER_TYPES else 'f32'}[4096]"

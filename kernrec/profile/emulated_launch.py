@@ -34,9 +34,6 @@ def emulate_config(
     """Run all launches of a config on a problem; the outputs in `tensors` change in place.
 
     Args:
-        kernel: the kernel.
-        config: the config.
-        problem: the problem.
         sm: architecture that the config was compiled for (86 for sm_86).
         module: PTX of the config.
         tensors: inputs and outputs by name, in their memory format (bf16 as its bits).

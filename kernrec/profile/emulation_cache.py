@@ -43,8 +43,6 @@ class EmulationCache:
         """Open the cache.
 
         Args:
-            kernel: the kernel.
-            problem: the problem.
             budget: maximum number of instructions of a block.
         """
         self._folder = paths.cache() / "emulated"

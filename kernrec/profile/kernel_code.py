@@ -42,7 +42,6 @@ def compile_job_for(
     """Return the compilation job of a config.
 
     Args:
-        kernel: the kernel.
         config: the config; configs that differ only in unused macros have equal jobs.
         problem: problem with the data type and layout.
         sm: compute capability.

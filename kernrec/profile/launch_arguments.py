@@ -162,10 +162,8 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a structure of C with fields such as `f32:1,i32:2`.
-
-    Raises:
-        UsageError: A field is no number.
+    """Return the bytes of a structure of C with fields such as `f32:1,i32:2`. Raises `UsageError` if a field is no
+    number.
     """
     raw, largest = bytearray(), 1
     for text in fields.split(","):

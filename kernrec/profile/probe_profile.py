@@ -50,7 +50,6 @@ def profile_variant(
     """Return the profiles of every launch of a compiled variant.
 
     Args:
-        kernel: the kernel.
         configs: configs of a `Space` that share the variant; each launch is probed with the first that performs it.
         dtype: data type of the variant.
         layout: layout of the variant.
@@ -85,7 +84,6 @@ def profile_architectures(
     not use the database.
 
     Args:
-        kernel: the kernel.
         variants: variants that share the code in `compiled`.
         compiled: code by architecture.
     """

@@ -71,8 +71,6 @@ def profile_variants(
     A failing variant affects only itself and variants with the same code.
 
     Args:
-        kernel: the kernel.
-        variants: variants from `variants_of`.
         stored: (variant key, architecture) pairs that need no work.
         processors: processors for compiling and emulating, or a number of processes on this machine.
         timeout_s: time limit of one compilation in seconds.

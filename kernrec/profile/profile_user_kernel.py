@@ -194,8 +194,6 @@ def _sample(
     The problem is given by its dimensions, because it cannot be pickled.
 
     Args:
-        kernel: the kernel.
-        config: the config.
         dtype: data type of the problem.
         layout: layout of the problem.
         dims: dimensions of the problem.

@@ -192,7 +192,6 @@ def _fill_indexes(tensors: dict[str, Any], places: Mapping[str, str], facts: Cod
 
 
 def _tensor(buffer: BufferDescription) -> dict[str, Any]:
-    """Return the tensor of a spec for a buffer."""
     if buffer.path is None:
         if buffer.dtype not in ELEMENT_BYTES:
             raise unknown("element type", buffer.dtype, ELEMENT_BYTES)

@@ -155,8 +155,6 @@ def profile_by_sampling(
     """Return the profiles of a compiled config's launches from a sample of blocks.
 
     Args:
-        kernel: the kernel.
-        config: the config.
         target: problem and architecture.
         compiled: code of the config.
         tensors: tensors of the problem; outputs may change. Values are read only if an address or a branch depends on
@@ -318,7 +316,6 @@ def _is_touched(metric: str) -> bool:
 
 
 def _most_read(touched: Mapping[str, float]) -> list[str]:
-    """Return the buffers that account for most of a block's reads, by its `touch` metrics."""
     sectors = {m.split(".")[1]: count for m, count in touched.items() if m.startswith("touch.") and m.endswith(".read")}
     return [buffer for buffer, count in sectors.items() if count >= _MUCH * sum(sectors.values())]
 

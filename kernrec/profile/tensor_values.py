@@ -73,7 +73,6 @@ def sample_tensors(
 
     Args:
         kernel: kernel whose spec declares the values.
-        problem: the problem.
         folder: folder of the spec's `.npy` files; a file with another content raises `UsageError`.
         seed: seed of random values.
     """
@@ -134,12 +133,10 @@ def _filled(
 
 
 def _step(text: str, name: str, problem: Problem) -> int:
-    """Return the number of elements between two indices of a tensor."""
     return parse(text).whole_number(problem.sizes, 1, f"index of {name}")
 
 
 def _memory(tensor: Tensor, sample: TensorValues | None) -> int:
-    """Return the bytes of memory that a filled tensor needs."""
     if sample is not None and sample.kind == "zeros":
         return 0
     drawn = sample is not None and sample.kind in ("normal", "uniform", "integers", "index")

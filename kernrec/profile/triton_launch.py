@@ -23,8 +23,6 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
     """Return the launch with descriptors in the kernel's form and scratch memory; unchanged if it needs neither.
 
     Args:
-        kernel: the kernel.
-        problem: the problem.
         launch: launch with the function's arguments; a descriptor is the name of its tensor.
         ptx: PTX of the compiler, with its comment on the launch.
 
@@ -71,7 +69,6 @@ def _numbers(kind: type, values: Sequence[int]) -> list[Any]:
 
 
 def _scratch(needs: LauncherNeeds, launch: KernelLaunch) -> list[Any]:
-    """Return the last parameters: scratch memory, and the profiler's."""
     return [SCRATCH_BUFFER if needs.scratch else np.uint64(0), launch.arguments[-1]]
 
 

@@ -79,7 +79,6 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
 
     Args:
         emulation: emulation of one block at a time, within `_SHORT` instructions.
-        launch: the launch.
     """
     last = launch.grid[0] - 1
     try:

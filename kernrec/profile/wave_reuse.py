@@ -76,8 +76,6 @@ def wave_metrics(
     """Return `wave.<buffer>.<n>` of a launch; empty if neighboring blocks have the same information.
 
     Args:
-        module: the module.
-        launch: the launch.
         budget: maximum number of instructions of a block.
         next_is_new: for each buffer, the fraction of a block's reads that the next block does not repeat.
         busy: number of blocks with work, from the start of the grid; None for all.

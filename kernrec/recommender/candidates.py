@@ -1,9 +1,7 @@
 """Candidates of a problem: every runnable config of all kernels, with its costs at each operating point."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import replace
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +9,12 @@ import numpy as np
 from kernrec.gpu import GPU
 from kernrec.model.prior.constants import CAPPED
 from kernrec.model.prior.launch_costs import LimitedCosts
+from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.op import Problem
 from kernrec.recommender.estimate.costs import Costs, Rescaling
-from kernrec.recommender.estimate.engine import RunnableConfigs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Prediction
-from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, believed, caution, unsure
+from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, caution, unsure
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
@@ -45,24 +42,54 @@ class KernelMeasurements:
     """Factors that put the predictions on the scale of the measurements."""
 
 
-@dataclass(frozen=True, eq=False)
 class KernelCandidates:
-    """Estimated candidates of one kernel, with costs of shape (points, C)."""
+    """Estimated candidates of one kernel."""
 
-    runnable: RunnableConfigs
-    heuristic: int
-    """Position of the candidate that the occupancy heuristic picks."""
-    prediction: Prediction
-    limited: LimitedCosts
-    costs: Costs
-    measurements: KernelMeasurements | None
-    """Measurements of the candidates; None if none was measured."""
-    scope: "ModelScope | None"
-    """Model that corrects the analytical model; None if no trained model applies."""
-    belief: Belief = UNCHECKED
-    """Shrinkage of the kernel's lead over the recorded times of the problem."""
-    remarks: tuple[str, ...] = ()
-    """Notes on costs that `physics.possible` rejected."""
+    def __init__(
+        self,
+        prediction: Prediction,
+        heuristic: int,
+        part: slice,
+        all_limited: LimitedCosts,
+        all_costs: Costs,
+        measurements: KernelMeasurements | None = None,
+        scope: "ModelScope | None" = None,
+        belief: Belief = UNCHECKED,
+        remarks: tuple[str, ...] = (),
+    ) -> None:
+        """Collect the kernel's part of a candidate set.
+
+        Args:
+            prediction: the configs, and the analytical model's nominal costs of the candidates.
+            heuristic: position of the candidate that the occupancy heuristic picks.
+            part: slice of the candidate set.
+            all_limited: the engine's costs at the operating points.
+            all_costs: costs of the candidate set.
+            measurements: measurements of the candidates; None if none was measured.
+            scope: model that corrects the analytical model; None if no trained model applies.
+            belief: shrinkage of the kernel's lead over the recorded times of the problem.
+            remarks: notes on costs that `physics.possible` rejected.
+        """
+        self.prediction, self.heuristic, self.part = prediction, heuristic, part
+        self.table, self.rows = prediction.table, prediction.rows
+        self._limited, self._costs = all_limited, all_costs
+        self.measurements, self.scope, self.belief, self.remarks = measurements, scope, belief, remarks
+        trained = scope is not None and scope.gpu_known and scope.kernel_known
+        self.of_card = trained and measurements is None
+        """Whether the costs come from a model that learned the kernel on this GPU, without measurements."""
+        self.ran = trained or measurements is not None
+        """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Costs of the candidates, (points, C)."""
+        return self._costs.part(self.part)
+
+    @cached_property
+    def limited(self) -> LimitedCosts:
+        """The analytical model's costs of the candidates, (points, C)."""
+        first = self.prediction.column
+        return self._limited.part(slice(first, first + len(self.rows)))
 
     @property
     def to_default(self) -> Array:
@@ -72,62 +99,62 @@ class KernelCandidates:
         """
         return np.asarray(self.prediction.limited().latency_s / self.limited.latency_s[0])
 
-    @property
-    def of_card(self) -> bool:
-        """Whether the costs come from a model that learned the kernel on this GPU, without measurements."""
-        return self.measurements is None and self.scope is not None and self.scope.gpu_known and self.scope.kernel_known
-
-    @property
-    def ran(self) -> bool:
-        """Whether the kernel was measured on this GPU, or learned from recordings of this GPU."""
-        return self.measurements is not None or self.of_card
-
     @cached_property
     def caution(self) -> Array:
         """Risk factor of each config's costs when it is compared with a config that was run, (C,)."""
         if self.measurements is None and self.scope is None:
-            return np.full(len(self.rows), unsure(self.belief.deviation))
+            factor = np.empty(len(self.rows))
+            factor.fill(unsure(self.belief.deviation))
+            return factor
         factor = caution(self.costs.latency.at(0), self.belief.deviation, self.of_card, self.measurements is not None)
         for measured in self.measurements.measured if self.measurements else ():
             factor[list(measured)] = 1.0
         return factor
 
-    @property
-    def table(self) -> StaticTable:
-        """Static table of the kernel."""
-        return self.runnable.table
+    @cached_property
+    def occupancy(self) -> Array:
+        """Resident warps over the maximum of an SM, for the first launch of each row of the space, (rows,)."""
+        return self.table.geometry(self.prediction.on_problem, 0).occupancy
 
-    @property
-    def rows(self) -> Array:
-        """Estimated rows of the config space, ascending."""
-        return self.prediction.rows
+    def after(
+        self, costs: Costs, belief: Belief | None = None, point: slice | None = None, part: slice | None = None
+    ) -> "KernelCandidates":
+        """Return the candidates in another candidate set.
 
-    def at(self, point: int) -> "KernelCandidates":
-        """Return the candidates at one operating point only."""
-        alone, there = slice(point, point + 1), self.measurements
-        if there is not None:
-            there = KernelMeasurements(there.measured[alone], there.predicted.at(alone), there.rescaling)
-        return replace(self, limited=self.limited.at(alone), costs=self.costs.at(alone), measurements=there)
-
-    def with_belief(self, belief: Belief) -> "KernelCandidates":
-        """Return the candidates of a kernel that nobody ran, with their lead shrunk by `belief`."""
-        costs = believed(self.costs, belief)
+        Args:
+            costs: costs of the candidate set.
+            belief: shrinkage of the kernel's lead; None to keep it.
+            point: the only operating point of the set; None for all.
+            part: slice of the set; None to keep it.
+        """
+        limited, there = self._limited, self.measurements
+        if point is not None:
+            limited = limited.at(point)
+            if there is not None:
+                there = KernelMeasurements(there.measured[point], there.predicted.at(point), there.rescaling)
+        place, belief = self.part if part is None else part, belief or self.belief
         return KernelCandidates(
-            self.runnable, self.heuristic, self.prediction, self.limited, costs, None, self.scope, belief, self.remarks
+            self.prediction, self.heuristic, place, limited, costs, there, self.scope, belief, self.remarks
         )
+
+    def clock_hz(self, point: int, position: int) -> float:
+        """Return the expected core clock in Hz of a candidate at an operating point."""
+        return self._limited.costs.item(3, point, self.prediction.column + position)
 
     def bottleneck(self, point: int, position: int) -> str:
         """Return what takes longest at an operating point: a resource of the longest launch, or `POWER_LIMIT`."""
-        resource, clock_hz = self.prediction.bottleneck(position), self.limited.clock_hz.item(point, position)
+        engine, column = self.prediction.in_engine, self.prediction.column + position
+        resource = RESOURCES[int(engine.longest.item(1, column))]
         if resource == "launch":
             return resource
         # Core parts hold at the boost clock.
-        nominal, faster = self.prediction.at(position), clock_hz / self.table.gpu.boost_clock_hz
-        core_s = nominal.core_s / faster
-        if resource != "DRAM" and faster > 1.0 and nominal.dram_s > core_s:
+        faster = self._limited.costs.item(3, point, column) / self.table.gpu.boost_clock_hz
+        nominal = engine.nominal
+        core_s, dram_s = nominal.item(0, column) / faster, nominal.item(1, column)
+        if resource != "DRAM" and faster > 1.0 and dram_s > core_s:
             return "DRAM"
-        held = faster < _HELD and self.limited.regime.item(point, position) == CAPPED
-        return POWER_LIMIT if held and (resource != "DRAM" or core_s > nominal.dram_s) else resource
+        held = faster < _HELD and self._limited.costs.item(6, point, column) == CAPPED
+        return POWER_LIMIT if held and (resource != "DRAM" or core_s > dram_s) else resource
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
         """Return the measurements at an operating point, by position of the candidate."""
@@ -138,68 +165,57 @@ class KernelCandidates:
         return self.table.config(self.rows.item(position))
 
 
-@dataclass(frozen=True, eq=False)
 class CandidateSet:
-    """Candidates of all kernels on a problem.
+    """Candidates of all kernels on a problem; C of them. A candidate is a position; the kernels follow one another."""
 
-    A candidate is a position; the kernels follow one another. The cost table consists of the arrays `latency_s`,
-    `energy_j` and `power_w`, each of shape (points, C). `kernels` holds the intervals and sources.
-    """
+    def __init__(
+        self,
+        problem: Problem,
+        gpu: GPU,
+        points: tuple[OperatingPoint, ...],
+        kernels: Sequence[KernelCandidates],
+        considered: Sequence[Prediction],
+        costs: Costs,
+        foreign: Sequence[MeasuredAnswer] = (),
+    ) -> None:
+        """Collect the candidates.
 
-    problem: Problem
-    gpu: GPU
-    points: tuple[OperatingPoint, ...]
-    """Operating points; recommendations are compared at the first one."""
-    kernels: tuple[KernelCandidates, ...]
-    """Kernels with at least one candidate."""
-    considered: tuple[RunnableConfigs, ...]
-    """All kernels, including those without a runnable config."""
-    foreign: tuple[MeasuredAnswer, ...] = ()
-    """Measurements of kernels outside `kernels`, fastest first."""
-
-    @cached_property
-    def starts(self) -> list[int]:
+        Args:
+            problem: the problem.
+            gpu: the GPU.
+            points: operating points; recommendations are compared at the first one.
+            kernels: kernels with at least one candidate.
+            considered: all kernels, including those without a runnable config.
+            costs: costs of the candidates, (points, C).
+            foreign: measurements of kernels outside `kernels`, fastest first.
+        """
+        self.problem, self.gpu, self.points, self.kernels = problem, gpu, points, kernels
+        self.considered, self.costs, self.foreign = considered, costs, foreign
+        self.starts = [0, *[kernel.part.stop for kernel in kernels]]
         """Position of each kernel's first candidate, then the total number of candidates."""
-        return list(accumulate((len(kernel.rows) for kernel in self.kernels), initial=0))
-
-    @cached_property
-    def latency_s(self) -> Array:
-        """Expected latency, (points, C)."""
-        return self._table([kernel.costs.latency.value for kernel in self.kernels])
-
-    @cached_property
-    def energy_j(self) -> Array:
-        """Expected energy, (points, C)."""
-        return self._table([kernel.costs.energy.value for kernel in self.kernels])
-
-    @cached_property
-    def power_w(self) -> Array:
-        """Expected mean power, (points, C)."""
-        return self._table([kernel.costs.power_w for kernel in self.kernels])
+        self.latency_s, self.energy_j, self.power_w = costs.latency.value, costs.energy.value, costs.power_w
+        """Expected costs, (points, C)."""
+        self.any_measured = self.any_ran = False
+        """Whether any candidate was measured; whether any kernel was measured, or learned on this GPU."""
+        for kernel in kernels:
+            self.any_measured |= kernel.measurements is not None
+            self.any_ran |= kernel.ran
 
     @cached_property
     def latency_source(self) -> Array:
         """Source of each latency as an index into `SOURCES`, (points, C)."""
-        return self._table([kernel.costs.latency.source for kernel in self.kernels])
-
-    @staticmethod
-    def _table(columns: list[Array]) -> Array:
-        return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-
-    @cached_property
-    def any_measured(self) -> bool:
-        """Whether any candidate was measured."""
-        return any(kernel.measurements is not None for kernel in self.kernels)
+        return self.costs.latency.source
 
     @cached_property
     def fastest(self) -> int:
         """Position of the candidate with the lowest risk-adjusted latency at the first operating point."""
-        return int(self.counted(self.latency_s[:1])[0].argmin())
+        latency_s = self.latency_s[0]
+        return int((latency_s if self.caution is None else latency_s * self.caution).argmin())
 
     @property
     def runnable(self) -> int:
         """Number of runnable configs of all kernels, estimated or not."""
-        return sum(len(kernel.rows) for kernel in self.considered)
+        return sum([prediction.count for prediction in self.considered])
 
     @cached_property
     def caution(self) -> Array | None:
@@ -208,13 +224,9 @@ class CandidateSet:
         A config that nobody ran beats a config that somebody ran, or that a model learned on this GPU, only if its lead
         is larger than its error.
         """
-        if not any(kernel.ran for kernel in self.kernels):
+        if not self.any_ran:
             return None
         return np.concatenate([kernel.caution for kernel in self.kernels])
-
-    def counted(self, costs: Array) -> Array:
-        """Return costs of shape (points, C), multiplied by the risk factors that apply in comparisons."""
-        return costs if self.caution is None else costs * self.caution
 
     def locate(self, position: int) -> tuple[int, KernelCandidates, int]:
         """Return the kernel's number, the kernel, and the candidate's position within the kernel."""
@@ -225,10 +237,15 @@ class CandidateSet:
         """Return the set at one operating point only."""
         if len(self.points) == 1:
             return self
-        kernels = tuple([kernel.at(point) for kernel in self.kernels])
-        return CandidateSet(self.problem, self.gpu, (self.points[point],), kernels, self.considered, self.foreign)
+        alone = slice(point, point + 1)
+        costs = self.costs.at(alone)
+        kernels = [kernel.after(costs, point=alone) for kernel in self.kernels]
+        return CandidateSet(
+            self.problem, self.gpu, (self.points[point],), kernels, self.considered, costs, self.foreign
+        )
 
     def only(self, number: int) -> "CandidateSet":
         """Return the set of one kernel only."""
         kernel = self.kernels[number]
-        return CandidateSet(self.problem, self.gpu, self.points, (kernel,), (kernel.runnable,))
+        alone = kernel.after(kernel.costs, part=slice(0, len(kernel.rows)))
+        return CandidateSet(self.problem, self.gpu, self.points, [alone], [kernel.prediction], kernel.costs)

@@ -1,6 +1,4 @@
-"""Parts of a recommendation: rank, costs with intervals, comparisons and measurements."""
-
-import math
+"""Parts of a recommendation: rank, comparisons and measurements."""
 
 from kernrec.util.light_dataclass import dataclass
 
@@ -23,44 +21,6 @@ class Place:
         if not self.exact:
             return f"~{self.number}"
         return f"{self.number}=" if self.ambiguous else str(self.number)
-
-
-@dataclass(frozen=True)
-class Estimate(float):
-    """One quantity in SI units with its 90 % interval; as a number it equals `value`."""
-
-    value: float
-    low: float
-    high: float
-    source: str
-    """A `Source`; for a baseline `published`, `learned`, `transferred` or `predicted`."""
-    own: float | None = None
-    """Logarithmic half-width of the 90 % interval of the config's own error. It excludes the error that all configs of
-    the kernel share on this problem and GPU. None if the two parts are not known separately."""
-
-    __hash__ = float.__hash__
-    __ne__ = object.__ne__  # the opposite of this class's `__eq__`, not of float's
-
-    def __new__(cls, value: float, *_: object, **_others: object) -> "Estimate":
-        return super().__new__(cls, value)
-
-    @property
-    def own_interval(self) -> tuple[float, float]:
-        """Interval of the config's own error, for comparisons with other configs of the kernel on the problem."""
-        if self.own is None:
-            return self.low, self.high
-        factor = math.exp(self.own)
-        return self.value / factor, self.value * factor
-
-    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
-        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
-        whole: dict[str, float | list[float]] = {
-            f"{quantity}_{unit}": self.value,
-            f"{quantity}_interval_{unit}": [self.low, self.high],
-        }
-        if self.own is not None:
-            whole[f"{quantity}_own_interval_{unit}"] = [*self.own_interval]
-        return whole
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ import numpy as np
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
-from kernrec.recommender.estimate.estimates import SOURCES, Estimates, Source
+from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn, Place, Saving
@@ -46,26 +47,32 @@ def build_choices(
     costs = [costs_at(candidates, *pick) for pick in picked]
     which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
     deciding = [[pair[i] for i in which] for pair in costs]
-    exact = [all(estimate.source is Source.MEASURED for estimate in estimates) for estimates in deciding]
-    common = 0.5 * (len({candidates.locate(position)[0] for _, position in picked}) > 1)
-    intervals = [[(each.low, each.high) if any(exact) else _beside(each, common) for each in row] for row in deciding]
-    ranks = places(intervals, exact)
-    counts = alike or [0] * len(picked)
-    return tuple([_build(candidates, *args) for args in zip(picked, costs, ranks, counts, strict=True)])
+    exact = [{estimate.source for estimate in estimates} == {Source.MEASURED} for estimates in deciding]
+    numbers = {bisect_right(candidates.starts, position) for _, position in picked}
+    intervals = [[(each.low, each.high) for each in row] for row in deciding]
+    if not any(exact):
+        intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
+    return _choices(candidates, picked, costs, places(intervals, exact), alike or [0] * len(picked))
 
 
-def _beside(estimate: Estimate, common: float) -> Interval:
-    """Return the interval that decides whether a prediction can be distinguished from another.
+def _predicted_intervals(deciding: Sequence[Sequence[Estimate]], common: float) -> list[list[Interval]]:
+    """Return the intervals that decide whether predictions can be distinguished.
 
     Args:
-        estimate: the predicted cost.
+        deciding: predicted costs of each recommendation.
         common: fraction of the shared error's variance that counts.
     """
-    whole = 0.5 * math.log(estimate.high / estimate.low)
-    own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
-    deciding = own * own + common * max(whole * whole - own * own, 0.0)
-    factor = math.exp(math.sqrt(0.5 * deciding))  # two of these widths add up to that of a ratio
-    return estimate.value / factor, estimate.value * factor
+    intervals: list[list[Interval]] = []
+    for estimates in deciding:
+        row = []
+        for estimate in estimates:
+            whole = 0.5 * math.log(estimate.high / estimate.low)
+            own = math.log(estimate.high / estimate.value) if estimate.own is None else estimate.own
+            variance = own * own + common * max(whole * whole - own * own, 0.0)
+            factor = math.exp(math.sqrt(0.5 * variance))  # two of these widths add up to that of a ratio
+            row.append((estimate.value / factor, estimate.value * factor))
+        intervals.append(row)
+    return intervals
 
 
 def best_of_other_kinds(
@@ -76,7 +83,9 @@ def best_of_other_kinds(
     The objective decides; latency decides for a Pareto front. The query's bounds apply.
     """
     in_triton = [kernel.table.kernel.triton is not None for kernel in candidates.kernels]
-    missing = {*in_triton}.difference([in_triton[candidates.locate(position)[0]] for _, position in picked])
+    if len({*in_triton}) == 1:
+        return ()
+    missing = {True, False} - {in_triton[bisect_right(candidates.starts, position) - 1] for _, position in picked}
     if not missing:
         return ()
     objective = Objective.LATENCY if query.objective is Objective.PARETO else query.objective
@@ -95,53 +104,60 @@ def best_of_other_kinds(
 
 def build_choice(candidates: CandidateSet, point: int, position: int) -> Choice:
     """Return one candidate at one operating point as a recommendation without neighbors."""
-    return _build(candidates, (point, position), costs_at(candidates, point, position), Place(1, False, True))
+    costs, place = costs_at(candidates, point, position), Place(1, False, True)
+    return _choices(candidates, [(point, position)], [costs], [place], [0])[0]
 
 
 def costs_at(candidates: CandidateSet, point: int, position: int) -> tuple[Estimate, Estimate]:
     """Return latency and energy of one candidate at one operating point."""
-    _, kernel, own = candidates.locate(position)
-    return _estimate(kernel.costs.latency, (point, own)), _estimate(kernel.costs.energy, (point, own))
+    costs, place = candidates.costs, (point, position)
+    return costs.latency.item(place), costs.energy.item(place)
 
 
-def _estimate(estimates: Estimates, place: tuple[int, int]) -> Estimate:
-    value, low, high, source, own = estimates.item(place)
-    return Estimate(value, low, high, SOURCES[source], own)
-
-
-def _build(
-    candidates: CandidateSet, picked: Picked, costs: tuple[Estimate, Estimate], place: Place, alike: int = 0
-) -> Choice:
-    (point, position), (latency, energy) = picked, costs
-    number, kernel, own = candidates.locate(position)
-    fastest, seconds, joules, table = candidates.fastest, candidates.latency_s, candidates.energy_j, kernel.table
-    fastest_s, pick = seconds.item(0, fastest), candidates.starts[number] + kernel.heuristic
-    measured = kernel.measured(point).get(own)
-    unsure = kernel.caution.item(own)
-    leads = latency.value < fastest_s and position != fastest
-    return Choice(
-        kernel=table.kernel,
-        config=kernel.config(own),
-        problem=candidates.problem,
-        gpu=candidates.gpu,
-        point=candidates.points[point],
-        place=place,
-        latency_s=latency,
-        energy_j=energy,
-        power_w=kernel.costs.power_w.item(point, own),
-        clock_hz=kernel.limited.clock_hz.item(point, own),
-        bottleneck=kernel.bottleneck(point, own),
-        occupancy=table.occupancy(kernel.runnable.on_problem, kernel.rows.item(own)),
-        # Both comparisons hold at the first operating point.
-        versus_fastest=Comparison(1.0 - energy.value / joules.item(0, fastest), latency.value / fastest_s - 1.0),
-        versus_occupancy=Comparison(
-            1.0 - energy.value / joules.item(0, pick), latency.value / seconds.item(0, pick) - 1.0
-        ),
-        measurement=None if measured is None else _measured_on(measured),
-        alike=alike,
-        unsure=unsure,
-        may_be_faster=leads and point == 0 and unsure > 1.0,
-    )
+def _choices(
+    candidates: CandidateSet,
+    picked: Sequence[Picked],
+    costs: Sequence[tuple[Estimate, Estimate]],
+    ranks: Sequence[Place],
+    alike: Sequence[int],
+) -> tuple[Choice, ...]:
+    """Return the picked candidates, given costs, rank and number of similar configs of each."""
+    starts, fastest, seconds, joules = candidates.starts, candidates.fastest, candidates.latency_s, candidates.energy_j
+    fastest_s, fastest_j = seconds.item(0, fastest), joules.item(0, fastest)
+    choices = []
+    for (point, position), (latency, energy), place, count in zip(picked, costs, ranks, alike, strict=True):
+        number = bisect_right(starts, position) - 1
+        kernel, own = candidates.kernels[number], position - starts[number]
+        row, unsure, measured = kernel.rows.item(own), kernel.caution.item(own), None
+        if kernel.measurements is not None:
+            measured = kernel.measurements.measured[point].get(own)
+        heuristic = starts[number] + kernel.heuristic
+        choices.append(
+            Choice(
+                kernel=kernel.table.kernel,
+                config=kernel.table.config(row),
+                problem=candidates.problem,
+                gpu=candidates.gpu,
+                point=candidates.points[point],
+                place=place,
+                latency_s=latency,
+                energy_j=energy,
+                power_w=candidates.power_w.item(point, position),
+                clock_hz=kernel.clock_hz(point, own),
+                bottleneck=kernel.bottleneck(point, own),
+                occupancy=kernel.occupancy.item(row),
+                # Both comparisons hold at the first operating point.
+                versus_fastest=Comparison(1.0 - energy.value / fastest_j, latency.value / fastest_s - 1.0),
+                versus_occupancy=Comparison(
+                    1.0 - energy.value / joules.item(0, heuristic), latency.value / seconds.item(0, heuristic) - 1.0
+                ),
+                measurement=None if measured is None else _measured_on(measured),
+                alike=count,
+                unsure=unsure,
+                may_be_faster=latency.value < fastest_s and position != fastest and point == 0 and unsure > 1.0,
+            )
+        )
+    return tuple(choices)
 
 
 def _measured_on(row: MeasuredAnswer) -> MeasuredOn:

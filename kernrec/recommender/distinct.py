@@ -109,7 +109,7 @@ def _described(
         mine = [place for place, other in enumerate(numbers) if other == number]
         start = candidates.starts[number]
         rows = kernel.rows.take([positions[place] - start for place in mine])
-        table, on_problem = kernel.table, kernel.runnable.on_problem
+        table, on_problem = kernel.table, kernel.prediction.on_problem
         code = table.machine_code(on_problem, rows)
         if _is_a_call(table):
             code = np.stack([code[:, 0], _launches(table, on_problem, rows)], axis=1)

@@ -13,7 +13,7 @@ from kernrec.op.equivalent import as_op
 
 if TYPE_CHECKING:
     from kernrec.recommender.candidates import CandidateSet
-    from kernrec.recommender.estimate.engine import RunnableConfigs
+    from kernrec.recommender.estimate.prediction import Prediction
 
 
 def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
@@ -25,7 +25,7 @@ def no_kernel_runs(candidates: "CandidateSet") -> NoKernelError:
     return NoKernelError(f"no config of any kernel can run {problem.key} on {gpu.name}{reason}")
 
 
-def none_runs(considered: "RunnableConfigs") -> KernrecError:
+def none_runs(considered: "Prediction") -> KernrecError:
     """Return the error for a kernel without a config that can run a problem."""
     table, problem = considered.table, considered.on_problem.problem
     kernel, gpu = table.kernel, table.gpu

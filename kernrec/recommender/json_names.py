@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from kernrec.kernel import Kernel
     from kernrec.op import Problem
     from kernrec.op.workload import Workload
-    from kernrec.recommender.choice_parts import Comparison, Estimate, MeasuredOn, Place
+    from kernrec.recommender.choice_parts import Comparison, MeasuredOn, Place
+    from kernrec.recommender.estimate.estimates import Estimate
     from kernrec.recommender.estimate.operating_point import OperatingPoint
     from kernrec.recommender.request import Objective, Query
 

@@ -17,7 +17,8 @@ from kernrec.model.vendor.padding import padded
 from kernrec.model.vendor.releases import released
 from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Op, Problem
-from kernrec.recommender.choice_parts import Estimate
+from kernrec.op.equivalent import as_matmul
+from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
 from kernrec.recommender.recorded_lines import Recordings, recorded_predictions
@@ -207,8 +208,28 @@ def lines_of(
         every = at_point([*carried, *others], gpu, point, problem)
         lines = [_line(each, problem, gpu, point) for each in every[: len(carried)]]
     if not lines and (by_physics := derived(problem, gpu)) is not None and is_wanted(by_physics.stack, stacks):
+        by_physics = _at_most_more_rows(context, by_physics, problem, gpu)
         lines = [_line(each, problem, gpu, point) for each in at_point([by_physics], gpu, point, as_recorded(problem))]
     return tuple(sorted(lines, key=lambda line: line.latency_s))
+
+
+def _at_most_more_rows(
+    context: "Context", by_physics: "StackPrediction", problem: Problem, gpu: GPU
+) -> "StackPrediction":
+    """Return a baseline predicted by physics, no slower than the backend's learned one with the fewest rows that have
+    recordings, because few rows can be padded to so many."""
+    from kernrec.model.vendor.features.matmul import FEW_ROWS
+
+    product = as_matmul(problem)
+    if product.op != "matmul" or product.dim["m"] >= FEW_ROWS:
+        return by_physics
+    more = product.definition.problem(product.dtype, product.layout, **{**product.dim, "m": FEW_ROWS})
+    latency = by_physics.latency_s
+    for each in _predictions(context, more, gpu):
+        if each.stack == by_physics.stack and is_number(each) and each.latency_s.value < latency.value:
+            value = each.latency_s.value
+            latency = replace(latency, value=value, low=min(latency.low, value), high=max(each.latency_s.high, value))
+    return by_physics if latency is by_physics.latency_s else replace(by_physics, latency_s=latency)
 
 
 def superseded(context: "Context", problem: Problem, gpu: GPU) -> frozenset[str]:

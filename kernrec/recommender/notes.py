@@ -13,9 +13,9 @@ from kernrec.model.prior.power import ZEROS
 from kernrec.model.prior.spread import SPREADS
 from kernrec.op.dtype import math_dtype
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates
-from kernrec.recommender.estimate.engine import RunnableConfigs
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.measured_rows import NOTHING
+from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.infeasible import refusing_constraint
 from kernrec.recommender.result import Choice, Remark
 from kernrec.recommender.sweep import lowest_clock_hz
@@ -61,7 +61,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
     scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
     calibrations = [kernel.table.calibration for kernel in candidates.kernels]
     refused = [f"{kernel.table.kernel.name}: {line}" for kernel in candidates.kernels for line in kernel.remarks]
-    estimated = {id(kernel.runnable): kernel for kernel in candidates.kernels} if predictions else {}
+    estimated = {id(kernel.prediction): kernel for kernel in candidates.kernels} if predictions else {}
     measured = [
         line
         for considered in candidates.considered
@@ -99,7 +99,7 @@ def of_inputs(inputs: str) -> Iterator[str]:
 def of_triton(candidates: CandidateSet) -> Remark:
     """Return a remark that explains why an answer about an op contains none of its Triton kernels."""
     considered = [each for each in candidates.considered if each.table.kernel.triton]
-    if not considered or any(len(each.rows) for each in considered):
+    if sum([each.count for each in considered]) or not considered:
         return tuple
     problem, gpu, tables = candidates.problem, candidates.gpu, [each.table for each in considered]
 
@@ -169,7 +169,7 @@ def of_limits(gpu: GPU, choices: Sequence[Choice]) -> Iterator[str]:
             yield f"the board exceeded its limit: {measured_w:.0f} W measured, {limit_w:g} W set"
 
 
-def of_measurements(considered: RunnableConfigs, rescaled: KernelCandidates | None) -> Iterator[str]:
+def of_measurements(considered: Prediction, rescaled: KernelCandidates | None) -> Iterator[str]:
     """Yield notes on the use of measurements.
 
     Args:
@@ -214,7 +214,7 @@ def _agrees(first_s: float, second_s: float) -> bool:
     return max(first_s, second_s) <= DISAGREE * min(first_s, second_s)
 
 
-def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
+def of_kernel(considered: Prediction, best: Choice) -> Iterator[str]:
     """Yield notes on the profiles of the kernel that an answer is about."""
     table = considered.table
     kernel, coverage = table.kernel, table.coverage
@@ -263,7 +263,7 @@ def of_kernel(considered: RunnableConfigs, best: Choice) -> Iterator[str]:
             )
 
 
-def _extrapolated(considered: RunnableConfigs, metric: str) -> tuple[int, float]:
+def _extrapolated(considered: Prediction, metric: str) -> tuple[int, float]:
     """Return the number of configs with loop trips that were not emulated, and the largest fraction of such work.
 
     Args:

@@ -6,7 +6,7 @@ A GPU is usually measured at one operating point. Measurements count directly at
 correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates, KernelMeasurements
 from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
 from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, costs, promising_of_each
-from kernrec.recommender.estimate.measured_rows import applies
+from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, possible, refuse_too_large
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -25,6 +25,7 @@ from kernrec.recommender.estimate.yardstick import (
     UNCHECKED,
     Belief,
     Yardstick,
+    beliefs,
     fastest,
     learned_yardstick,
     predict_yardsticks,
@@ -101,135 +102,164 @@ def _ranked(
     inputs: str,
 ) -> Iterator[CandidateSet]:
     gpu, costed = space.tables[0].gpu, costs(space, problems, points)
-    own: list[list[KernelCandidates]] = [[] for _ in problems]
+    limited, many = costed.limited, len(problems) > 1
+    expected, remarks = prior_costs(limited), tuple[str, ...]()
+    evident: dict[int, _Evident] = {}
     if costed.costed:
-        kernels = [_Kernel(each, costed, models, space.whole) for each in costed.costed]
+        evident = _evident(costed, models, space.whole)
         if len(points) > 1:
-            costed.sweep([kernel.swept() for kernel in kernels])
-        prior, remarks = possible(
-            prior_costs(costed.limited), None, costed.limited, _counts(costed.costed), gpu, points
-        )
-        if remarks and len(problems) > 1:  # each problem has its own remarks
+            costed.sweep([_swept(kernel, evident, costed, space.whole) for kernel in costed.costed])
+        expected, remarks = possible(expected, None, limited, _counts(costed.costed), gpu, points)
+        if remarks and many:  # each problem has its own remarks
             for problem in problems:
                 yield from _ranked(space, [problem], points, models, inputs)
             return
-        for kernel in kernels:
-            for number, candidates in kernel.candidates(prior.part(kernel.costs.part), remarks):
-                own[number].append(candidates)
-    if len(problems) > 1:
+        expected = expected.with_parts([(own.kernel.part, own.correct(expected)) for own in evident.values()])
+    if many:
         predict_yardsticks(problems, gpu, models, inputs)
     for number, problem in enumerate(problems):
-        beside = beside_yardstick(own[number], yardstick_of(problem, gpu, models, inputs), points[0])
-        foreign = tuple(
-            row for row in space.evidence.foreign if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)
-        )
-        considered = tuple([kernel.runnable[number] for kernel in costed.kernels])
-        yield CandidateSet(problem, gpu, points, tuple(beside), considered, foreign)
+        here = [kernel for kernel in costed.costed if kernel.heuristics[number] is not None]
+        costs_here = expected.gathered([_part_on(kernel, number) for kernel in here]) if many else expected
+        kernels, first = [], 0
+        for kernel in here:
+            prediction, heuristic = kernel.predictions[number], kernel.heuristics[number]
+            assert heuristic is not None
+            part = slice(first, first + len(prediction.rows))
+            first = part.stop
+            own = evident.get(prediction.number)
+            more = (None, None, UNCHECKED, remarks) if own is None else own.on_problem(number, remarks)
+            kernels.append(KernelCandidates(prediction, heuristic, part, limited, costs_here, *more))
+        line = yardstick_of(problem, gpu, models, inputs)
+        if kernels:
+            kernels, costs_here = beside_yardstick(kernels, costs_here, line, points[0])
+        others = space.evidence.foreign
+        foreign = [row for row in others if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)]
+        considered = [kernel.predictions[number] for kernel in costed.kernels]
+        yield CandidateSet(problem, gpu, points, kernels, considered, costs_here, foreign)
+
+
+def _part_on(kernel: KernelCosts, number: int) -> slice:
+    """Return the slice of all candidates that belongs to a kernel on one problem."""
+    start, end = kernel.starts[number : number + 2]
+    return slice(kernel.part.start + start, kernel.part.start + end)
 
 
 def _counts(kernels: Sequence[KernelCosts]) -> list[tuple[Problem, int]]:
     """Return the problem of each run of candidates, and the length of the run."""
-    if len(kernels[0].runnable) == 1:
-        return [(kernels[0].runnable[0].on_problem.problem, sum(len(kernel.estimated) for kernel in kernels))]
+    first = kernels[0].predictions
+    if len(first) == 1:
+        return [(first[0].on_problem.problem, kernels[-1].part.stop - kernels[0].part.start)]
     return [
-        (runnable.on_problem.problem, end - start)
+        (prediction.on_problem.problem, end - start)
         for kernel in kernels
-        for runnable, (start, end) in zip(kernel.runnable, pairwise(kernel.ends), strict=True)
+        for prediction, (start, end) in zip(kernel.predictions, pairwise(kernel.starts), strict=True)
     ]
 
 
-class _Kernel:
-    """Candidates of one kernel on all problems, from the engine's costs to the final ones."""
+def _evident(costed: SpaceCosts, models: "ModelStore | None", whole: bool) -> "dict[int, _Evident]":
+    """Return the kernels with a trained model or measurements, by their number."""
+    evident: dict[int, _Evident] = {}
+    for kernel in costed.costed:
+        table, scope = kernel.whole.table, None
+        if models is not None:
+            scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype)
+        if scope is not None or kernel.whole.measured[0] is not NOTHING:
+            evident[kernel.whole.number] = _Evident(kernel, costed, scope, whole)
+    return evident
 
-    def __init__(self, kernel: KernelCosts, costed: SpaceCosts, models: "ModelStore | None", whole: bool) -> None:
-        self.costs, self._points, self._limited, self._whole = kernel, costed.points, costed.limited, whole
-        self._first = first = costed.limited.at(0).part(kernel.part)
-        self._taken = [measured.at(kernel.estimated) for measured in kernel.runnable[0].measured]
+
+def _swept(kernel: KernelCosts, evident: "Mapping[int, _Evident]", costed: SpaceCosts, whole: bool) -> Array | None:
+    """Return the positions to estimate at further operating points; None for all.
+
+    Measurements correct the predictions of all configs, so a measured kernel needs all of them.
+    """
+    own = evident.get(kernel.whole.number)
+    if whole or (own is not None and own.most):
+        return None
+    values = costed.limited.costs[0, 0, kernel.part], costed.limited.costs[2, 0, kernel.part]
+    if own is not None and own.correction is not None:
+        values = own.correction.corrected_values(*values)
+    return promising_of_each(values, kernel.starts, SWEPT).nonzero()[0]
+
+
+class _Evident:
+    """Kernel with a trained model or with measurements, which correct the analytical model's costs."""
+
+    def __init__(self, kernel: KernelCosts, costed: SpaceCosts, scope: "ModelScope | None", whole: bool) -> None:
+        self.kernel, self._points, self._limited = kernel, costed.points, costed.limited.part(kernel.part)
+        self._taken = [measured.at(kernel.whole.rows) for measured in kernel.whole.measured]
         """Measured positions at each operating point, and their measurements."""
-        self._most = max(len(positions) for positions, _ in self._taken)
-        table = kernel.table
-        scope = models.scope(table.kernel.op, table.kernel, table.gpu, table.space.dtype) if models else None
-        self._correction: Correction | None = None
-        self._scopes: Sequence[ModelScope | None] = [None] * len(kernel.runnable)
+        self.most = max([len(positions) for positions, _ in self._taken])
+        """Maximum number of measured configs at an operating point."""
+        self.correction: Correction | None = None
+        self._scopes: Sequence[ModelScope | None] = [None] * len(kernel.predictions)
+        self._measurements: KernelMeasurements | None = None
+        self._remarks: tuple[str, ...] = ()
         if scope is not None:
             from kernrec.recommender.estimate import correction
 
+            first, gpu = self._limited.at(0), kernel.whole.table.gpu
             # With enough measurements, configs that the analytical model ranks low may be promising. Trees for all
             # configs take milliseconds.
             if whole or len(self._taken[0][0]) >= correction.FEWEST:
-                scored = np.arange(len(kernel.estimated))
+                scored = np.arange(len(kernel.whole.rows))
             else:
-                mask = promising_of_each((first.latency_s, first.energy_j), kernel.ends, correction.SCORED)
+                mask = promising_of_each((first.latency_s, first.energy_j), kernel.starts, correction.SCORED)
                 mask[self._taken[0][0]] = True
                 scored = mask.nonzero()[0]
             # At the default operating point, so that costs do not depend on how an operating point was requested.
-            default = first if costed.points[0].is_default(table.gpu) else kernel.prediction.limited()
-            self._correction = correction.Correction.of(scope, kernel.prediction, default, scored, kernel.ends)
-            self._scopes = [each.after(self._most) for each in self._correction.scopes]
+            default = first if costed.points[0].is_default(gpu) else kernel.whole.limited()
+            self.correction = correction.Correction.of(scope, kernel.whole, default, scored, kernel.starts)
+            self._scopes = [each.after(self.most) for each in self.correction.scopes]
 
-    def swept(self) -> Array | None:
-        """Return the positions to estimate at further operating points; None for all.
-
-        Measurements correct the predictions of all configs, so a measured kernel needs all of them.
-        """
-        if self._whole or self._most:
-            return None
-        values = self._first.latency_s, self._first.energy_j
-        if self._correction is not None:
-            values = self._correction.corrected_values(*values)
-        return promising_of_each(values, self.costs.ends, SWEPT).nonzero()[0]
-
-    def candidates(self, prior: Costs, remarks: tuple[str, ...]) -> Iterator[tuple[int, KernelCandidates]]:
-        """Yield the number of each problem that has candidates, and its candidates with their costs.
-
-        Args:
-            prior: costs of the kernel's candidates by the analytical model, (points, C).
-            remarks: notes on these costs.
-        """
-        kernel, limited = self.costs, self._limited.part(self.costs.part)
-        expected, measurements = prior if self._correction is None else self._correction.correct(prior), None
-        if self._most:
-            expected, measurements = _with_measurements(expected, self._taken, self._correction)
-        if expected is not prior:
+    def correct(self, prior: Costs) -> Costs:
+        """Return the costs of the kernel's candidates, (points, C), given those of all kernels by the model."""
+        kernel, gpu = self.kernel, self.kernel.whole.table.gpu
+        before = prior.part(kernel.part)
+        expected = before if self.correction is None else self.correction.correct(before)
+        if self.most:
+            expected, self._measurements = _with_measurements(expected, self._taken, self.correction)
+        if expected is not before:
             there = [positions for positions, _ in self._taken]
-            gpu = kernel.table.gpu
-            expected, more = possible(expected, prior, limited, _counts([kernel]), gpu, self._points, there)
-            remarks += more
-        predictions = kernel.prediction.by_problem(kernel.ends, [each.on_problem for each in kernel.runnable])
-        each = zip(pairwise(kernel.ends), predictions, kernel.heuristics, strict=True)
-        for number, ((start, end), prediction, heuristic) in enumerate(each):
-            if heuristic is not None:
-                part, scope = slice(start, end), self._scopes[number]
-                own = prediction, limited.part(part), expected.part(part), measurements, scope, UNCHECKED, remarks
-                yield number, KernelCandidates(kernel.runnable[number], heuristic, *own)
+            counts = _counts([kernel])
+            expected, self._remarks = possible(expected, before, self._limited, counts, gpu, self._points, there)
+        return expected
+
+    def on_problem(
+        self, number: int, remarks: tuple[str, ...]
+    ) -> "tuple[KernelMeasurements | None, ModelScope | None, Belief, tuple[str, ...]]":
+        """Return measurements, model, belief and notes of the candidates on one problem."""
+        return self._measurements, self._scopes[number], UNCHECKED, (*remarks, *self._remarks)
 
 
 def beside_yardstick(
-    kernels: Sequence[KernelCandidates], line: Yardstick | None, first: OperatingPoint
-) -> list[KernelCandidates]:
-    """Return the kernels of one problem, with their lead over the recorded times shrunk.
+    kernels: Sequence[KernelCandidates], costs: Costs, line: Yardstick | None, first: OperatingPoint
+) -> tuple[list[KernelCandidates], Costs]:
+    """Return the kernels of one problem and their costs, with their lead over the recorded times shrunk.
 
     Recorded times are the fastest baseline, and the Triton kernels that a model learned on this GPU. Kernels with
     measurements are already on the measured scale. All are compared at the default power limit and clock. So a config's
     cost does not depend on how its operating point was requested.
     """
-    default = all(first.is_default(kernel.table.gpu) for kernel in kernels)
-    yardsticks = [line] if line else []
+    problem, gpu = kernels[0].prediction.on_problem.problem, kernels[0].table.gpu
+    latency_s = costs.latency.value[0]
+    if not first.is_default(gpu):
+        latency_s = latency_s * np.concatenate([kernel.to_default for kernel in kernels])
+    yardsticks, best_s = [line] if line else [], []
     for kernel in kernels:
-        if kernel.of_card and kernel.table.kernel.triton is not None:
-            latency = kernel.costs.latency.at(0).scaled(1.0 if default else kernel.to_default)
-            yardsticks.append(learned_yardstick(kernel.table.kernel.name, latency))
-    if line is None and yardsticks:
-        yardsticks = without_slow(yardsticks, kernels[0].runnable.on_problem.problem, kernels[0].table.gpu)
-    yardstick = fastest(yardsticks)
-    result = []
-    for kernel in kernels:
+        of_kernel = latency_s[kernel.part]
+        best = int(of_kernel.argmin())
         if not kernel.ran:
-            latency_s = kernel.costs.latency.value[0] * (1.0 if default else kernel.to_default)
-            belief = Belief.of(kernel.runnable.on_problem.problem, float(latency_s.min()), yardstick)
-            kernel = kernel.with_belief(belief)
-        result.append(kernel)
-    return result
+            best_s.append(of_kernel.item(best))
+        elif kernel.of_card and kernel.table.kernel.triton is not None:
+            latency = costs.latency.item((0, kernel.part.start + best))
+            yardsticks.append(learned_yardstick(kernel.table.kernel.name, of_kernel.item(best), latency))
+    if line is None and yardsticks:
+        yardsticks = without_slow(yardsticks, problem, gpu)
+    each = iter(beliefs(problem, best_s, fastest(yardsticks)))
+    shrunk = [(kernel, UNCHECKED if kernel.ran else next(each)) for kernel in kernels]
+    costs = costs.with_parts([(kernel.part, own.believed(kernel.costs)) for kernel, own in shrunk if own.lead])
+    return [kernel.after(costs, own) for kernel, own in shrunk], costs
 
 
 def _with_measurements(

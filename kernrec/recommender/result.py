@@ -12,9 +12,9 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender import tabular
 from kernrec.recommender.choice_parts import Comparison as Comparison
-from kernrec.recommender.choice_parts import Estimate as Estimate
 from kernrec.recommender.choice_parts import MeasuredOn as MeasuredOn
 from kernrec.recommender.choice_parts import Place as Place
+from kernrec.recommender.estimate.estimates import Estimate as Estimate
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.json_names import AnswerNames, ChoiceNames

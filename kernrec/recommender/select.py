@@ -24,7 +24,9 @@ def select(candidates: CandidateSet, query: Query, first: int = 0, top: int | No
     Raises:
         UsageError: no candidate keeps the bounds.
     """
-    latency, energy = (candidates.counted(costs[first:]) for costs in (candidates.latency_s, candidates.energy_j))
+    latency, energy = candidates.latency_s[first:], candidates.energy_j[first:]
+    if candidates.caution is not None:
+        latency, energy = latency * candidates.caution, energy * candidates.caution
     count, top = latency.shape[1], query.top if top is None else top
     if len(latency) > 1 and candidates.any_measured:
         # A power limit that does not bind has the same prediction as the default. Prefer the measured one.

@@ -1,4 +1,4 @@
-"""Recommended kernels that run: `kernrec.build` makes a `BuiltKernel`, which takes arrays."""
+"""Recommended kernels as functions of arrays: `kernrec.build` returns a `BuiltKernel`."""
 
 from kernrec.run.built_kernel import BuiltKernel as BuiltKernel
 from kernrec.run.variant import Variant as Variant

@@ -1,7 +1,7 @@
 """Readers for arrays of CuPy, PyTorch and any library with `__cuda_array_interface__` or DLPack.
 
-A reader serves one library. `key`, which every call computes, is short: a launch should cost little more than the
-driver's own call. Arrays whose key was checked before need no other check; others are checked by their `ArrayFacts`.
+A reader serves one library. Every call computes `key`, so it must be fast. An array with a known key needs no other
+check. Other arrays are checked by their `ArrayFacts`.
 """
 
 import sys
@@ -12,20 +12,20 @@ from kernrec.errors import UsageError
 from kernrec.util.light_dataclass import dataclass
 
 ALIGNMENT = 16
-"""Bytes that the address of a tensor has to be a multiple of: kernels load packets of up to 16 bytes."""
+"""Alignment in bytes of a tensor's address, because kernels load packets of up to 16 bytes."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""By dtype, what other libraries call it, PyTorch's name first; what NumPy has no type for may come as its bits."""
+"""Names of a dtype in other libraries, PyTorch's first. If NumPy lacks the type, arrays of its bits are accepted."""
 
 _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The array that a kernel takes for one tensor."""
+    """The array that a kernel expects for one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,11 +35,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """Shape, type and place of an array."""
+    """Shape, type and location of an array."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In elements."""
+    """Strides in elements."""
     dtype: str
     device: int
     """Number of the GPU; -1 for the host."""
@@ -47,12 +47,12 @@ class ArrayFacts:
 
     @property
     def dense(self) -> bool:
-        """Whether elements follow one another, the last axis fastest."""
+        """Return whether elements are contiguous, with the last axis fastest."""
         return all(s == t for n, s, t in zip(self.shape, self.strides, dense_strides(self.shape), strict=True) if n > 1)
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """In elements, of an array whose last axis is fastest."""
+    """Return the strides, in elements, of a contiguous array whose last axis is fastest."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -61,7 +61,14 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
-    """Raise a `UsageError` of one line unless an array is as expected, on GPU number `device` (-1: the host)."""
+    """Check an array.
+
+    Args:
+        device: Number of the expected GPU; -1 for the host.
+
+    Raises:
+        UsageError: The array is not as expected.
+    """
     name = expected.name
     if facts.device != device:
         places = ["on the CPU" if number < 0 else f"on GPU {number}" for number in (facts.device, device)]
@@ -86,26 +93,26 @@ def check(facts: ArrayFacts, expected: Expected, device: int) -> None:
 
 
 class Reader(Protocol):
-    """Reads the arrays of one library."""
+    """Reader for the arrays of one library."""
 
     def device(self, array: Any) -> int:
-        """Number of the GPU that an array is on; -1 for the host."""
+        """Return the number of the array's GPU; -1 for the host."""
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """(all that `address` checks of an array, hashable, its device first; its address)."""
+        """Return a hashable key of everything that `address` checks, its device first, and the array's address."""
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
-        """Where an array begins; raises `UsageError` if it is not as expected."""
+        """Return the start address of an array. Raises `UsageError` if the array is not as expected."""
 
     def stream(self, device: int) -> int:
-        """The stream on which the library puts its work."""
+        """Return the library's current stream."""
 
     def empty(self, expected: Expected, device: int) -> Any:
-        """A new array without values."""
+        """Return a new, uninitialized array."""
 
 
 class TorchReader:
-    """PyTorch's tensors."""
+    """Reader for PyTorch's tensors."""
 
     def __init__(self) -> None:
         import torch
@@ -154,7 +161,7 @@ class TorchReader:
 
 
 class CupyReader:
-    """CuPy's arrays."""
+    """Reader for CuPy's arrays."""
 
     def __init__(self) -> None:
         import cupy
@@ -197,21 +204,21 @@ class CupyReader:
 
 @dataclass(frozen=True)
 class View:
-    """An array of another library: its facts, and what keeps its memory alive."""
+    """An array of another library: its facts, and an object that keeps its memory alive."""
 
     facts: ArrayFacts
     stream: int | None
-    """The stream on which its content is made, where it says so."""
+    """The stream that produces the content, if the array states it."""
     owner: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its extents."""
+        """Return the extents."""
         return self.facts.shape
 
 
 class ViewReader:
-    """Views of arrays of other libraries; new arrays are CuPy's."""
+    """Reader for views of other libraries' arrays. New arrays are CuPy's."""
 
     types = (View,)
 
@@ -234,15 +241,15 @@ class ViewReader:
 
 
 def view_of(array: Any, name: str, driver: Any) -> View:
-    """A view of an array of another library than CuPy and PyTorch.
+    """Return a view of an array that is neither CuPy's nor PyTorch's.
 
     Args:
-        array: with `__cuda_array_interface__` or DLPack.
-        name: the array's name in errors.
-        driver: tells on which GPU an address is.
+        array: Array with `__cuda_array_interface__` or DLPack.
+        name: The array's name in errors.
+        driver: Driver that returns the GPU of an address.
 
     Raises:
-        UsageError: the array has neither interface, or is on the CPU.
+        UsageError: The array has neither interface, or is on the CPU.
     """
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
@@ -280,7 +287,7 @@ def _of_interface(array: Any, interface: Mapping[str, Any], driver: Any) -> View
 
 
 def loaded_readers() -> dict[type, Reader]:
-    """A reader by type of array, for the libraries that the process has loaded."""
+    """Return readers by type of array, for the libraries that the process has loaded."""
     readers: dict[type, Reader] = {View: ViewReader()}
     for library, reader in (("torch", TorchReader), ("cupy", CupyReader)):
         if library in sys.modules:
@@ -290,7 +297,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """The address of a stream of CuPy or PyTorch, of one with `__cuda_stream__`, or an address as it is."""
+    """Return the address of a stream: of CuPy, of PyTorch, with `__cuda_stream__`, or already an address."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

@@ -1,4 +1,4 @@
-"""From ranges of shapes and a GPU to a kernel that takes arrays: what `kernrec.build` does."""
+"""Build a callable kernel from ranges of shapes and a GPU, for `kernrec.build`."""
 
 from kernrec.errors import unknown
 from kernrec.gpu import find_gpu
@@ -13,17 +13,16 @@ from kernrec.run.variant import Target
 def build_kernel(
     recommender: Recommender, shapes: Shapes, gpu: str, query: Query, driver: Driver | None = None
 ) -> BuiltKernel:
-    """A kernel for all problems of `shapes`.
+    """Return a kernel for all problems of `shapes`.
 
     Args:
-        recommender: the engine.
-        shapes: the problems.
-        gpu: the GPU; `auto` for the current one of this machine.
-        query: objective (`latency`, `energy` or `edp`) and power limit.
-        driver: to launch by; the GPUs of this machine if None.
+        shapes: The problems.
+        gpu: The GPU; `auto` for the current GPU of this machine.
+        query: Objective (`latency`, `energy` or `edp`) and power limit.
+        driver: Launches the kernel; None for the GPUs of this machine.
 
     Raises:
-        UsageError: the objective is a front, or the GPU is unknown.
+        UsageError: The objective is a front, or the GPU is unknown.
         KernrecError: `auto` without a GPU, or a shape that nothing can run.
     """
     if query.objective not in SCALAR_OBJECTIVES:

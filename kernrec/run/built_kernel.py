@@ -1,4 +1,4 @@
-"""`BuiltKernel`: an op that runs on arrays, by the config that is recommended for their shape."""
+"""`BuiltKernel`: an op that runs on arrays with the config recommended for their shape."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MOST_CALLS = 4096
-"""Shapes that are kept ready."""
+"""Most shapes whose calls are kept."""
 
 
 class BuiltKernel:
@@ -27,7 +27,7 @@ class BuiltKernel:
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Make a kernel; programs call `kernrec.build`.
+        """Build a kernel. Programs call `kernrec.build` instead.
 
         Args:
             target: Shapes, GPU and query.
@@ -37,7 +37,7 @@ class BuiltKernel:
         self._driver = driver
         self._readers: dict[type, Reader] = {}
         self._calls: dict[Any, PreparedCall] = {}
-        """By the keys of the arrays, which were checked."""
+        """Prepared calls by the keys of arrays that passed the checks."""
         self._prepared: dict[tuple[int, Problem], PreparedCall] = {}
         self._loaded: dict[tuple[int, Variant], LoadedVariant] = {}
         self._workspaces: Workspaces | None = None
@@ -80,20 +80,20 @@ class BuiltKernel:
                 raise result
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
-        """Runs the op on a GPU and returns its output; the launch is queued, not waited for.
+        """Run the op on a GPU and return its output. The launch is queued, so the call does not wait for it.
 
         Args:
-            arrays: the inputs, in the order of the op's tensors: arrays of CuPy, tensors of PyTorch, or anything with
-                DLPack or `__cuda_array_interface__`; dense, on one GPU, at addresses that are multiples of 16.
-            out: where the output goes; new memory of the first input's library if None.
-            stream: a stream of CuPy or PyTorch, one with `__cuda_stream__`, or its address; that on which the first
-                input's library works if None.
-            named: inputs by name.
+            arrays: Inputs in the order of the op's tensors: arrays of CuPy, tensors of PyTorch, or anything with DLPack
+                or `__cuda_array_interface__`; contiguous, on one GPU, at addresses that are multiples of 16.
+            out: Array for the output; None for new memory of the first input's library.
+            stream: A stream of CuPy or PyTorch, one with `__cuda_stream__`, or its address; None for the current stream
+                of the first input's library.
+            named: Inputs by name.
 
         Raises:
-            UsageError: an array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
+            UsageError: An array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
                 wrong.
-            KernrecError: there is no GPU, or one of another architecture; or nothing can run the shape.
+            KernrecError: There is no GPU, or only one of another architecture; or nothing can run the shape.
         """
         if self._is_compiling():
             return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
@@ -129,19 +129,19 @@ class BuiltKernel:
         return out
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
-        """Runs the op on NumPy arrays on the CPU, with the config that a GPU would run; for tests, on small shapes.
+        """Run the op on NumPy arrays on the CPU, with the config that a GPU would run. Meant for tests on small shapes.
 
         Args:
-            arrays: the inputs, dense NumPy arrays; bf16 as its bits (uint16).
-            check_races: whether a data race in shared memory is an error.
-            named: inputs by name.
+            arrays: Inputs, contiguous NumPy arrays; bf16 as its bits (uint16).
+            check_races: Whether a data race in shared memory is an error.
+            named: Inputs by name.
 
         Returns:
             The output, bf16 as its bits.
 
         Raises:
-            UsageError: an array has the wrong shape or dtype, or the problem is too large to be emulated.
-            KernrecError: no compiler is installed, or nothing can run the shape.
+            UsageError: An array has the wrong shape or dtype, or the problem is too large to be emulated.
+            KernrecError: No compiler is installed, or nothing can run the shape.
         """
         from kernrec.profile.emulated_launch import emulate_config
         from kernrec.ptx import parse
@@ -157,8 +157,12 @@ class BuiltKernel:
 
     @property
     def torch_op(self) -> Any:
-        """The kernel as a custom op of PyTorch, `torch.ops.kernrec.<name>`: a function of tensors that PyTorch's
-        compiler keeps as it is. Raises `KernrecError` without PyTorch."""
+        """Return the kernel as a custom op of PyTorch, `torch.ops.kernrec.<name>`, which PyTorch's compiler does not
+        trace into.
+
+        Raises:
+            KernrecError: PyTorch is not installed.
+        """
         try:
             import torch  # noqa: F401
         except ImportError:
@@ -167,17 +171,17 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Registers the custom op once PyTorch is loaded: while its compiler traces a program, it would be too late."""
+        """Register the custom op once PyTorch is loaded. During tracing it would be too late."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
             self._custom_op = torch_op(self.target, self)
 
     def _readable(self, array: Any, name: str) -> Any:
-        """An array that a reader knows: itself, or a view of it."""
+        """Return the array itself if a reader supports it, otherwise a view."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # a library may have been loaded since
+        self._readers = loaded_readers()  # the program may have loaded a library since
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):
@@ -194,8 +198,11 @@ class BuiltKernel:
         return self._driver
 
     def _first_call(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], PreparedCall, list[int]]:
-        """Checks arrays and makes a call ready: the inputs as they can be read, the prepared call, and the addresses of
-        the inputs and, unless that is None, of `out`."""
+        """Check arrays and prepare a call.
+
+        Returns:
+            The readable inputs, the prepared call, and the addresses of the inputs and of `out` if given.
+        """
         driver = self._open()
         names = self.target.shapes.inputs
         readable = tuple(
@@ -223,7 +230,6 @@ class BuiltKernel:
 
     @staticmethod
     def _least_device(driver: Driver) -> int:
-        """The device with the least number: 0, but for a stand-in on the host."""
         return 0 if driver.devices() > 0 else -1
 
     def _prepare(self, driver: Driver, device: int, problem: Problem) -> PreparedCall:
@@ -242,7 +248,7 @@ class BuiltKernel:
 
 
 def _compiling_check() -> Callable[[], bool]:
-    """Says whether PyTorch's compiler is tracing the program; its own function once PyTorch is loaded."""
+    """Return a function that says whether PyTorch's compiler is tracing. It is PyTorch's own once PyTorch is loaded."""
     if "torch" not in sys.modules:
         return _is_compiling
     import torch
@@ -256,7 +262,7 @@ def _is_compiling() -> bool:
 
 
 def _working_on(array: Any, stream: int) -> Any:
-    """A context in which the array's library allocates for this stream."""
+    """Return a context in which the array's library allocates for this stream."""
     if type(array).__module__.partition(".")[0] == "torch":
         import torch
 

@@ -1,6 +1,6 @@
-"""The driver's calls that launching needs: load code, queue kernels, allocate workspaces. All else needs no GPU.
+"""The driver's calls that launching needs: load code, queue kernels, allocate workspaces. Only these need a GPU.
 
-`CudaDriver` is the real one, by CuPy. Tests put a stand-in in its place.
+`CudaDriver` calls the GPU through CuPy. Tests replace it.
 """
 
 from collections.abc import Callable
@@ -16,43 +16,45 @@ NO_GPU = (
 
 
 class Driver(Protocol):
-    """The edge of the process: calls that reach a GPU."""
+    """Calls that reach a GPU."""
 
     @property
     def launch(self) -> Callable[..., Any]:
-        """Queues a kernel: function, grid x, y, z, block x, y, z, shared bytes, stream, arguments, 0."""
+        """Return the launch function, which takes function, grid x, y, z, block x, y, z, shared bytes, stream,
+        arguments, 0.
+        """
 
     @property
     def current_device(self) -> Callable[[], int]:
-        """Gives the number of the device that calls go to."""
+        """Return a function that returns the number of the current device."""
 
     def devices(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
 
     def sm(self, device: int) -> int:
-        """Compute capability of a device, 90 for 9.0."""
+        """Return the compute capability of a device, such as 90 for 9.0."""
 
     def name(self, device: int) -> str:
-        """The name of a device as its driver gives it."""
+        """Return the driver's name of a device."""
 
     def use(self, device: int) -> AbstractContextManager[Any]:
-        """Calls inside go to this device."""
+        """Return a context in which calls use this device."""
 
     def load(self, compiled: Compiled) -> Any:
-        """Code on the current device."""
+        """Load code on the current device."""
 
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
-        """A kernel of loaded code that may be launched with so much dynamic shared memory."""
+        """Return a kernel of loaded code, prepared for this much dynamic shared memory."""
 
     def allocate(self, size: int) -> Any:
-        """Memory of the current device, freed with the object; its `ptr` is its address."""
+        """Allocate memory on the current device. The returned object has the address in `ptr` and frees the memory."""
 
     def device_of(self, address: int) -> int:
-        """The device that an address belongs to; -1 for one of the host."""
+        """Return the device that an address belongs to; -1 for the host."""
 
 
 class CudaDriver:
-    """The GPUs of this machine, by CuPy. Raises `KernrecError` where there is none."""
+    """The GPUs of this machine, through CuPy. Raises `KernrecError` if there is no GPU."""
 
     def __init__(self) -> None:
         try:
@@ -102,7 +104,7 @@ class CudaDriver:
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
         function = int(module.get_function(entry).ptr)
         try:
-            if shared_bytes:  # more than 48 KiB, static included, needs this attribute
+            if shared_bytes:  # more than 48 KiB, static included, need this attribute
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)
         except self._driver.CUDADriverError as error:
@@ -110,7 +112,7 @@ class CudaDriver:
         return function
 
     def allocate(self, size: int) -> Any:
-        # Not from a pool: its memory may still be in use on another stream.
+        # No memory pool: its memory may still be in use on another stream.
         from cupy.cuda import Memory
 
         return Memory(size)

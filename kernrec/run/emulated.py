@@ -1,4 +1,4 @@
-"""NumPy arrays as tensors of a problem in the host's memory, for a built kernel that is emulated."""
+"""Convert NumPy arrays to a problem's tensors in host memory, to emulate a built kernel."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,19 +12,19 @@ from kernrec.run.arrays import ArrayFacts, Expected, check
 from kernrec.run.shapes import Shapes
 
 _MOST_FLOPS = 4e9
-"""Of a problem that is emulated: the emulator does some 10 to 100 million a second."""
+"""Most floating-point operations of an emulated problem."""
 
 
 def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
-    """The problem of inputs, and its tensors by name, the output zero.
+    """Return the problem of inputs, and its tensors by name with a zero output.
 
     Args:
-        shapes: the problems that are taken.
-        arrays: the inputs in order, dense; bf16 as its bits.
+        shapes: The problems that are accepted.
+        arrays: The inputs in order, contiguous; bf16 as its bits.
 
     Raises:
-        UsageError: an array is not NumPy's, or has the wrong shape, dtype or strides; or the problem is too large to
-            be emulated.
+        UsageError: An array is not NumPy's, or has the wrong shape, dtype or strides; or the problem is too large to be
+            emulated.
     """
     for name, array in zip(shapes.inputs, arrays, strict=True):
         if not isinstance(array, np.ndarray):

@@ -1,4 +1,4 @@
-"""A variant on one shape and one GPU, ready to be launched: code loaded, arguments packed but for the addresses."""
+"""Prepare a variant for one shape and GPU: load its code and pack all arguments except addresses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -17,7 +17,7 @@ from kernrec.run.variant import Variant
 
 
 class LoadedVariant:
-    """Code on one GPU; its kernels are looked up once."""
+    """Code on one GPU. Each kernel is looked up once."""
 
     def __init__(self, driver: Driver, compiled: Compiled) -> None:
         self._driver, self.compiled = driver, compiled
@@ -26,9 +26,9 @@ class LoadedVariant:
         self._shared: dict[str, int] = {}
 
     def function(self, entry: str, shared_bytes: int) -> int:
-        """A kernel of it that may take so much dynamic shared memory."""
+        """Return a kernel of the code that may use this much dynamic shared memory."""
         if (entry, shared_bytes) not in self._functions:
-            # The limit is an attribute of the kernel, so it is never lowered.
+            # The limit is an attribute of the kernel, so it must never be lowered.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
             name = entry_name(self.compiled.resources, entry)
             self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])
@@ -36,9 +36,9 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """The launches of a variant on a problem, with their arguments packed, and where in these the addresses go.
+    """The launches of a variant on a problem with packed arguments, and the positions of the addresses in them.
 
-    The packed arguments are shared by all calls: who queues launches holds a lock.
+    All calls share the packed arguments, so callers must hold a lock while they queue launches.
     """
 
     def __init__(self, driver: Driver, loaded: LoadedVariant, variant: Variant, problem: Problem, sm: int) -> None:
@@ -65,11 +65,16 @@ class PackedLaunches:
         self._workspaces = [(slot, offset) for name, offset in offsets.items() for slot in self._slots(name)]
 
     def _slots(self, tensor: str) -> list[Any]:
-        """The places of a tensor's address in the arguments of all launches."""
         return [value for packed in self._packed for value in packed.slots.get(tensor, ())]
 
     def queue(self, addresses: Sequence[int], output: int, workspace: int, stream: int) -> None:
-        """Queues them in a stream: addresses of the inputs in order, of the output, and of the workspaces."""
+        """Queue the launches in a stream.
+
+        Args:
+            addresses: Addresses of the inputs in order.
+            output: Address of the output.
+            workspace: Address of the workspaces.
+        """
         for slot, place in self._inputs:
             slot.value = addresses[place]
         for slot in self._output:
@@ -81,7 +86,7 @@ class PackedLaunches:
 
 
 class PreparedCall:
-    """A variant on a problem, on one device: the arrays that it takes, and its launches."""
+    """A variant on a problem, on one device: expected arrays and launches."""
 
     def __init__(
         self,
@@ -91,7 +96,11 @@ class PreparedCall:
         problem: Problem,
         place: "tuple[int, Workspaces]",
     ) -> None:
-        """Make one; `place` is the device, and the memory for workspaces there."""
+        """Prepare the call.
+
+        Args:
+            place: The device, and its memory for workspaces.
+        """
         self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
         tensors = [Expected(t.name, t.shape, t.dtype, t.bytes) for t in problem.tensors.values()]
@@ -100,12 +109,17 @@ class PreparedCall:
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
         self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
-        """The output under the name that callers give it."""
+        """The output under the name that callers use."""
         self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
         self._lock = Lock()
 
     def run(self, addresses: Sequence[int], output: int, stream: int) -> None:
-        """Queues the launches in a stream: addresses of the inputs in order, and of the output."""
+        """Queue the launches in a stream.
+
+        Args:
+            addresses: Addresses of the inputs in order.
+            output: Address of the output.
+        """
         launches = self.launches
         with self._lock:  # the driver copies the packed arguments
             size = launches.workspace_bytes
@@ -113,7 +127,7 @@ class PreparedCall:
             launches.queue(addresses, output, workspace, stream)
 
     def check_overlap(self, addresses: Sequence[int], output: int) -> None:
-        """Raises `UsageError` if the output lies in the memory of an input."""
+        """Raise `UsageError` if the output overlaps an input."""
         end = output + self.output.bytes
         for place, size in self._input_sizes:
             if addresses[place] < end and output < addresses[place] + size:
@@ -124,10 +138,10 @@ class PreparedCall:
 
 
 class Workspaces:
-    """Memory for the partial results of launches, one piece for each stream: there, one call follows the other.
+    """Memory for partial results of launches. Each stream has one block, because calls in a stream run in order.
 
-    A piece that became too small is kept, for launches that use it may still be queued; a larger one is at least twice
-    as large, so that all pieces together take at most twice what is needed.
+    A block that became too small is kept, because queued launches may still use it. A new block is at least twice as
+    large, so all blocks together take at most twice the needed memory.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -135,7 +149,7 @@ class Workspaces:
         self._pieces: dict[tuple[int, int], list[tuple[int, Any]]] = {}
 
     def address(self, size: int, device: int, stream: int) -> int:
-        """The address of at least so many bytes."""
+        """Return the address of at least `size` bytes."""
         pieces = self._pieces.setdefault((device, stream), [])
         if not pieces or pieces[-1][0] < size:
             grown = max(size, 2 * pieces[-1][0] if pieces else 0)
@@ -145,7 +159,14 @@ class Workspaces:
 
 
 def by_name(inputs: Sequence[str], arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Arrays in the order of the inputs, where some are given by name; `UsageError` where that does not fit."""
+    """Return arrays in the order of the inputs.
+
+    Args:
+        named: Inputs given by name.
+
+    Raises:
+        UsageError: An input is missing, unknown or given twice.
+    """
     from kernrec.errors import unknown
 
     for name in named:

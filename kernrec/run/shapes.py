@@ -1,4 +1,4 @@
-"""The shapes that a built kernel takes: each dimension one number or several, read off the shapes of the arrays."""
+"""Shapes of a built kernel: each dimension is fixed or has several values, which the shapes of the arrays determine."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,23 +12,23 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """The problems of an op in one dtype and layout whose dimensions have these values."""
+    """Problems of an op in one dtype and layout, with these values of the dimensions."""
 
     op: Op
     dtype: str
     layout: str
     fixed: Mapping[str, int]
-    """Dimensions of one value."""
+    """Dimensions with one value."""
     ranged: Mapping[str, Sequence[int]]
-    """Dimensions of several values, ascending: a `range`, or a tuple of numbers."""
+    """Dimensions with several ascending values: a `range`, or a tuple of numbers."""
 
     @classmethod
     def of(cls, op: Op, dtype: str | None, layout: str | None, dims: Mapping[str, Any]) -> "Shapes":
-        """From what a caller gives: numbers, `range(1, 4097)`, or lists of numbers.
+        """Create shapes from numbers, `range(1, 4097)`, or lists of numbers.
 
         Raises:
-            UsageError: a dimension is unknown, missing, empty, no whole number or out of range; or one of several
-                values cannot be read off the shapes of the arrays.
+            UsageError: A dimension is unknown, missing, empty, not an integer or out of range. Or the shapes of the
+                arrays do not determine a dimension with several values.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -43,34 +43,32 @@ class Shapes:
                 ranged[name] = values
         least = op.problem(dtype, layout, **fixed, **{name: values[0] for name, values in ranged.items()})
         shapes = cls(op, least.dtype, least.layout, fixed, ranged)
-        shapes.problem({name: values[-1] for name, values in ranged.items()})  # the largest, too, is possible
+        shapes.problem({name: values[-1] for name, values in ranged.items()})  # the largest must be possible, too
         shapes._places  # noqa: B018 - and every dimension can be read
         return shapes
 
     def problem(self, values: Mapping[str, int]) -> Problem:
-        """The problem with these values of the ranged dimensions."""
+        """Return the problem with these values of the ranged dimensions."""
         return self.op.problem(self.dtype, self.layout, **self.fixed, **values)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs by name, in the order in which arrays are passed."""
+        """Return the names of the inputs, in the order in which arrays are passed."""
         return tuple(name for name, tensor in self._least.tensors.items() if tensor.role == "input")
 
     @property
     def output(self) -> str:
-        """The output."""
+        """Return the name of the output."""
         return self.op.outputs[0]
 
     @property
     def output_dtype(self) -> str:
-        """The type of its elements."""
+        """Return the output's element type."""
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """The problem of inputs with these shapes.
-
-        Raises:
-            UsageError: the number of inputs, an axis, or a dimension is not what the kernel was built for.
+        """Return the problem of inputs with these shapes. Raises `UsageError` if the kernel was not built for this
+        number of inputs, an axis or a dimension.
         """
         if len(shapes) != len(self.inputs):
             raise UsageError(
@@ -94,9 +92,10 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """By axis of the output: its extent, or the number of an input and its axis that have the same extent.
+        """Return for each output axis its extent, or the number of an input and an axis with the same extent.
 
-        None where an extent is computed otherwise, as that of a convolution's output.
+        Returns:
+            None if an extent is computed, as for a convolution's output.
         """
         least = {name: values[0] for name, values in self.ranged.items()}
         axes: list[int | tuple[int, int]] = list(self._least.tensors[self.output].shape)
@@ -121,7 +120,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """By ranged dimension: an input and its axis whose extent it is."""
+        """Return, for each ranged dimension, an input and its axis with that extent."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():
@@ -143,7 +142,6 @@ class Shapes:
 
 
 def _values(op: str, name: str, argument: Any) -> Sequence[int]:
-    """Values of a dimension, ascending."""
     if isinstance(argument, range):
         values: Sequence[int] = argument if argument.step > 0 else argument[::-1]
     elif isinstance(argument, list | tuple):

@@ -1,8 +1,8 @@
-"""Built kernels as custom ops of PyTorch, which its compiler and `torch.export` keep as calls.
+"""Register built kernels as custom ops of PyTorch, which its compiler and `torch.export` keep as calls.
 
-An op is registered once for a process under a name that follows from what the kernel was built for, so that a program
-saved by `torch.export` finds it again after the same `kernrec.build`. There are two of each: one that returns its
-output, and one (`..._out`) that writes it to a tensor that is given.
+An op is registered once per process. Its name is derived from the kernel's target, so a program saved by `torch.export`
+finds it after the same `kernrec.build`. There are two ops per kernel: one returns its output, the other (`..._out`)
+writes it to a given tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class TorchOp:
         import torch
 
         self.kernel = kernel
-        """The last kernel that was built under the name: a call runs it."""
+        """The last kernel built under the name, which calls run."""
         shapes, library = target.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]
@@ -47,14 +47,16 @@ class TorchOp:
         self._op_out = getattr(torch.ops.kernrec, f"{name}_out")
 
     def traced(self, tensors: Sequence[Any], out: Any) -> Any:
-        """A call that PyTorch's compiler keeps."""
+        """Return a call that PyTorch's compiler keeps."""
         if out is None:
             return self.op(*tensors)
         self._op_out(*tensors, out)
         return out
 
     def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Of tensors without values; extents that are symbols stay symbols where the output has them as they are."""
+        """Return the output shape for tensors without values. Symbolic extents stay symbolic if the output has them
+        unchanged.
+        """
         shapes = self._shapes
         if (axes := shapes.output_axes) is None:
             problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
@@ -63,11 +65,11 @@ class TorchOp:
 
 
 def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
-    """The custom op of a kernel, registered when it is first asked for.
+    """Return the custom op of a kernel, and register it on first use.
 
     Args:
         target: Shapes, GPU and query of the kernel.
-        kernel: takes tensors, and `out`.
+        kernel: Function of tensors, and `out`.
     """
     name = op_name(target)
     if name not in _registered:
@@ -77,7 +79,7 @@ def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
 
 
 def op_name(target: Target) -> str:
-    """The name of the op: a readable part, and a hash of all that the kernel was built for."""
+    """Return the name of the op: a readable part, and a hash of the kernel's target."""
     shapes, query = target.shapes, target.query
     dims = {**shapes.fixed, **shapes.ranged}
     parts = (target.gpu.name, query.objective, query.power_limit_w, *(f"{name}={dims[name]}" for name in sorted(dims)))

@@ -1,4 +1,4 @@
-"""The config that runs each problem of a built kernel: the engine's recommendation, kept by problem."""
+"""The config for each problem of a built kernel, as recommended and cached by problem."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A config of a kernel. Equal ones of a `Target` are the same object."""
+    """A config of a kernel. A `Target` returns the same object for equal configs."""
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -36,7 +36,7 @@ class Variant:
         from kernrec.compile.nvrtc import compile_job
 
         job = self.compile_job(problem, sm)
-        if job.triton is not None:  # Triton's compiler changes its process
+        if job.triton is not None:  # Triton's compiler changes its process, so it runs in another
             from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())
@@ -53,10 +53,8 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended config for a problem; without Triton, the best of a kernel in CUDA.
-
-        Raises:
-            KernrecError: no kernel that compiles here runs the problem.
+        """Return the recommended config for a problem; without Triton, the best of the CUDA kernels. Raises
+        `KernrecError` if no kernel that compiles here runs the problem.
         """
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)

@@ -9,7 +9,6 @@ its replacement. The copy is locked, so that two processes do not replace the sa
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from kernrec.errors import UsageError, file_errors
 from kernrec.store.connection import WAIT_S
 from kernrec.store.database import Database, replace_file
 from kernrec.store.marks import Mark, is_own, read_mark
-from kernrec.util.file_lock import try_lock
+from kernrec.util.file_lock import lock_path
 
 
 @contextmanager
@@ -31,8 +30,12 @@ def rewritten(path: Path) -> Iterator[Database]:
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.new")
     with file_errors(beside, "written"):
-        locked = _locked(beside)
+        locked = lock_path(beside, WAIT_S)
+    if locked is None:
+        raise UsageError(f"another process adds rows to {path}; try again later")
     try:
+        os.ftruncate(locked, 0)
+        Path(f"{beside}.wal").unlink(missing_ok=True)
         if Path(f"{path}.wal").exists():  # what a killed process wrote, which must not be left beside the new file
             Database.open(path, read_only=False).close()
         # Closing any descriptor of a file ends DuckDB's lock on it, so this one is closed last.
@@ -51,19 +54,3 @@ def rewritten(path: Path) -> Iterator[Database]:
         raise
     finally:
         os.close(locked)
-
-
-def _locked(beside: Path) -> int:
-    end_s = time.monotonic() + WAIT_S
-    while True:
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
-        # Another process may have given the file its final name, or deleted it, before it was locked here.
-        if try_lock(descriptor) and beside.exists() and os.path.samestat(os.fstat(descriptor), beside.stat()):
-            os.ftruncate(descriptor, 0)
-            Path(f"{beside}.wal").unlink(missing_ok=True)
-            return descriptor
-        os.close(descriptor)
-        if time.monotonic() >= end_s:
-            name = beside.name.removeprefix(".").removesuffix(".new")
-            raise UsageError(f"another process adds rows to {beside.with_name(name)}; try again later")
-        time.sleep(0.05)

@@ -1,1 +1,1 @@
-"""From measured rows to models, calibrations and evaluations."""
+"""Train models, fit calibrations and evaluate them, from measured rows."""

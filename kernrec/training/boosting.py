@@ -1,8 +1,8 @@
-"""Gradient-boosted trees for one head of a model, with predictions by trees that did not see a row's group.
+"""Gradient-boosted trees for one head of a model, with predictions for rows whose group the trees have not seen.
 
-The number of trees is chosen by cross-validation over groups: the fewest trees whose held-out loss is about the least,
-because a query pays for each tree. The held-out predictions of a fold come from as many trees as the other folds find
-best; a number chosen on the fold's own rows would make its residuals look too small.
+Cross-validation over groups chooses the number of trees: the fewest trees whose held-out loss is close to the minimum,
+because a query pays for each tree. Held-out predictions of a fold use as many trees as the other folds prefer. A number
+chosen on the fold's own rows would make its residuals look too small.
 """
 
 import os
@@ -19,65 +19,63 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MANY_ROWS = 100_000
-"""From this many rows on, cross-validation uses 3 folds instead of 5."""
-_SAME_LOSS = 0.005  # losses that differ by less than this fraction count as equal
+"""Number of rows from which cross-validation uses 3 folds instead of 5."""
+_SAME_LOSS = 0.005  # losses that differ by a smaller fraction count as equal
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How trees are grown.
+    """Settings for growing trees.
 
-    The defaults were chosen on the recorded convolution spaces; depth and number of trees also by what a query can
-    afford.
+    The defaults were chosen on the recorded convolution spaces. The cost of a query limits depth and number of trees.
     """
 
     rounds: int = 200
-    """Most trees of a head."""
+    """Maximum number of trees of a head."""
     depth: int = 5
-    """Most levels of a tree."""
+    """Maximum depth of a tree."""
     rate: float = 0.08
-    """Learning rate: the share of a tree's correction that is applied."""
+    """Learning rate: fraction of a tree's correction that is applied."""
     patience: int = 20
-    """Trees without a lower held-out loss after which training stops."""
+    """Number of trees without a lower held-out loss after which training stops."""
     row_share: float = 0.8
-    """Share of the rows that each tree sees."""
+    """Fraction of rows that each tree sees."""
     column_share: float = 0.5
-    """Share of the features that each tree sees."""
+    """Fraction of features that each tree sees."""
     child_weight: float = 5.0
-    """Least sum of row weights in a leaf."""
+    """Minimum sum of row weights in a leaf."""
     sharpness: float = SHARPNESS
     """Exponent of the loss weights (`loss_weights`)."""
     seed: int = 0
-    """Seed of everything that is drawn at random."""
+    """Seed of all random choices."""
     threads: int = 2
-    """Threads that XGBoost uses."""
+    """Number of XGBoost threads."""
     shape: "TrainingSettings | None" = None
-    """How the trees for GPUs without measurements are grown; None: those of measured GPUs serve for them."""
+    """Settings of the trees for GPUs without measurements; None to use the trees of measured GPUs."""
 
 
 @dataclass(frozen=True)
 class HeadData:
-    """The training data of one head; arrays over all N rows of a dataset."""
+    """Training data of one head: arrays over all N rows of a dataset."""
 
     matrix: Array
-    """(N, F)."""
+    """Features, (N, F)."""
     target: Array
-    """log(measured / prior), (N,); NaN where it was not measured."""
+    """log(measured / analytical model), (N,); NaN if not measured."""
     weights: Array
     """Weight of each row in the loss, (N,)."""
 
     @classmethod
     def of(cls, data: Dataset, head: str, settings: TrainingSettings) -> "HeadData":
-        """The training data of a head of a dataset."""
         cost = data.latency_s if head == "latency" else data.energy_j
         weights = loss_weights(cost, data.numbers("gpu", "problem", "op"), settings.sharpness, data.trust)
         return cls(data.matrix, data.residual[head], weights)
 
     @classmethod
     def of_shape(cls, data: Dataset, settings: TrainingSettings) -> "HeadData":
-        """The same for the part of latency that GPUs have in common: without the mean of the problem on the GPU.
+        """Return the training data for the part of latency that GPUs share: without each problem's mean on the GPU.
 
-        The mean is weighted as the loss is, so that it is the fast configs of a problem that keep the prior's level.
+        The mean is weighted like the loss, so that a problem's fast configs keep the level of the analytical model.
         """
         whole = cls.of(data, "latency", settings)
         group = data.numbers("gpu", "problem", "op", "kernel_hash")
@@ -88,15 +86,15 @@ class HeadData:
 
     @property
     def measured(self) -> Array:
-        """Whether each row has a target, (N,)."""
+        """Return whether each row has a target, (N,)."""
         return np.asarray(np.isfinite(self.target))
 
     def times(self, share: float) -> "HeadData":
-        """The same with a share of the target."""
+        """Return a copy with the target scaled by `share`."""
         return replace(self, target=share * self.target)
 
     def slope(self, predicted: Array) -> float:
-        """The share, 0 to 1, of predicted targets (N,) that fits best; NaNs do not count."""
+        """Return the factor, 0 to 1, for predicted targets (N,) that fits best. NaNs are ignored."""
         rows = np.isfinite(predicted) & self.measured
         weighted = self.weights[rows] * predicted[rows]
         fit = float(weighted @ self.target[rows]) / max(float(weighted @ predicted[rows]), 1e-30)
@@ -105,19 +103,19 @@ class HeadData:
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """The trees of one head."""
+    """Trees of one head."""
 
     data: HeadData
     trees: bytes
-    """All trees as XGBoost saves them (UBJSON)."""
+    """All trees in XGBoost's format (UBJSON)."""
     rounds: int
-    """How many trees there are."""
+    """Number of trees."""
     out_of_fold: Array
-    """For each row, the prediction by trees that did not see its group, (N,); NaN where nothing was measured."""
+    """Predictions for each row by trees that did not see its group, (N,); NaN if not measured."""
 
 
 def predictions_from(data: HeadData, trained_on: Array, rows: Array, rounds: int, settings: TrainingSettings) -> Array:
-    """Predictions of `rows` by trees of the rows `trained_on` alone; both are row numbers."""
+    """Return predictions of `rows` by trees trained only on the rows `trained_on`. Both are row numbers."""
     booster, _ = _boost(data, trained_on, rounds, None, settings)
     return np.asarray(booster.inplace_predict(data.matrix[rows]))
 
@@ -126,11 +124,11 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     """Train the trees of one head.
 
     Args:
-        data: features and targets of N rows.
-        groups: the group of each row, (N,): rows of one group are never in training and held out at the same time.
-        settings: how trees are grown.
+        data: Features and targets of N rows.
+        groups: Group of each row, (N,). Rows of one group are never in training and held out at the same time.
+        settings: Settings for growing trees.
     """
-    # OpenMP threads that wait should release their processor to whatever else runs.
+    # Idle OpenMP threads should release their processor.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     rows = np.flatnonzero(data.measured)
     out_of_fold = np.full(len(data.target), np.nan)
@@ -154,20 +152,20 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
 
 
 def trees_of(data: HeadData, settings: TrainingSettings) -> bytes:
-    """As many trees as the settings say, grown on all measured rows, as XGBoost saves them (UBJSON)."""
+    """Return trees grown on all measured rows, with the number of the settings, in XGBoost's format (UBJSON)."""
     booster, _ = _boost(data, np.flatnonzero(data.measured), settings.rounds, None, settings)
     return bytes(booster.save_raw("ubj"))
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:
-    """The fold of each row in cross-validation, (N,); no group is in two folds."""
+    """Return the fold of each row in cross-validation, (N,). No group is in two folds."""
     return group_folds(groups, 3 if len(groups) >= MANY_ROWS else 5, settings.seed)
 
 
 def _boost(
     data: HeadData, rows: Array, rounds: int, held_out: Array | None, settings: TrainingSettings
 ) -> tuple[Any, Array]:
-    """(trees trained on `rows`, mean squared error on the rows `held_out` after each round)."""
+    """Return the trees trained on `rows`, and the mean squared error on the rows `held_out` after each round."""
     xgboost = import_optional("xgboost", "training a model", "train")
 
     def matrix(chosen: Array, reference: Any = None) -> Any:
@@ -196,10 +194,10 @@ def _boost(
     history: dict[str, Any] = {}
     booster = xgboost.train(parameters, training, rounds, verbose_eval=False, evals_result=history, **evaluation)
     loss = np.square(history["held_out"]["rmse"]) if history else np.zeros(rounds)
-    # After an early stop the loss would hardly have fallen: the last value stands for the rounds that were not run.
+    # After an early stop, the loss would hardly fall, so the last value stands for the remaining rounds.
     return booster, np.pad(loss, (0, rounds - len(loss)), mode="edge")
 
 
 def _fewest_trees(loss: Array) -> int:
-    """The fewest trees whose loss is about the least: a query pays for each tree."""
+    """Return the fewest trees whose loss is close to the minimum, because a query pays for each tree."""
     return int(np.argmax(loss <= loss.min() * (1.0 + _SAME_LOSS))) + 1

@@ -1,8 +1,8 @@
-"""Measured rows that contradict themselves, the card or the code that ran.
+"""Find measured rows that contradict themselves, the GPU or the code that ran.
 
-Whoever measured may have read a clock, a power or a time of something else: of another card, another kernel, a window
-in which nothing ran. No such row can be told from a true one for certain, so it is named, and teaches less: its time a
-tenth, its energy nothing.
+A measurement may have read clock, power or time of something else: another GPU, another kernel, an idle window. No such
+row can be identified with certainty. So it is reported and has less influence on training: its time counts a tenth, its
+energy nothing.
 """
 
 from collections.abc import Iterator
@@ -21,20 +21,23 @@ from kernrec.util.human import counted, human
 Array = np.ndarray
 
 TRUST = 0.1
-"""Weight of a row whose time is doubted, beside others."""
+"""Weight of a row whose time is doubtful, relative to other rows."""
 ENERGY_APART = 1.5
-"""Factor beyond which energy over time contradicts the power that was measured: readings of power lag by up to a third
-in a loop of a second."""
+"""Factor between energy over time and measured power that counts as a contradiction. Power readings lag by up to a
+third in a loop of a second.
+"""
 ABOVE_LIMIT = 1.15
-"""Share of the highest power limit that no launch takes in the mean: limits hold over tens of milliseconds, and energy
-counters are 5 % off."""
+"""Mean power, relative to the highest power limit, that no launch reaches. Limits hold over tens of milliseconds, and
+energy counters are off by 5 %.
+"""
 BELOW_REST = 0.9
-"""Share of the power at rest, measured before, that a running card draws at least: sensors are 5 % off."""
+"""Power of a running GPU, relative to its power at rest before, that counts as impossible. Sensors are off by 5 %."""
 ABOVE_CLOCK = 1.03
-"""Share of the highest clock that can be set that is no error of a reading: clocks go in steps of 15 MHz."""
+"""Clock, relative to the highest that can be set, up to which a reading is plausible. Clocks have steps of 15 MHz."""
 TOO_FAST = 0.8
-"""Share of the least time below which a time is doubted. The fastest recorded product took 0.95 of it; the memory of
-boards is set to 1.2 times the data sheet's rate."""
+"""Time, relative to the theoretical minimum, below which it is doubtful. The fastest recorded matmul took 0.95 of it,
+and boards overclock memory to 1.2 times the data sheet's rate.
+"""
 _NAMED = 3
 
 _WRONG_ENERGY = "in their energy alone, which contradicts time and power or the card's power limit"
@@ -45,37 +48,37 @@ _WRONG_TIME = "which take less time than their arithmetic or their bytes at the 
 
 @dataclass(frozen=True)
 class Stated:
-    """Statements of rows beside their times, (N,) each; NaN where it was not measured."""
+    """Statements of rows besides their times, (N,) each; NaN if not measured."""
 
     energy_j: Array
     power_w: Array
     clock_hz: Array
-    """Mean core clock while they ran."""
+    """Mean core clock during the run."""
     rest_w: Array
-    """Power of the card before anything ran."""
+    """Power of the GPU before the run."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The contradictions of N rows."""
+    """Contradictions of N rows."""
 
     trust: Array
-    """Weight of each time beside those that nothing speaks against, (N,)."""
+    """Weight of each time relative to undoubted times, (N,)."""
     wrong_energy: Array
-    """Whether the energy is no energy of this launch, (N,)."""
+    """Whether the energy is not that of this launch, (N,)."""
     left_out: dict[str, int]
-    """Why energies are left out -> how many."""
+    """Number of dropped energies by reason."""
     doubted: dict[str, int]
-    """Why times count a tenth -> how many."""
+    """Number of times with reduced weight by reason."""
 
 
 def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
-    """Find the rows of a kernel on a card and problem that contradict themselves.
+    """Find the rows of a kernel on a GPU and problem that contradict themselves.
 
     Args:
-        inputs: of the configs, (N,).
-        latency_s: measured times, (N,).
-        stated: what else was measured.
+        inputs: Model inputs of the configs, (N,).
+        latency_s: Measured times in seconds, (N,).
+        stated: Other measured quantities.
     """
     gpu, power = inputs.gpu, PowerModel.for_gpu(inputs.gpu)
     wrong_energy = contradicting(gpu, latency_s, stated.energy_j, stated.power_w)
@@ -91,30 +94,32 @@ def judge(inputs: ModelInputs, latency_s: Array, stated: Stated) -> Judgement:
 
 
 def contradicting(gpu: GPU, latency_s: Array, energy_j: Array, power_w: Array) -> Array:
-    """Which measured energies contradict the time and power beside them, or take more power than the card accepts.
+    """Return which energies contradict their time and power, or imply more power than the GPU accepts.
 
     Args:
-        gpu: the card.
-        latency_s: measured times, (N,).
-        energy_j: energies, NaN where they were not measured, (N,).
-        power_w: powers, NaN likewise, (N,).
+        latency_s: Measured times, (N,).
+        energy_j: Energies, NaN if not measured, (N,).
+        power_w: Powers, NaN if not measured, (N,).
 
     Returns:
         bool (N,).
     """
     drawn_w = energy_j / latency_s
-    # The two come from other readings (a counter, samples) of other runs: only what no drift explains is wrong.
+    # Energy and power come from different readings of different runs, so only a difference that no drift explains is
+    # wrong.
     apart = np.abs(np.log(drawn_w) - np.log(power_w)) > np.log(ENERGY_APART)
     return np.asarray(apart | (drawn_w > ABOVE_LIMIT * PowerModel.for_gpu(gpu).power_max_w))
 
 
 def named_rows(database: Database) -> Iterator[str]:
-    """A line for each card and each kind of contradiction that rows of a database show without their kernel: how many
-    there are, the keys of the first, and what follows."""
+    """Yield a line for each GPU and each kind of contradiction that rows of a database show without their kernel.
+
+    A line contains the number of rows, the keys of the first rows and the consequence.
+    """
     for (name,) in database.query("SELECT DISTINCT gpu FROM db.measurement ORDER BY 1"):
         try:
             gpu = find_gpu(str(name))
-        except UsageError:  # of a card that another version of kernrec knows
+        except UsageError:  # a GPU that another version of kernrec knows
             continue
         power = PowerModel.for_gpu(gpu)
         kinds = {

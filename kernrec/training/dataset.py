@@ -1,4 +1,4 @@
-"""Measurements as training data: features, the prior's predictions, measured costs, and groups of rows."""
+"""Measurements as training data: features, predictions of the analytical model, measured costs, and groups of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,29 +28,31 @@ class RowGroup:
     kernel: str
     kernel_hash: str
     inputs: ModelInputs
-    """Inputs of the features, with the prior's estimates."""
+    """Inputs of the features, with the estimates of the analytical model."""
     latency_s: Array
-    """Measured latency, (N,)."""
+    """Measured latency in seconds, (N,)."""
     energy_j: Array
-    """Measured energy, (N,); NaN where it was not measured."""
+    """Measured energy in joules, (N,); NaN if not measured."""
     beneath: Mapping[str, Array] = field(default_factory=dict)
-    """By head, what another model of the kernel adds to the log of the prior, (N,): the new one corrects both."""
+    """Terms that another model of the kernel adds to the logarithm of the analytical model, (N,), by head. The new
+    model corrects both.
+    """
     trust: Array | None = None
-    """Weight of each row beside those that nothing speaks against, (N,); None: nothing speaks against any."""
+    """Weight of each row relative to undoubted rows, (N,); None if no row is doubtful."""
 
     @property
     def dims(self) -> str:
-        """The dimensions, in the problem's key."""
+        """Return the dimensions in the problem's key."""
         return self.problem.partition("]")[0]
 
     @property
     def dtype(self) -> str:
-        """The data type, in the problem's key."""
+        """Return the data type in the problem's key."""
         return self.problem.partition("]")[2].partition(",")[0]
 
     @property
     def row_kind(self) -> str:
-        """The kind of the problem's rows, which the kernel's tunables tell."""
+        """Return the kind of the problem's rows, which the kernel's tunables determine."""
         return row_kind(self.inputs.tunables)
 
     def __len__(self) -> int:
@@ -59,15 +61,11 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The rows of several groups, concatenated; arrays (N,) over all rows.
-
-    Raises:
-        UsageError: there is no group.
-    """
+    """Rows of several groups, concatenated: arrays (N,) over all rows. Raises `UsageError` if there is no group."""
 
     groups: tuple[RowGroup, ...]
     parts: tuple[str, ...] = features.GROUPS
-    """The groups of features that are used."""
+    """Feature groups that are used."""
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -78,43 +76,43 @@ class Dataset:
 
     @cached_property
     def tunables(self) -> tuple[str, ...]:
-        """Names of the tunables of all kernels, sorted."""
+        """Return the names of the tunables of all kernels, sorted."""
         return tuple(sorted({name for group in self.groups for name in group.inputs.tunables}))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Return the names of the features."""
         return features.names(self.tunables, self.parts)
 
     @cached_property
     def matrix(self) -> Array:
-        """The features, (N, F), float32."""
+        """Return the features, (N, F), float32."""
         return np.concatenate([features.matrix(group.inputs, self.columns) for group in self.groups])
 
     def numbers(self, *fields: str) -> Array:
-        """A number per row, (N,): rows whose groups agree in these fields of `RowGroup` have the same number."""
+        """Return a number per row, (N,). Rows whose groups agree in these fields of `RowGroup` have the same number."""
         keys = [tuple(getattr(group, field) for field in fields) for group in self.groups]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         return np.repeat([numbers[key] for key in keys], [len(group) for group in self.groups])
 
     @cached_property
     def latency_s(self) -> Array:
-        """Measured latency, (N,)."""
+        """Return measured latency in seconds, (N,)."""
         return np.concatenate([group.latency_s for group in self.groups])
 
     @cached_property
     def energy_j(self) -> Array:
-        """Measured energy, (N,); NaN where it was not measured."""
+        """Return measured energy in joules, (N,); NaN if not measured."""
         return np.concatenate([group.energy_j for group in self.groups])
 
     @cached_property
     def trust(self) -> Array:
-        """Weight of each row beside those that nothing speaks against, (N,)."""
+        """Return the weight of each row relative to undoubted rows, (N,)."""
         return np.concatenate([np.ones(len(each)) if each.trust is None else each.trust for each in self.groups])
 
     @cached_property
     def prior(self) -> dict[str, Array]:
-        """The prior's latency (s) and power (W) by head, corrected by models beneath."""
+        """Return latency (s) and power (W) of the analytical model by head, corrected by the models beneath."""
         return {
             "latency": np.concatenate([group.inputs.latency_s for group in self.groups])
             * np.exp(self._beneath("latency")),
@@ -126,23 +124,23 @@ class Dataset:
 
     @cached_property
     def least(self) -> Array:
-        """log(least time that the rows can take / the prior's), (N,)."""
+        """Return log(minimum possible time of the rows / analytical model's time), (N,)."""
         least = [least_log_ratio(group.inputs) for group in self.groups]
         return np.asarray(np.concatenate(least) - self._beneath("latency"))
 
     @cached_property
     def residual(self) -> dict[str, Array]:
-        """log(measured / prior) by head; NaN where it was not measured."""
+        """Return log(measured / analytical model) by head; NaN if not measured."""
         measured = {"latency": self.latency_s, "power": self.energy_j / self.latency_s}
         return {head: np.log(measured[head] / self.prior[head]) for head in HEADS}
 
     @cached_property
     def held_out(self) -> tuple[str, Array]:
-        """The kind of group that cross-validation holds out, and the number of each row's group, (N,).
+        """Return the kind of group that cross-validation holds out, and the number of each row's group, (N,).
 
-        `problem` if there are at least 3, one with those of the same dimensions in another dtype or layout, which cost
-        nearly the same; else `GPU` or `kernel`, whichever has more values; else `tunable`: of one
-        kernel on one GPU, the configs that share a value of the tunable with the most values.
+        The kind is `problem` if there are at least 3. Problems that differ only in dtype or layout count as one,
+        because their costs are similar. Otherwise, it is `GPU` or `kernel`, whichever has more values, or else
+        `tunable`: configs of one kernel on one GPU that share a value of the tunable with the most values.
         """
         by_problem = self.numbers("dims", "op")
         if by_problem.max() >= 2:

@@ -1,7 +1,7 @@
-"""Scores of recommendations on measured problems, for `kernrec evaluate`.
+"""Score recommendations on measured problems, for `kernrec evaluate`.
 
-Every way to choose a config (`kernrec.training.held_out_predictions`) is scored on the same problems, by the
-definitions in `kernrec.training.scores`. Models and calibrations never see the problem, GPU or kernel that is scored.
+Every method (`kernrec.training.held_out_predictions`) is scored on the same problems with the definitions of
+`kernrec.training.scores`. Models and calibrations never see the scored problem, GPU or kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,31 +23,31 @@ Array = np.ndarray
 METHODS = ("learned", "calibrated", "prior", "occupancy", "nearest", "other GPU", "random")
 QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
-"""Numbers of recommendations of which the best one counts."""
+"""Numbers of top recommendations of which the best counts."""
 MOST_SLOWDOWN = 0.03
-"""How much slower than the fastest a config may be that is chosen for its energy."""
+"""Maximum slowdown, relative to the fastest, of a config that is selected for its energy."""
 PUBLISHED = {
     "FlipFlop (arXiv 2601.13345)": {"accuracy": 0.83, "reduction": 0.934},
     "MIOpen's heuristics, their aim": {"efficiency@1": 0.90},
     "tritonBLAS, matmul": {"efficiency@1": 0.947},
 }
-"""Figures that others published, of other kernels on other GPUs; none of them was measured here."""
+"""Published figures of other tools, for other kernels on other GPUs."""
 
 _NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class MethodScore:
-    """The mean scores of one method for one quantity; NaN where a score does not apply."""
+    """Mean scores of one method for one quantity; NaN if a score does not apply."""
 
     method: str
     quantity: str
     problems: int
-    """Number of problems that the scores stand on."""
+    """Number of scored problems."""
     efficiency: dict[int, float]
-    """k -> best measured cost of the space over the best among the first k recommendations."""
+    """Best measured cost of the space over the best among the first k recommendations, by k."""
     accuracy: float
-    """Share of problems whose first recommendation is within 5 % of the best."""
+    """Fraction of problems whose top recommendation is within 5 % of the best."""
     reduction: float
     """1 - (configs to measure, in recommended order, to come within 5 % of the best) / (configs)."""
     rank_correlation: float = _NAN
@@ -55,64 +55,65 @@ class MethodScore:
     median_error: float = _NAN
     """Median of |predicted / measured - 1|."""
     coverage: float = _NAN
-    """Share of measured values inside the 90 % interval."""
+    """Fraction of measured values inside the 90 % interval."""
     width: float = _NAN
-    """Geometric mean of the interval's upper over its lower end."""
+    """Geometric mean of the interval's upper end over its lower end."""
     front_recall: float = _NAN
     """Hypervolume of the recommended front's measured costs over that of the true front."""
     energy_saved: float = _NAN
-    """Energy that the first choice saves against the occupancy heuristic's choice, as a fraction."""
+    """Energy that the top recommendation saves, relative to the occupancy heuristic's config."""
     slowdown: float = _NAN
-    """Slowdown of the first choice against the occupancy heuristic's choice."""
+    """Slowdown of the top recommendation relative to the occupancy heuristic's config."""
     frugal_saved: float = _NAN
-    """Energy saved against the measured fastest config by the most frugal config that is predicted to be at most
-    `MOST_SLOWDOWN` slower than the fastest."""
+    """Energy saved, relative to the measured fastest config, by the config with the lowest energy among those predicted
+    at most `MOST_SLOWDOWN` slower than the fastest.
+    """
     frugal_slowdown: float = _NAN
     """Slowdown of that config."""
 
 
 @dataclass(frozen=True)
 class RegimeCoverage:
-    """How much of what was measured lies inside the 90 % intervals of the prior, of what is bound alike."""
+    """Coverage of the analytical model's 90 % intervals, for configs with the same bottleneck."""
 
     regime: str
     """One of `prior.spread.REGIMES`."""
     configs: int
     time: float
-    """Share of the times inside their interval."""
+    """Fraction of times inside their interval."""
     time_factor: float
-    """That interval, to either side."""
+    """Factor of this interval, to either side."""
     pairs: int
-    """Pairs of configs of a kernel on a problem and GPU, both in the regime."""
+    """Number of pairs of configs of a kernel on a problem and GPU, both in the regime."""
     ratio: float
-    """Share of the ratios of two times inside the interval of a ratio; NaN without pairs."""
+    """Fraction of ratios of two times inside the interval of a ratio; NaN without pairs."""
     ratio_factor: float
-    """That interval, to either side."""
+    """Factor of this interval, to either side."""
     energies: int
-    """Configs whose energy was measured, too."""
+    """Number of configs with measured energy."""
     energy: float
-    """Share of the energies inside their interval; NaN where none was measured."""
+    """Fraction of energies inside their interval; NaN without measured energies."""
     energy_factor: float
-    """That interval, to either side."""
+    """Factor of this interval, to either side."""
     energy_ratio: float
-    """Share of the ratios of two energies inside the interval of such a ratio; NaN without pairs."""
+    """Fraction of ratios of two energies inside the interval of such a ratio; NaN without pairs."""
     energy_ratio_factor: float
-    """That interval, to either side."""
+    """Factor of this interval, to either side."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of all methods and the predictions they stand on."""
+    """Scores of all methods, and their predictions."""
 
     parts: int
-    """Number of problems, GPUs or kernels that there are to hold out."""
+    """Number of problems, GPUs or kernels that can be held out."""
     scores: list[MethodScore]
-    """Scores of each quantity and each method that applies."""
+    """Scores of each quantity and each applicable method."""
     regimes: list[RegimeCoverage]
-    """Coverage of the prior's intervals by what bounds a config."""
+    """Coverage of the analytical model's intervals by bottleneck."""
     problems: list[HeldOutProblem]
     notes: list[str]
-    """Remarks for the user, a sentence each."""
+    """Notes for the user, one sentence each."""
 
 
 def evaluate(
@@ -123,17 +124,17 @@ def evaluate(
 ) -> Evaluation:
     """Score all methods on the measured problems of databases.
 
-    Stored calibrations are not used, because they have seen what is held out; coefficients are fitted anew to the rest.
+    Stored calibrations are not used, because they have seen held-out data. Coefficients are fitted again to the rest.
 
     Args:
-        request: the measured problems.
-        split: the kind of group that is held out whole: one of `held_out_predictions.SPLITS`.
-        settings: how trees are grown.
-        progress: called with a sentence for each fold.
+        request: The measured problems.
+        split: Kind of group that is held out, one of `held_out_predictions.SPLITS`.
+        settings: Settings for growing trees.
+        progress: Called with a sentence for each fold.
 
     Raises:
-        UsageError: an unknown split, or no measurement.
-        KernrecError: a library of the extra `train` is missing.
+        UsageError: The split is unknown, or there is no measurement.
+        KernrecError: A library of the extra `train` is missing.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
@@ -156,7 +157,7 @@ def evaluate(
 
 
 def regime_coverage(problems: Sequence[HeldOutProblem]) -> list[RegimeCoverage]:
-    """Coverage of the prior's intervals over configs with a profile, a row for each regime that occurs."""
+    """Return the coverage of the analytical model's intervals over configs with a profile, per regime that occurs."""
     errors: dict[str, list[list[Array]]] = {quantity: [[] for _ in REGIMES] for quantity in ("latency", "energy")}
     apart: dict[str, list[list[Array]]] = {quantity: [[] for _ in REGIMES] for quantity in errors}
     for problem in problems:
@@ -189,13 +190,12 @@ def regime_coverage(problems: Sequence[HeldOutProblem]) -> list[RegimeCoverage]:
 
 
 def _inside(errors: Sequence[Array], factor: float) -> tuple[float, int]:
-    """(share of logarithmic errors within a factor, NaN without any; how many there are)."""
     every = np.abs(np.concatenate([np.zeros(0), *errors]))
     return (float((every <= np.log(factor)).mean()) if len(every) else _NAN), len(every)
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:
-    """The scores of each quantity and method, over the problems to which the method applies."""
+    """Return the scores of each quantity and method, over the problems to which the method applies."""
     method_scores = []
     for quantity in QUANTITIES:
         measured = [problem for problem in problems if np.isfinite(problem.measured(quantity)).all()]
@@ -219,10 +219,10 @@ def _mean_score(method: str, quantity: str, problems: list[HeldOutProblem]) -> M
 
 
 def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict[str, float]:
-    """The scores of a method on one problem, by the names of the fields of `MethodScore`."""
+    """Return the scores of a method on one problem, by field names of `MethodScore`."""
     measured = problem.measured(quantity)
     expected = problem.expected(method, quantity)
-    if expected is None:  # the random order, in expectation
+    if expected is None:  # random order, in expectation
         near = (measured <= measured.min() * (1.0 + scores.NEAR)).mean()
         values = {f"efficiency@{k}": scores.expected_random(measured, k)[0] for k in TOPS}
         return values | {"accuracy": float(near), "reduction": scores.expected_random(measured, 1)[1]}
@@ -237,7 +237,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
         values["median_error"] = scores.median_error(measured, expected)
         if quantity != "edp":
             widths = OF_TIME if quantity == "latency" else OF_ENERGY
-            factor = widths.factors.take(np.maximum(problem.regime, 0))  # without a profile nothing says what bounds it
+            factor = widths.factors.take(np.maximum(problem.regime, 0))  # without a profile, the bottleneck is unknown
             low, high = expected / factor, expected * factor
             if method == "learned":
                 low, high = problem.low[quantity], problem.high[quantity]
@@ -248,7 +248,7 @@ def _problem_scores(method: str, quantity: str, problem: HeldOutProblem) -> dict
 
 
 def _savings(method: str, problem: HeldOutProblem, order: Array) -> dict[str, float]:
-    """Savings by the choices of a method, and the share of the front that it finds."""
+    """Return the savings of a method's configs, and the fraction of the front that it finds."""
     costs = problem.predicted[method]
     front = pareto_front(costs["latency"], costs["energy"])
     values = {"front_recall": scores.front_recall(problem.latency_s, problem.energy_j, front)}

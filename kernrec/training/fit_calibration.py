@@ -1,22 +1,22 @@
-"""Fit the prior's own coefficients to measurements, and store those that help on held-out problems.
+"""Fit coefficients of the analytical model to measurements, and store those that help on held-out problems.
 
 The core part and the DRAM part of time, beyond the launch overhead, combine by a smooth maximum (`combine` of
 `kernrec.model.prior.power`), so
 
     (latency - fixed) ** p  =  core_time ** p * core_s ** p  +  dram_time ** p * dram_s ** p        p = `OVERLAP`
 
-is linear in the p-th powers of the multipliers; energy is linear in its parts, for the measured time:
+is linear in the p-th powers of the multipliers. For the measured time, energy is linear in its parts:
 
     energy  =  static_power * static_w * latency
              + core_energy * (clock_w * latency + core_j)  +  dram_energy * dram_j
 
-Every problem has the same weight. Rows that ran at the power limit ran at an unknown clock and are left out. Both are
-solved by non-negative least squares in logarithmic error: iteratively reweighted least squares minimize the weighted
-sum of log(predicted / measured)**2. With r = predicted / measured, the weight log(r) / (r (r - 1)) gives (r - 1)**2 the
-gradient of log(r)**2. Plain relative errors would count hardly anything but the rows that are predicted too slow.
+Every problem has the same weight. Rows that ran at the power limit are dropped, because their clock is unknown. Both
+equations are solved by non-negative least squares in logarithmic error: iteratively reweighted least squares minimize
+the weighted sum of log(predicted / measured)**2. With r = predicted / measured, the weight log(r) / (r (r - 1)) gives
+(r - 1)**2 the gradient of log(r)**2. Plain relative errors would be dominated by rows that are predicted too slow.
 
-A multiplier is kept where it helps: each problem is held out in turn, and the error of the calibrated prior there,
-power limit included, is compared with that of the published coefficients.
+A multiplier is kept if it helps: each problem is held out in turn, and the error of the calibrated model there, power
+limit included, is compared with that of the published coefficients.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,56 +39,57 @@ from kernrec.util.optional import import_optional, require_optional
 Array = np.ndarray
 
 FEWEST_ROWS = 20
-"""Fewest measured configs of an architecture that is calibrated."""
+"""Minimum number of measured configs for calibrating an architecture."""
 FEWEST_PROBLEMS = 3
-"""Fewest problems of an architecture that is calibrated."""
+"""Minimum number of problems for calibrating an architecture."""
 MOST_FOLDS = 20
-"""More problems than this are held out several at a time."""
+"""Maximum number of folds. More problems are held out several at a time."""
 _BELOW_LIMIT = 0.95
-"""Share of the TDP below which, a reading's error included, the power limit did not lower the clock."""
+"""Fraction of the TDP below which, allowing for reading errors, the power limit did not lower the clock."""
 _RANK_LOSS = 0.01
-"""How much rank correlation a smaller error may cost."""
+"""Rank correlation that may be lost for a smaller error."""
 _PRIOR_WEIGHT = 0.001
-"""Weight of the belief that a multiplier is 1, in problems; it decides what the rows cannot tell apart."""
+"""Weight, in problems, of the regularization toward a multiplier of 1. It decides what the rows cannot."""
 _LEAST_SHARE = 0.05
-"""A part whose 90th percentile is a smaller share of the whole keeps its multiplier: rows cannot tell it from the
-rest."""
+"""A part whose 90th percentile is a smaller fraction of the whole keeps its multiplier, because rows cannot determine
+it.
+"""
 _ITERATIONS = 12
 
 
 @dataclass(frozen=True)
 class CalibrationFit:
-    """The result of fitting one architecture."""
+    """Result of fitting one architecture."""
 
     arch: str
-    """Such as `sm_89`."""
+    """Architecture, such as `sm_89`."""
     calibration: Calibration | None
-    """The multipliers that help; None where none does."""
+    """Multipliers that help; None if none does."""
     findings: tuple[str, ...]
-    """For each quantity, one sentence that says what calibration brings."""
+    """One sentence per quantity about the effect of calibration."""
 
 
 def calibrate_prior(
     request: MeasurementRequest, folder: Path | None = None
 ) -> tuple[Path, list[CalibrationFit], list[str]]:
-    """Fit the coefficients of each measured architecture and store those that help: `kernrec train --calibrate`.
+    """Fit the coefficients of each measured architecture and store those that help, for `kernrec train --calibrate`.
 
-    Calibrations of other architectures in the folder stay as they are.
+    Calibrations of other architectures in the folder do not change.
 
     Args:
-        request: the measurements to fit to.
-        folder: where to store calibrations; None for `models` beside the first database.
+        request: Measurements to fit to.
+        folder: Folder for calibrations; None for `models` beside the first database.
 
     Returns:
-        The file that holds the calibrations of the folder, the fit of each architecture, and notes for the user.
+        The folder's calibration file, the fit of each architecture, and notes for the user.
 
     Raises:
-        UsageError: no measurement.
-        KernrecError: too few measurements of every architecture, a library of the extra `train` is missing, or the
+        UsageError: There is no measurement.
+        KernrecError: Every architecture has too few measurements, a library of the extra `train` is missing, or the
             folder cannot be written.
     """
     require_optional(("sklearn",), "calibrating the prior", "train")
-    # Coefficients are fitted anew from those of data sheets, whatever was fitted before.
+    # Start from the coefficients of data sheets, regardless of earlier fits.
     measurements = load_measurements(request, calibrated=False)
     folder = folder or measurements.models_folder
     fits = fit(measurements.groups, provenance(Dataset(measurements.groups), measurements, calibrated=False))
@@ -121,12 +122,12 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
     """Fit the coefficients of each architecture to its measurements.
 
     Args:
-        groups: measured rows whose inputs are those of the uncalibrated prior; groups without a static profile are
+        groups: Measured rows with inputs of the uncalibrated analytical model. Groups without a static profile are
             ignored.
-        origin: provenance of the measurements, stored with the calibrations.
+        origin: Provenance of the measurements, stored with the calibrations.
 
     Raises:
-        KernrecError: no architecture has `FEWEST_PROBLEMS` and `FEWEST_ROWS`; the message says how many are missing.
+        KernrecError: No architecture has `FEWEST_PROBLEMS` and `FEWEST_ROWS`. The message says how many are missing.
     """
     by_arch: dict[str, list[_CalibrationRows]] = {}
     for group in groups:
@@ -139,9 +140,9 @@ def fit(groups: Sequence[RowGroup], origin: Mapping[str, Any] | None = None) -> 
 
 
 def predict_group(group: RowGroup, calibration: Calibration) -> dict[str, Array]:
-    """Latency and energy (N,) of a group's configs by the calibrated prior, under the power limit.
+    """Return latency and energy (N,) of a group's configs by the calibrated model, under the power limit.
 
-    The group's inputs are those of the uncalibrated prior.
+    The group's inputs are those of the uncalibrated model.
     """
     return _CalibrationRows.of(group).predict(calibration)
 
@@ -159,7 +160,7 @@ class _CalibrationRows:
 
     @classmethod
     def of(cls, group: RowGroup) -> "_CalibrationRows":
-        """The rows of a group that has a static profile."""
+        """Return the rows of a group with a static profile."""
         inputs = group.inputs
         drawn = group.energy_j / group.latency_s
         power = np.where(np.isfinite(drawn), drawn, inputs.power_w)
@@ -171,14 +172,15 @@ class _CalibrationRows:
         return cls(group, PowerModel.for_gpu(inputs.gpu), timed, powered)
 
     def joules(self) -> tuple[Array, Array]:
-        """The prior's energy of core events and of DRAM traffic; zeros where the inputs have none."""
+        """Return the modeled energy of core events and of DRAM traffic; zeros if the inputs have none."""
         inputs, zeros = self.group.inputs, np.zeros(len(self.group))
         core, dram = ((zeros if part is None else np.asarray(part)) for part in (inputs.core_j, inputs.dram_j))
         return core, dram
 
     def time_shares(self) -> Array:
-        """Core part at the clock of an unlimited load, and DRAM part, over the measured time, to the power of
-        `OVERLAP`; (timed rows, 2)."""
+        """Return core part (at the clock of an unlimited load) and DRAM part over the measured time, to the power of
+        `OVERLAP`; (timed rows, 2).
+        """
         inputs = self.group.inputs
         core_s = np.asarray(inputs.core_s)[self.timed] * (self.power.boost_hz / self.power.running_hz)
         parts = np.stack([core_s, np.asarray(inputs.dram_s)[self.timed]], axis=1)
@@ -186,7 +188,7 @@ class _CalibrationRows:
         return np.asarray((parts / beyond[:, None]) ** OVERLAP)
 
     def energy_shares(self) -> Array:
-        """Static, core and DRAM energy for the measured time, over the measured energy; (powered rows, 3)."""
+        """Return static, core and DRAM energy for the measured time, over the measured energy; (powered rows, 3)."""
         rows, (core_j, dram_j) = self.powered, self.joules()
         latency = self.group.latency_s[rows]
         power = self.power
@@ -197,7 +199,7 @@ class _CalibrationRows:
         return np.asarray(parts / self.group.energy_j[rows][:, None])
 
     def predict(self, calibration: Calibration) -> dict[str, Array]:
-        """Latency and energy of all rows by the calibrated prior, under the power limit."""
+        """Return latency and energy of all rows by the calibrated model, under the power limit."""
         inputs, (core_j, dram_j) = self.group.inputs, self.joules()
         nominal = NominalCosts(
             np.asarray(inputs.core_s) * calibration.core_time,
@@ -215,13 +217,12 @@ def _problems(rows: Iterable[_CalibrationRows]) -> list[str]:
 
 
 def _missing(rows: Sequence[_CalibrationRows]) -> tuple[int, int]:
-    """(problems, configs) that are missing for a calibration."""
     timed = sum(int(member.timed.sum()) for member in rows)
     return max(FEWEST_PROBLEMS - len(_problems(rows)), 0), max(FEWEST_ROWS - timed, 0)
 
 
 def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
-    """The error message where no architecture has enough measurements."""
+    """Return the error message if no architecture has enough measurements."""
     needed = (
         f"calibrating needs {FEWEST_PROBLEMS} problems and {FEWEST_ROWS} measured configs of kernels with a static"
         " profile, below the power limit, on one architecture; "
@@ -233,7 +234,7 @@ def _too_few(by_arch: Mapping[str, list[_CalibrationRows]]) -> str:
 
 
 def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]) -> CalibrationFit:
-    """Fit one architecture and keep the multipliers of a quantity where they help on held-out problems."""
+    """Fit one architecture, and keep the multipliers of a quantity if they help on held-out problems."""
     problems = _problems(rows)
     count = min(len(problems), MOST_FOLDS)
     folds = [set(problems[start::count]) for start in range(count)]
@@ -242,7 +243,7 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
     helpful: tuple[str, ...] = ()
     factors: dict[str, Any] = {}
     findings: list[str] = []
-    # Time first: energy is power times time, and is judged with the time that will be predicted.
+    # Time comes first, because energy is power times time and is judged with the calibrated time.
     for quantity, names in (("latency", TIME), ("energy", ENERGY)):
         before: list[tuple[float, float]] = []
         after: list[tuple[float, float]] = []
@@ -280,13 +281,12 @@ def _fit_arch(arch: str, rows: list[_CalibrationRows], origin: Mapping[str, Any]
 
 
 def _only(calibration: Calibration, names: Iterable[str]) -> Calibration:
-    """The multipliers of these names alone."""
     multipliers: dict[str, Any] = {name: getattr(calibration, name) for name in names}
     return Calibration(calibration.arch, **multipliers)
 
 
 def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity: str) -> list[tuple[float, float]]:
-    """(median |log(predicted / measured)|, rank correlation) of each group."""
+    """Return the median |log(predicted / measured)| and the rank correlation of each group."""
     results = []
     for member in rows:
         measured = member.group.latency_s if quantity == "latency" else member.group.energy_j
@@ -299,14 +299,16 @@ def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity
 
 
 def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
-    """The multipliers that fit rows best; 1 where there is too little to fit."""
+    """Return the multipliers that fit rows best; 1 if there is too little to fit."""
     time = _multipliers([member.time_shares() for member in rows], rows, MOST**OVERLAP) ** (1.0 / OVERLAP)
     energy = _multipliers([member.energy_shares() for member in rows], rows, MOST)
     return Calibration(arch, *time.tolist(), *energy.tolist())
 
 
 def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], largest: float) -> Array:
-    """The multiplier of each part, (P,), from each group's shares of the parts, (rows, P); problems weigh the same."""
+    """Return the multiplier of each part, (P,), from each group's shares of the parts, (rows, P). Problems weigh the
+    same.
+    """
     if sum(map(len, shares)) < FEWEST_ROWS:
         return np.ones(shares[0].shape[1] if shares else 1)
     rows_of_problem: dict[str, int] = {}
@@ -318,14 +320,14 @@ def _multipliers(shares: Sequence[Array], rows: Sequence[_CalibrationRows], larg
 
 
 def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
-    """The non-negative multipliers of least squared log error, (P,).
+    """Return the non-negative multipliers with the least squared log error, (P,).
 
-    It is 1 for parts that are too small to be told apart, and for those whose multiplier would not be plausible.
+    A multiplier is 1 if its part is too small to be determined, or if it would be implausible.
 
     Args:
-        shares: each part over the measured value, (N, P); the predicted over the measured value is their weighted sum.
-        weights: of the rows, (N,).
-        largest: multipliers beyond this, or below its reciprocal, are not plausible.
+        shares: Each part over the measured value, (N, P). Their weighted sum is predicted over measured value.
+        weights: Weights of the rows, (N,).
+        largest: Multipliers beyond this, or below its reciprocal, are implausible.
     """
     scale = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
     free = np.quantile(shares * scale, 0.9, axis=0) > _LEAST_SHARE
@@ -338,7 +340,7 @@ def fit_multipliers(shares: Array, weights: Array, largest: float) -> Array:
 
 
 def _solve(shares: Array, weights: Array, free: Array) -> Array:
-    """The multipliers of the columns that are `free`, (P,); the others are 1."""
+    """Return the multipliers of the columns that are `free`, (P,); 1 for the others."""
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers
@@ -346,7 +348,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)
-    # The last rows are the belief that each multiplier is 1.
+    # The last rows regularize each multiplier toward 1.
     design = np.concatenate([shares[:, free], np.eye(int(free.sum()))])
     target = np.concatenate([1.0 - fixed, np.ones(int(free.sum()))])
     multipliers[free] = np.exp(-np.median(np.log(np.maximum(shares.sum(axis=1), 1e-12))))
@@ -355,7 +357,8 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
         excess = ratio - 1.0
         small = np.abs(excess) < 1e-6
         slope = np.where(small, 1.0, np.log(ratio) / np.where(small, 1.0, ratio * excess))
-        # Relative to the current multiplier, so that the belief weighs the same however wrong the coefficient is.
+        # Relative to the current multiplier, so that the regularization does not depend on how wrong the coefficient
+        # is.
         belief = _PRIOR_WEIGHT / np.maximum(multipliers[free], 1e-3) ** 2
         regression.fit(design, target, sample_weight=np.concatenate([weights * slope, belief]))
         multipliers[free] = regression.coef_

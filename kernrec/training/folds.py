@@ -1,4 +1,4 @@
-"""Splits for cross-validation in which whole groups are held out, never single rows of a group."""
+"""Cross-validation splits that hold out whole groups, never single rows of a group."""
 
 from collections.abc import Iterator
 
@@ -11,12 +11,12 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
     """Assign groups to folds at random.
 
     Args:
-        groups: the group of each row, (N,).
-        folds: how many folds to make; with fewer groups than that, each group is a fold.
-        seed: of the random assignment.
+        groups: Group of each row, (N,).
+        folds: Number of folds. With fewer groups, each group is a fold.
+        seed: Seed of the random assignment.
 
     Returns:
-        The fold of each row, (N,), from 0; all rows of a group are in the same fold. All zeros for a single group.
+        The fold of each row, (N,), from 0. Rows of a group share a fold. All zeros for a single group.
     """
     fold_of_row = np.zeros(len(groups), dtype=np.int64)
     folds = min(folds, len(np.unique(groups)))
@@ -30,6 +30,10 @@ def group_folds(groups: np.ndarray, folds: int, seed: int = 0) -> np.ndarray:
 
 
 def each_fold(fold: np.ndarray) -> Iterator[np.ndarray]:
-    """For each fold in turn, whether each row is in it, (N,); fold: as from `group_folds`."""
+    """Yield for each fold whether each row is in it, (N,).
+
+    Args:
+        fold: Fold of each row, from `group_folds`.
+    """
     for number in range(int(fold.max()) + 1):
         yield fold == number

@@ -1,13 +1,13 @@
-"""Predictions for measured problems that were held out, by each way to choose a config.
+"""Predict held-out measured problems with each method of choosing a config.
 
     learned      a model trained on the rest
-    calibrated   the analytic prior with coefficients fitted to the rest, where that helps there
-    prior        the analytic prior with the data sheet's coefficients
-    occupancy    most resident warps; of equals the largest block
-    nearest      the costs measured on the nearest other problem of the same GPU; the prior for configs without one
-    other GPU    the costs measured on another GPU; the prior for configs without one
+    calibrated   the analytical model with coefficients fitted to the rest, if that helps there
+    prior        the analytical model with the data sheet's coefficients
+    occupancy    most resident warps; in a tie, the largest block
+    nearest      costs measured on the nearest other problem of the same GPU; the analytical model for other configs
+    other GPU    costs measured on another GPU; the analytical model for other configs
 
-Random choice, the last way that `kernrec evaluate` scores, needs no prediction.
+Random choice, the last method that `kernrec evaluate` scores, needs no prediction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,51 +31,51 @@ from kernrec.training.train_model import train
 Array = np.ndarray
 
 FEWEST = 8
-"""Problems with fewer measured configs leave too little choice and are not scored."""
+"""Problems with fewer measured configs are not scored, because there is too little to choose from."""
 SPLITS = ("problem", "gpu", "kernel")
-"""The kinds of groups that can be held out whole; rows never are."""
+"""Kinds of groups that can be held out. Single rows never are."""
 _FOLDS = 5
-"""More problems, GPUs or kernels than this are held out several at a time."""
+"""More problems, GPUs or kernels are held out several at a time."""
 
 
 @dataclass(frozen=True)
 class HeldOutProblem:
-    """One problem on one GPU with its C measured configs, of all kernels; what was measured counts as its space."""
+    """One problem on one GPU with its C measured configs of all kernels, which count as its space."""
 
     gpu: str
     """Name in the GPU catalog."""
     problem: str
     """Key of the problem."""
     latency_s: Array
-    """Measured latency, (C,)."""
+    """Measured latency in seconds, (C,)."""
     energy_j: Array
-    """Measured energy, (C,); NaN where it was not measured."""
+    """Measured energy in joules, (C,); NaN if not measured."""
     predicted: dict[str, dict[str, Array]] = field(default_factory=dict)
-    """Method -> quantity (`latency`, `energy`) -> predicted cost, (C,)."""
+    """Predicted cost, (C,), by method and quantity (`latency`, `energy`)."""
     low: dict[str, Array] = field(default_factory=dict)
-    """Quantity -> lower end of the learned interval, (C,)."""
+    """Lower end of the learned interval, (C,), by quantity."""
     high: dict[str, Array] = field(default_factory=dict)
-    """Quantity -> upper end of the learned interval, (C,)."""
+    """Upper end of the learned interval, (C,), by quantity."""
     kernel: tuple[str, ...] = ()
-    """Of each config."""
+    """Kernel of each config."""
     regime: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Position in `prior.spread.REGIMES` of what bounds each config by the prior, (C,); -1 where it has no profile."""
+    """Index in `prior.spread.REGIMES` of each config's predicted bottleneck, (C,); -1 without a profile."""
 
     def measured(self, quantity: str) -> Array:
-        """The measured cost, (C,): `latency`, `energy` or `edp`."""
+        """Return the measured cost, (C,), for `latency`, `energy` or `edp`."""
         costs: dict[str, Array] = {
             "latency": self.latency_s, "energy": self.energy_j, "edp": self.latency_s * self.energy_j
         }  # fmt: skip
         return costs[quantity]
 
     def expected(self, method: str, quantity: str) -> Array | None:
-        """The predicted cost, (C,); None where the method does not apply or leaves configs without prediction."""
+        """Return the predicted cost, (C,); None if the method does not apply or lacks a prediction."""
         if method not in self.predicted:
             return None
         costs = self.predicted[method]
         if quantity != "edp":
             expected = costs[quantity]
-        elif method == "occupancy":  # a rank, not a cost: the same for every quantity
+        elif method == "occupancy":  # a rank instead of a cost, equal for every quantity
             expected = costs["latency"]
         else:
             expected = costs["latency"] * costs["energy"]
@@ -83,7 +83,7 @@ class HeldOutProblem:
 
 
 _Fold = tuple[Model | None, Mapping[str, Calibration]]
-"""The model, None where the rest is too little to train on, and the calibration by architecture of a fold's rest."""
+"""Model (None if the rest is too small to train on) and calibration by architecture, of a fold's rest."""
 
 
 def held_out_problems(
@@ -92,16 +92,16 @@ def held_out_problems(
     """Predict every measured problem by models that did not see its part of the data.
 
     Args:
-        groups: measured rows; their inputs are those of the uncalibrated prior, because a calibration would have seen
-            what is held out.
-        split: what is held out whole, one of `SPLITS`; a problem with those of the same dimensions in another dtype or
-            layout.
-        settings: how trees are grown.
-        progress: called with a sentence for each fold.
+        groups: Measured rows with inputs of the uncalibrated model, because a calibration would have seen held-out
+            data.
+        split: Kind of held-out group, one of `SPLITS`. Problems that differ only in dtype or layout are held out
+            together.
+        settings: Settings for growing trees.
+        progress: Called with a sentence for each fold.
 
     Returns:
-        The problems with at least `FEWEST` measured configs, and the number of parts that the split makes. With a
-        single part nothing can be held out, so nothing is learned.
+        The problems with at least `FEWEST` measured configs, and the number of groups of the split. With a single
+            group, nothing can be held out, so nothing is learned.
     """
     parts = sorted({_part(group, split) for group in groups})
     folds: dict[str, _Fold] = {}
@@ -137,7 +137,12 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
 
 
 def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
-    """Predict a problem on a GPU; members: its groups, one per kernel; folds: of the rest of each."""
+    """Predict a problem on a GPU.
+
+    Args:
+        members: Groups of the problem, one per kernel.
+        folds: Model and calibration of the rest, for each group.
+    """
 
     def joined(values: Callable[[RowGroup], Array]) -> Array:
         return np.concatenate([values(group) for group in members])
@@ -151,7 +156,7 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
         regime=joined(_regime),
     )
     prior = _concatenated([_prior(group) for group in members])
-    if np.ptp(prior["latency"]) > 0:  # the roofline of a kernel without source is the same for every config
+    if np.ptp(prior["latency"]) > 0:  # without a source, the roofline is the same for every config
         problem.predicted["prior"] = prior
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
     nearest = {group.kernel: _nearest(group, groups) for group in members}
@@ -175,7 +180,7 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
 
 
 def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None]) -> dict[str, Array]:
-    """The calibrated prior's costs; the prior's for groups without a calibration."""
+    """Return the costs of the calibrated model; of the uncalibrated one for groups without a calibration."""
     costs = [
         predict_group(group, calibration) if calibration and group.inputs.core_s is not None else _prior(group)
         for group, calibration in zip(members, calibrations, strict=True)
@@ -184,12 +189,11 @@ def _calibrated(members: list[RowGroup], calibrations: list[Calibration | None])
 
 
 def _prior(group: RowGroup) -> dict[str, Array]:
-    """The costs of a group by the analytic prior."""
     return {"latency": group.inputs.latency_s, "energy": group.inputs.latency_s * group.inputs.power_w}
 
 
 def _regime(group: RowGroup) -> Array:
-    """Bounds of the configs of a group by the prior, as positions in `REGIMES`; -1 where they have no profile."""
+    """Return the predicted bottlenecks of a group's configs as indices in `REGIMES`; -1 without a profile."""
     inputs = group.inputs
     if inputs.core_s is None or inputs.dram_s is None or inputs.fixed_s is None or inputs.capped is None:
         return np.full(len(group), -1)
@@ -209,7 +213,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
         ratios, distance = model.log_ratio(model.rows(group.inputs), gpu is not None, least)
         latency = group.inputs.latency_s * np.exp(ratios["latency"])
         costs = {"latency": latency, "energy": latency * group.inputs.power_w * np.exp(ratios.get("power", 0.0))}
-        # The interval that a query would state, of a GPU or kernel that the model was not trained on too.
+        # Use the interval that a query would show, also for a GPU or kernel outside the model's training data.
         trained = model.kernels.get(group.kernel) == group.kernel_hash
         intervals = {name: interval_of(model, name, gpu, group.dtype, trained, group.row_kind) for name in costs}
         ends = {name: interval.around(costs[name], distance) for name, interval in intervals.items()}
@@ -222,7 +226,7 @@ def _add_learned(problem: HeldOutProblem, members: list[RowGroup], models: list[
 
 
 def _occupancy_rank(group: RowGroup) -> Array:
-    """A cost that is least where most warps are resident; of equals where the block is largest."""
+    """Return a cost that is lowest for the most resident warps; in a tie, for the largest block."""
     inputs = group.inputs
     if inputs.threads is None or inputs.resident is None:
         return np.full(len(group), np.nan)
@@ -231,13 +235,13 @@ def _occupancy_rank(group: RowGroup) -> Array:
 
 
 def _of_kernel(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """The groups of the same version of a group's kernel."""
     return [other for other in groups if (other.kernel, other.kernel_hash) == (group.kernel, group.kernel_hash)]
 
 
 def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """The group of the same kernel and GPU whose problem is nearest in arithmetic and traffic; empty if there is
-    none."""
+    """Return the group of the same kernel and GPU with the nearest problem in arithmetic and traffic; empty if there is
+    none.
+    """
     others = [other for other in _of_kernel(group, groups) if other.gpu == group.gpu and other.problem != group.problem]
 
     def distance(other: RowGroup) -> tuple[float, str]:
@@ -251,7 +255,7 @@ def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
 def _transferred(
     members: list[RowGroup], prior: dict[str, Array], sources: dict[str, list[RowGroup]]
 ) -> dict[str, Array]:
-    """Costs measured elsewhere, scaled to the prior here; the prior where a config was not measured there."""
+    """Return costs measured elsewhere, scaled to the predicted level; predictions for configs not measured there."""
     costs = {quantity: values.copy() for quantity, values in prior.items()}
     start = 0
     for group in members:
@@ -272,7 +276,6 @@ def _transferred(
 
 
 def _configs(group: RowGroup) -> list[tuple[float, ...]]:
-    """The tunables' values of each row, as keys."""
     tunables = group.inputs.tunables
     columns = [np.asarray(tunables[name], dtype=np.float64) for name in sorted(tunables)]
     return [tuple(row) for row in np.stack(columns, axis=1).tolist()] if columns else [()] * len(group)

@@ -1,11 +1,10 @@
 """Read measurements from databases as training data.
 
-Rows of library kernels, and of the user's own kernels that were analyzed, come with their static profile and the
-prior's estimate. Rows of kernels whose source is not known come with their tunables only; the roofline's time then
-stands in for the prior's.
+Rows of library kernels, and of analyzed user kernels, have their static profile and the estimate of the analytical
+model. Rows of kernels with unknown source have only their tunables, and the roofline's time as estimate.
 
-Rows of several cards of a kind are put on one scale before (`kernrec.store.card_scales`): a throttled laptop says which
-config is better, not how long it takes.
+Rows of several GPUs of one model are first brought to one scale (`kernrec.store.card_scales`): a throttled laptop shows
+which config is better, not how long it takes.
 """
 
 import hashlib
@@ -42,18 +41,18 @@ from kernrec.training.dataset import Dataset, RowGroup
 Array = np.ndarray
 
 _OF_CONFIG = ("gpu", "problem_id", "kernel", "kernel_hash", "config_id")
-"""Columns that tell a config on a card and problem."""
+"""Columns that identify a config on a GPU and problem."""
 _LIMITS = ("power_limit_w", "locked_sm_clock_hz", "locked_memory_clock_hz")
-"""Columns that are set where a row was measured at another power limit or clock than the card's own."""
+"""Columns that are set if a row was measured at another power limit or clock than the GPU's default."""
 _COLUMNS = (*_OF_CONFIG, "replayed", *_LIMITS, "latency_s", "energy_j", "power_w")
 
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """Which measurements to read."""
+    """Selection of measurements to read."""
 
     databases: tuple[Path, ...] = ()
-    """Databases to read; empty for the user's own. Of a config that is in several, the first one's row counts."""
+    """Databases to read; empty for the user's own. The first database with a config counts."""
     op: str | None = None
     """Only this op, by name or alias."""
     gpu: str | None = None
@@ -70,22 +69,24 @@ class Measurements:
     gpu: str | None
     """Catalog name of the requested GPU; None for all GPUs."""
     groups: tuple[RowGroup, ...]
-    """At least one."""
+    """Groups of rows, at least one."""
     notes: tuple[str, ...]
-    """For each reason why rows could not be used, one sentence with their number."""
+    """One sentence with a count for each reason why rows were not used."""
     calibrations: Mapping[str, Calibration]
-    """Architecture -> calibration of the prior that the groups' inputs contain."""
+    """Calibration of the analytical model that the groups' inputs contain, by architecture."""
     beneath: Mapping[str, str] = field(default_factory=dict)
-    """By kernel whose rows a model of its own corrects first (`RowGroup.beneath`), the hash of its training data."""
+    """Hash of the training data of a kernel's own model, which corrects its rows first (`RowGroup.beneath`), by
+    kernel.
+    """
 
     @property
     def models_folder(self) -> Path:
-        """Where models and calibrations of these databases belong."""
+        """Return the folder for models and calibrations of these databases."""
         return self.databases[0].parent / "models"
 
 
 class _GroupKey(NamedTuple):
-    """Names that the rows of a group have in common, as the database has them."""
+    """Names that the rows of a group share, as stored in the database."""
 
     gpu: str
     problem: str
@@ -94,7 +95,7 @@ class _GroupKey(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One measured config; costs that were not measured are NaN."""
+    """One measured config. Costs are NaN if not measured."""
 
     config: dict[str, Any]
     latency_s: float
@@ -105,17 +106,17 @@ class _Row(NamedTuple):
 
 
 def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> Measurements:
-    """Read the measured rows at the cards' own power limits and clocks.
+    """Read the rows measured at the GPUs' default power limits and clocks.
 
-    Replayed rows are left out: they repeat what their recording says, with noise.
+    Replayed rows are dropped, because they repeat their recording with noise.
 
     Args:
-        request: which measurements to read.
-        calibrated: whether the prior uses the calibrations beside the databases, as a model that corrects it must;
-            False where the calibrations themselves are to be fitted or judged.
+        request: Measurements to read.
+        calibrated: Whether the analytical model uses the calibrations beside the databases, which a model that corrects
+            it requires. False to fit or judge the calibrations.
 
     Raises:
-        UsageError: an unknown op or GPU, a file that is not a database, or no usable measurement.
+        UsageError: The op or GPU is unknown, a file is not a database, or no measurement is usable.
     """
     gpu = None if request.gpu is None else find_gpu(request.gpu).name
     op = None if request.op is None else find_op(request.op).name
@@ -147,12 +148,12 @@ def load_measurements(request: MeasurementRequest, calibrated: bool = True) -> M
 
 
 def provenance(data: Dataset, measurements: Measurements, calibrated: bool = True) -> dict[str, Any]:
-    """The entry of a model's card about the rows that it was trained on, and the prior that it corrects.
+    """Return the entry of a model card about the training rows and the calibration.
 
     Args:
-        data: the rows, of `measurements`.
-        measurements: all that were read.
-        calibrated: whether the prior used the calibrations of `measurements`.
+        data: Rows of `measurements`.
+        measurements: All rows that were read.
+        calibrated: Whether the analytical model used the calibrations of `measurements`.
     """
     stack = Stack(measurements.databases)
     calibrations = measurements.calibrations if calibrated else {}
@@ -167,7 +168,7 @@ def provenance(data: Dataset, measurements: Measurements, calibrated: bool = Tru
 
 
 def provenance_of_rows(data: Dataset) -> dict[str, Any]:
-    """The part of `provenance` that the rows alone tell."""
+    """Return the part of `provenance` that only depends on the rows."""
     rows = [
         (group.gpu, group.problem, group.kernel, group.kernel_hash, group.latency_s.tolist(), group.energy_j.tolist())
         for group in data.groups
@@ -183,9 +184,11 @@ def provenance_of_rows(data: Dataset) -> dict[str, Any]:
 def _read_rows(
     databases: Sequence[Path], op: str | None, wanted: Mapping[str, str | None], left_out: Counter[str]
 ) -> tuple[dict[_GroupKey, dict[str, _Row]], dict[str, Mapping[str, Any]]]:
-    """(the rows of each group by their config's text, the row of the problem table by the problem's key).
+    """Return the rows of each group by their config's text, and the row of the problem table by the problem's key.
 
-    Only of the op, and where columns have the values `wanted`; None: any.
+    Args:
+        op: Only this op.
+        wanted: Required values of columns; None for any.
     """
     groups: dict[_GroupKey, dict[str, _Row]] = {}
     problem_rows: dict[str, Mapping[str, Any]] = {}
@@ -222,9 +225,9 @@ def _read_rows(
 
 
 def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]:
-    """(clock while it ran, power of the card at rest) of configs at the card's own limits, by `_OF_CONFIG`.
+    """Return clock during the run and power at rest of configs at the GPU's default limits, by `_OF_CONFIG`.
 
-    They are medians over the measurements, NaN where nobody says it.
+    They are medians over the measurements; NaN if not stated.
     """
     own = " AND ".join(f"{name} IS NULL" for name in _LIMITS)
     query = (
@@ -238,25 +241,28 @@ def _stated(database: Database) -> dict[tuple[object, ...], tuple[float, float]]
 
 
 class _MeasuredKernels:
-    """The kernels that were measured: the library's, and the user's own that a database holds."""
+    """The measured kernels: of the library, and the user's in a database."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._own: dict[tuple[str, str], Kernel | None] = {}
         self.beneath: dict[str, str] = {}
-        """By kernel whose rows a model of its own corrects first, the hash of what that was trained on."""
+        """Hash of the training data of a kernel's own model, which corrects its rows first, by kernel."""
 
     def problem(self, row: Mapping[str, Any], key: _GroupKey) -> Problem:
-        """The problem of a row of the problem table: of an op, or declared by a kernel; `UsageError` for neither."""
+        """Return the problem of a row of the problem table: of an op, or declared by a kernel. Raises `UsageError` for
+        neither.
+        """
         own = self._own_kernel(key)
         op = own.definition if own is not None and own.declares_problem else find_op(row["op"])
         return op.problem(row["dtype"], row["layout"], **json.loads(row["dims"]))
 
     def table(self, problem: Problem, gpu: GPU, key: _GroupKey) -> StaticTable | None:
-        """The static table of a kernel by its name and hash; None where its source or its profiles are not known."""
+        """Return the static table of a kernel by its name and hash; None if its source or profiles are unknown."""
         kernel = self._own_kernel(key)
-        if kernel is None or not kernel.declares_problem:  # a problem that a kernel declares is of no op of the library
-            with suppress(UsageError):  # of the library's kernels Triton's alone may take this type and layout
+        # A problem that a kernel declares belongs to no op of the library.
+        if kernel is None or not kernel.declares_problem:
+            with suppress(UsageError):  # only the library's Triton kernels may support this type and layout
                 library = kernels_of(problem, gpu.sm)
                 named = (other for other in library if (other.name, other.hash) == (key.kernel, key.kernel_hash))
                 kernel = next(named, kernel)
@@ -267,7 +273,9 @@ class _MeasuredKernels:
         return None
 
     def corrected(self, inputs: ModelInputs, problem: Problem, gpu: GPU, key: _GroupKey) -> Mapping[str, Array]:
-        """The terms that the kernel's own model adds to the log of the prior, by head; empty where none applies."""
+        """Return the terms that the kernel's own model adds to the logarithm of the prediction, by head; empty if none
+        applies.
+        """
         kernel = self._own_kernel(key)
         if kernel is None or (beneath := self._context.models.beneath(problem.op, kernel, gpu, problem.dtype)) is None:
             return {}
@@ -292,8 +300,12 @@ def _row_group(
     left_out: Counter[str],
     doubted: Counter[str],
 ) -> RowGroup | None:
-    """The usable rows of a group; None where there are none. Counts the others in `left_out`, and those that contradict
-    themselves in `doubted`."""
+    """Return the usable rows of a group; None if there are none.
+
+    Args:
+        left_out: Counts unusable rows by reason.
+        doubted: Counts rows that contradict themselves.
+    """
     if key.kernel_hash.startswith(EXTERNAL):
         inputs, usable = _inputs_without_source(gpu, problem, [row.config for row in rows]), np.arange(len(rows))
     else:
@@ -320,7 +332,7 @@ def _row_group(
 def _reasons(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]], usable: Array
 ) -> dict[str, int]:
-    """Why configs are not among the usable ones, with how many there are."""
+    """Return the number of unusable configs by reason."""
     if len(usable) == len(configs):
         return {}
     space = table.space.at(problem)
@@ -342,7 +354,7 @@ def _reasons(
 def profiled_inputs(
     table: StaticTable, problem: Problem, configs: Sequence[Mapping[str, int]]
 ) -> tuple[ModelInputs, Array]:
-    """(inputs of the configs that can run on a problem, positions of those configs)."""
+    """Return the inputs of configs that can run on a problem, and the indices of these configs."""
     space = table.space.at(problem)
     place = table.space.find(configs)
     usable = np.flatnonzero(np.isin(place, table.runnable(space)))
@@ -351,7 +363,7 @@ def profiled_inputs(
 
 
 def _inputs_without_source(gpu: GPU, problem: Problem, configs: Sequence[Mapping[str, Any]]) -> ModelInputs:
-    """Inputs of a kernel whose source is not known: tunables, and the roofline's time at the TDP as the prior."""
+    """Return the inputs of a kernel with unknown source: tunables, and the roofline's time at the TDP."""
     numbers = [
         {name: float(value) for name, value in config.items() if isinstance(value, (int, float))} for config in configs
     ]

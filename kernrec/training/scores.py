@@ -1,7 +1,7 @@
-"""The definitions of recommendation quality, as functions of predicted and measured costs.
+"""Definitions of recommendation quality, as functions of predicted and measured costs.
 
-All costs are positive arrays (C,) over the configs of one problem. `order` is the recommended order: positions of the
-configs, the first recommendation first.
+All costs are positive arrays (C,) over the configs of one problem. `order` contains the indices of the configs in
+recommended order.
 """
 
 from collections.abc import Sequence
@@ -13,57 +13,59 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 NEAR = 0.05
-"""A config within this fraction of the best counts as good."""
+"""Fraction above the best cost up to which a config counts as good."""
 
 
 def order_of(predicted: Array) -> Array:
-    """The recommended order by predicted costs; of equal costs the earlier config comes first."""
+    """Return the recommended order by predicted costs; in a tie, the earlier config comes first."""
     return np.argsort(predicted, kind="stable")
 
 
 def efficiency_at(measured: Array, order: Array, k: int) -> float:
-    """Best measured cost of the space over the best among the first `k` recommendations; 1 is perfect."""
+    """Return the best measured cost of the space over the best among the first `k` recommendations; 1 is perfect."""
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
 def efficiency_curve(measured: Array, order: Array) -> Array:
-    """`efficiency_at` for k = 1, 2, ..., C."""
+    """Return `efficiency_at` for k = 1, 2, ..., C."""
     return np.asarray(measured.min() / np.minimum.accumulate(measured[order]))
 
 
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
-    """Whether the first recommendation is within `near` of the best. Accuracy is the share of problems with a hit."""
+    """Return whether the top recommendation is within `near` of the best. Accuracy is the fraction of problems with a
+    hit.
+    """
     return bool(measured[order[0]] <= measured.min() * (1.0 + near))
 
 
 def reduction(measured: Array, order: Array, near: float = NEAR) -> float:
-    """1 - (configs to measure, in recommended order, until one is within `near` of the best) / (configs)."""
+    """Return 1 - (configs to measure, in recommended order, until one is within `near` of the best) / (configs)."""
     first = int(np.argmax(measured[order] <= measured.min() * (1.0 + near)))
     return 1.0 - (first + 1) / len(measured)
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float:
-    """Share of values inside their intervals."""
+    """Return the fraction of values inside their intervals."""
     return float(np.mean((measured >= low) & (measured <= high)))
 
 
 def mean_width(low: Array, high: Array) -> float:
-    """Geometric mean of the intervals' upper over lower ends; 1 for an interval of zero width."""
+    """Return the geometric mean of the intervals' upper over lower ends; 1 for an interval of zero width."""
     return float(np.exp(np.mean(np.log(high / low))))
 
 
 def median_error(measured: Array, predicted: Array) -> float:
-    """Median of |predicted / measured - 1|."""
+    """Return the median of |predicted / measured - 1|."""
     return float(np.median(np.abs(predicted / measured - 1.0)))
 
 
 def median_of_log_errors(error: Array) -> float:
-    """`median_error` from log(measured / predicted); NaNs do not count."""
+    """Return `median_error` from log(measured / predicted), ignoring NaNs."""
     return float(np.nanmedian(np.abs(np.expm1(-error))))
 
 
 def rank_correlation(a: Array, b: Array) -> float:
-    """Spearman's rank correlation; 0 where one side does not vary."""
+    """Return Spearman's rank correlation; 0 if one side does not vary."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     stats = import_optional("scipy.stats", "scoring predictions", "train")
@@ -71,12 +73,12 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Array) -> float:
-    """Hypervolume of the recommended configs' measured costs over that of all configs.
+    """Return the hypervolume of the recommended configs' measured costs over that of all configs.
 
     Args:
-        latency: measured latency of all configs, (C,).
-        energy: measured energy of all configs, (C,).
-        recommended: positions of the recommended configs.
+        latency: Measured latency of all configs, (C,).
+        energy: Measured energy of all configs, (C,).
+        recommended: Indices of the recommended configs.
     """
     worst = float(latency.max()) * 1.0000001, float(energy.max()) * 1.0000001
     chosen = np.asarray(recommended, dtype=np.int64)
@@ -85,7 +87,7 @@ def front_recall(latency: Array, energy: Array, recommended: Sequence[int] | Arr
 
 
 def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> float:
-    """The area that points dominate up to `bound` (latency, energy); points beyond it do not count."""
+    """Return the area that points dominate up to `bound` (latency, energy). Points beyond it are ignored."""
     inside = (latency < bound[0]) & (energy < bound[1])
     by_latency = np.lexsort((energy[inside], latency[inside]))
     x, y = latency[inside][by_latency], np.minimum.accumulate(energy[inside][by_latency])
@@ -95,20 +97,20 @@ def hypervolume(latency: Array, energy: Array, bound: tuple[float, float]) -> fl
 
 
 def savings(latency: Array, energy: Array, chosen: int, baseline: int) -> tuple[float, float]:
-    """(energy saved, slowdown) of a config against a baseline config, as fractions of the baseline's costs."""
+    """Return energy saved and slowdown of a config against a baseline config, as fractions of the baseline's costs."""
     return float(1.0 - energy[chosen] / energy[baseline]), float(latency[chosen] / latency[baseline] - 1.0)
 
 
 def expected_random(measured: Array, k: int, near: float = NEAR) -> tuple[float, float]:
-    """The exact expected values of (efficiency@k, reduction) for a random order.
+    """Return the exact expected values of efficiency@k and reduction for a random order.
 
-    Of n configs in ascending order, the i-th is the best of k drawn without replacement with probability
-    C(n - 1 - i, k - 1) / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
+    Of n configs in ascending order, the i-th is the best of k drawn without replacement with probability C(n - 1 - i, k
+    - 1) / C(n, k). The first of g good configs comes at position (n + 1) / (g + 1) on average.
     """
     ascending = np.sort(measured)
     n, k = len(ascending), max(1, min(k, len(ascending)))
     later = np.arange(n)
-    # survives[i] is the probability that none of the first i is drawn, a running product of (n - k - j) / (n - j).
+    # survives[i] is the probability that none of the first i is drawn: a running product of (n - k - j) / (n - j).
     ratios = np.clip((n - k - later) / (n - later), 0.0, None)
     survives = np.concatenate([[1.0], np.cumprod(ratios)])
     efficiency = float(((survives[:-1] - survives[1:]) * (ascending[0] / ascending)).sum())

@@ -1,13 +1,13 @@
-"""Train a model of what the prior gets wrong: log(measured / predicted) of latency and of power.
+"""Train a model of the analytical model's errors: log(measured / predicted) of latency and of power.
 
     heads           trees for latency and for power; cross-validation over held-out groups chooses their number
                     (`kernrec.training.boosting`)
     intervals       calibrated on the residuals of the held-out groups
     new GPUs        each GPU (and each kernel) is held out together with its problems, which shows how well the model
     and kernels     transfers to a GPU or kernel that nobody measured
-    shape           trees for GPUs that nobody measured, where the settings ask for them: how far off the prior is on a
-                    GPU as a whole is that GPU's own; which configs of a problem it finds too fast is so in part: the
-                    share that carries over to GPUs held out is what the trees correct
+    shape           trees for GPUs that nobody measured, if the settings request them. The mean error on a GPU does not
+                    transfer to other GPUs, but part of the error between configs of a problem does. The trees correct
+                    the share that transfers to held-out GPUs
 
 Everything is seeded and the number of threads is fixed, so the same rows give the same model file.
 """
@@ -38,24 +38,23 @@ from kernrec.training.folds import each_fold, group_folds
 Array = np.ndarray
 
 _FEWEST_ROWS = 8
-"""A head with fewer measured rows is not trained."""
+"""Minimum number of measured rows to train a head."""
 _TRANSFER_ROWS = 30_000
-"""Most rows that are used where GPUs or kernels are held out: each of them takes two more models."""
+"""Maximum number of rows used when GPUs or kernels are held out, because each of them needs two more models."""
 _TRANSFER_FOLDS = 5
-"""More GPUs or kernels than this are held out several at a time."""
+"""Maximum number of folds for GPUs or kernels. More are held out several at a time."""
 _UNKNOWN_SHARE = 0.5
-"""The mean of a share, 0 to 1, before anything is known: the share that carries over from one GPU to others before any
-is held out. It counts like that of one more GPU."""
+"""Prior mean, 0 to 1, of the share that transfers from one GPU to others. It has the weight of one more GPU."""
 
 
 def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
     """Train a model on a dataset.
 
-    A head with too few measurements is left out.
+    A head with too few measurements is not trained.
 
     Raises:
-        UsageError: too few configs have a measured latency.
-        KernrecError: a library of the extra `train` is not installed.
+        UsageError: Too few configs have a measured latency.
+        KernrecError: A library of the extra `train` is not installed.
     """
     settings = settings or TrainingSettings()
     if (measured := int(np.isfinite(data.residual["latency"]).sum())) < _FEWEST_ROWS:
@@ -116,7 +115,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
 
 
 def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[str, Array]:
-    """log(measured / predicted) of latency and energy, (N,), from predicted log ratios by head."""
+    """Return log(measured / predicted) of latency and energy, (N,), from predicted log ratios by head."""
     errors = {"latency": data.residual["latency"] - predicted["latency"]}
     if "power" in predicted:
         errors["energy"] = errors["latency"] + data.residual["power"] - predicted["power"]
@@ -124,7 +123,9 @@ def _errors_by_quantity(data: Dataset, predicted: Mapping[str, Array]) -> dict[s
 
 
 def held_out_distance(data: Dataset, fold: Array) -> Array:
-    """How far each row lies outside of the other folds, (N,), as a new candidate lies outside of the training data."""
+    """Return how far each row lies outside of the other folds, (N,), as a new candidate lies outside the training
+    data.
+    """
     distance = np.zeros(len(data))
     for held_out in each_fold(fold) if fold.max() > 0 else ():
         extent = Extent.of(data.matrix[~held_out], parts(data.columns))
@@ -141,19 +142,19 @@ def _transfer_predictions(
 ) -> tuple[dict[str, Array], Array]:
     """Predict rows by models that saw neither their GPU (or kernel) nor their problem.
 
-    Such a model will be asked about problems that nobody measured, on a new GPU or kernel. Of many rows a random sample
-    is predicted.
+    Such a model predicts unmeasured problems on a new GPU or kernel. If there are many rows, a random sample is
+    predicted.
 
     Args:
-        data: the dataset, N rows.
-        heads: by head, its data and the number of trees.
-        unit: the GPU or kernel of each row, as numbers (N,).
-        problems: the problem of each row, (N,); None where problems cannot be held out too.
-        settings: how trees are grown.
+        data: Dataset with N rows.
+        heads: Data and number of trees, by head.
+        unit: GPU or kernel of each row, as numbers (N,).
+        problems: Problem of each row, (N,); None if problems cannot be held out, too.
+        settings: Settings for growing trees.
 
     Returns:
         Predicted log ratios by head, and the distance from the training data; arrays (N,), NaN for rows that were not
-        predicted.
+            predicted.
     """
     draw = np.random.default_rng(settings.seed)
     sampled = np.ones(len(data), dtype=bool)
@@ -182,17 +183,21 @@ def _transfer_predictions(
 def _shape_predictions(
     data: Dataset, shape: HeadData, unit: Array, problems: Array | None, settings: TrainingSettings
 ) -> tuple[Array, Array, float]:
-    """(log ratios of latency by the trees for new GPUs, distance, (N,) each, and the share that carries over)."""
+    """Return log ratios of latency by the trees for new GPUs, the distance, (N,) each, and the share that transfers."""
     predictions, distance = _transfer_predictions(data, {"latency": (shape, settings.rounds)}, unit, problems, settings)
     latency = faded(predictions["latency"], distance)
     carried = _carried(shape, latency, unit)
-    sampled = np.isfinite(latency)  # where many rows are, a sample was predicted
+    sampled = np.isfinite(latency)  # if there are many rows, only a sample was predicted
     latency[sampled] = bounded(carried * latency[sampled], data.least[sampled])
     return latency, distance, carried
 
 
 def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
-    """The share of predicted differences (N,) to expect on one more GPU; `unit`: the GPU of each row, held out."""
+    """Return the fraction of predicted differences (N,) to expect on one more GPU.
+
+    Args:
+        unit: Held-out GPU of each row.
+    """
     slopes = [
         data.slope(np.where(unit == number, predicted, np.nan)) for number in np.unique(unit[np.isfinite(predicted)])
     ]
@@ -200,11 +205,11 @@ def _carried(data: HeadData, predicted: Array, unit: Array) -> float:
 
 
 def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Array) -> dict[str, Interval]:
-    """The interval of all GPUs together (`*`), and of each GPU, data type on it and kind of rows in that with enough
+    """Return the interval of all GPUs together (`*`), and of each GPU, data type on it and kind of rows with enough
     groups.
 
-    A data type or kind with too few has one, too, which rests on the prior's errors, where the wider group's does not
-    cover it.
+    A data type or kind with too few groups gets an interval from the analytical model's errors if the wider group's
+    interval does not cover them.
     """
     measured = np.isfinite(error)
     lengths = [len(group) for group in data.groups]
@@ -216,7 +221,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
     for depth in (1, 2, 3):
         row_keys = np.repeat([keys[depth] for keys in nested], lengths)
         for *above, key in sorted({keys[: depth + 1] for keys in nested}):
-            if key in above:  # the kernel tells no kinds of rows apart
+            if key in above:  # the kernel does not distinguish kinds of rows
                 continue
             rows = measured & (row_keys == key)
             interval = calibrate(error[rows], groups[rows], "problem", distance[rows])
@@ -231,7 +236,7 @@ def _problem_intervals(data: Dataset, error: Array, groups: Array, distance: Arr
 def _held_out_scores(
     data: Dataset, out_of_fold: Array, errors: Mapping[str, Array], kind: str, groups: Array
 ) -> dict[str, float | str]:
-    """The model's scores on held-out rows; out_of_fold: predicted log ratios of latency, (N,)."""
+    """Return the model's scores on held-out rows (`out_of_fold`: predicted log ratios of latency, (N,))."""
     predicted = data.prior["latency"] * np.exp(out_of_fold)
     problems = data.numbers("gpu", "problem", "op")
     ranks, first_choices = [], []
@@ -253,7 +258,7 @@ def _held_out_scores(
 
 
 def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict[str, float | str]:
-    """Median errors of latency on held-out GPUs or kernels, of the model and of the prior."""
+    """Return median errors of latency on held-out GPUs or kernels, of the trained and of the analytical model."""
     rows = np.isfinite(error)
     if not rows.any():
         return {}
@@ -265,7 +270,7 @@ def _transfer_scores(name: str, unit: Array, error: Array, prior: Array) -> dict
 
 
 def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Median errors on held-out GPUs without the mean of each problem, of the model and of the prior."""
+    """Return median errors on held-out GPUs without each problem's mean, of the trained and of the analytical model."""
     problems, residual = data.numbers("gpu", "problem", "op", "kernel_hash"), data.residual["latency"]
     rows = np.isfinite(predicted) & np.isfinite(residual)
     _, problem = np.unique(problems[rows], return_inverse=True)
@@ -277,7 +282,7 @@ def _difference_scores(data: Dataset, predicted: Array) -> dict[str, float | str
 
 
 def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
-    """Efficiency of the first choice on held-out GPUs, of the model and of the prior: the mean of the GPUs' means."""
+    """Return the efficiency of the top recommendation on held-out GPUs (mean over GPUs) of both models."""
     problems, gpu, prior = data.numbers("gpu", "problem", "op"), data.numbers("gpu"), data.prior["latency"]
     chosen: dict[int, list[tuple[float, float]]] = {}
     sampled = np.flatnonzero(np.isfinite(predicted))
@@ -292,7 +297,7 @@ def _choice_scores(data: Dataset, predicted: Array) -> dict[str, float | str]:
 
 
 def _beats_prior(unit: Array, error: Array, prior: Array) -> bool:
-    """Whether the model's error is less than the prior's on every held-out unit; False for a single unit."""
+    """Return whether the trained model's error is lower on every held-out unit; False for a single unit."""
     measured = [rows for number in np.unique(unit) if (rows := np.isfinite(error) & (unit == number)).any()]
     better = [np.median(np.abs(error[rows])) < np.median(np.abs(prior[rows])) for rows in measured]
     return len(better) > 1 and all(better)

@@ -1,4 +1,4 @@
-"""Train and store a model of each op from the measurements of databases: what `kernrec train` computes."""
+"""Train and store a model of each op from the measurements of databases, for `kernrec train`."""
 
 import math
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from kernrec.util.optional import require_optional
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model that was trained and stored."""
+    """A trained and stored model."""
 
     name: str
-    """The op, or `<op>@<gpu>` for a model of one GPU."""
+    """Name of the op, or `<op>@<gpu>` for a model of one GPU."""
     path: Path
-    """Path of its card."""
+    """Path of the model card."""
     rows: int
-    """How many measured configs it was trained on."""
+    """Number of measured configs in the training data."""
     figures: dict[str, float | str]
     """Scores on held-out groups and the stated intervals, by name."""
 
@@ -36,20 +36,20 @@ def train_op_models(
     settings: TrainingSettings | None = None,
     progress: Callable[[str, float, float], None] = lambda *_: None,
 ) -> tuple[list[StoredModel], list[str]]:
-    """Train a model of each op that was measured and store it.
+    """Train a model of each measured op and store it.
 
     Args:
-        request: the measurements to learn from.
-        folder: where to store models; None for `models` beside the first database.
-        settings: how trees are grown.
-        progress: called before each op with a sentence, the rows trained on before, and all rows.
+        request: Measurements to learn from.
+        folder: Folder for models; None for `models` beside the first database.
+        settings: Settings for growing trees.
+        progress: Called before each op with a sentence, the rows trained on so far, and all rows.
 
     Returns:
         The models, at least one, and notes for the user.
 
     Raises:
-        UsageError: no measurement, or too few of every op.
-        KernrecError: a library of the extra `train` is missing, or the folder cannot be written.
+        UsageError: There is no measurement, or too few of every op.
+        KernrecError: A library of the extra `train` is missing, or the folder cannot be written.
     """
     require_optional(("xgboost", "sklearn"), "training a model", "train")
     measurements = load_measurements(request)
@@ -80,7 +80,7 @@ def train_op_models(
 
 
 def _notes(name: str, data: Dataset) -> list[str]:
-    """Limits of a model that was trained on this data."""
+    """Return limitations of a model that was trained on this data."""
     kind, groups = data.held_out
     notes = []
     if kind != "problem":
@@ -97,7 +97,7 @@ def _notes(name: str, data: Dataset) -> list[str]:
 
 
 def _stated_intervals(model: Model) -> dict[str, float | str]:
-    """The intervals on new problems, GPUs and kernels; those of single GPUs are left out."""
+    """Return the intervals on new problems, GPUs and kernels, without those of single GPUs."""
     return {
         f"90 % interval of {quantity}, {'new problem' if key == '*' else key}": (
             f"a factor of {math.exp(interval.width):.3g}, from {interval.summary}"

@@ -1,18 +1,16 @@
-"""A drop-in for `triton.autotune`: configs are ranked first, and only the best few are measured, once.
+"""A drop-in for `triton.autotune` that ranks configs first and measures only the best few, once.
 
->>> import kernrec.triton
->>> @kernrec.triton.autotune(configs=[...], key=["M", "N", "K"])
-... @triton.jit
-... def matmul(...): ...
+>>> import kernrec.triton >>> @kernrec.triton.autotune(configs=[...], key=["M", "N", "K"]) ... @triton.jit ... def
+matmul(...): ...
 
-The first launch with a new tuning key ranks all configs (compiled and emulated in a process of its own), measures the
-best `top_k` on the GPU and keeps what was measured in the user's database. From then on, in every process, the database
-answers. With KERNREC_TRITON=offline nothing is measured and the first choice is taken.
+The first launch with a new tuning key compiles and emulates all configs in a separate process and ranks them. It
+measures the best `top_k` on the GPU and stores the results in the user's database. From then on, every process uses the
+database. With KERNREC_TRITON=offline nothing is measured, and the top recommendation is used.
 
 Triton is imported only when a function is decorated.
 
-`record` keeps what a program's own `@triton.autotune` measures; `capture` writes every launch of a program to a folder
-of calls, without a GPU (`kernrec.triton.calls`).
+`record` stores what a program's own `@triton.autotune` measures. `capture` writes every launch of a program to a folder
+of call files, without a GPU (`kernrec.triton.calls`).
 """
 
 from kernrec.triton.calls.hooks import capture as capture

@@ -1,4 +1,4 @@
-"""`autotune` with the signature of Triton's, and `prune` for Triton's own; both check their arguments."""
+"""`autotune` with the signature of Triton's, and `prune` for Triton's own. Both check their arguments."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from kernrec.triton.rank import LOADING
 from kernrec.triton.tuner import Tuner
 
 MODES = ("measure", "offline")
-"""The values of KERNREC_TRITON; without it `measure`."""
+"""Values of KERNREC_TRITON; the default is `measure`."""
 
 
 def autotune(
@@ -23,24 +23,24 @@ def autotune(
     gpu: str | None = None,
     **options: Any,
 ) -> Callable[[Any], Any]:
-    """As `triton.autotune`, but ranks the configs first and measures only the best, once for all processes.
+    """Tune like `triton.autotune`, but rank the configs first and measure only the best, once for all processes.
 
     Args:
-        configs: a list of `triton.Config`.
-        key: names of the arguments whose values tell problems apart.
-        *positional: further arguments of `triton.autotune`, in its order.
-        top_k: how many configs are measured.
-        objective: what is minimized: `latency`, `energy`, or `edp`, their product.
-        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
-        **options: further arguments of `triton.autotune`. `early_config_prune` of `prune_configs_by` comes before the
-            ranking; `perf_model` is another ranking, and refused. Triton's own cache on disk is not used.
+        configs: List of `triton.Config`.
+        key: Names of the arguments whose values distinguish problems.
+        *positional: Further arguments of `triton.autotune`, in its order.
+        top_k: Number of configs to measure.
+        objective: `latency`, `energy`, or `edp`, their product.
+        gpu: Common name of the GPU; None for KERNREC_GPU, else the GPU of this process.
+        **options: Further arguments of `triton.autotune`. `early_config_prune` of `prune_configs_by` runs before the
+            ranking. `perf_model`, another ranking, is refused. Triton's cache on disk is not used.
 
     Returns:
-        A decorator for a function with `@triton.jit`, which gives Triton's own autotuner.
+        A decorator for a function with `@triton.jit`, which returns Triton's autotuner.
 
     Raises:
-        UsageError: an impossible value; when decorating, a function that is not `@triton.jit`, and a config with a
-            meta-parameter that the function does not have.
+        UsageError: A value is impossible. When decorating: the function is not `@triton.jit`, or a config has a
+            meta-parameter that the function lacks.
     """
     pruner = prune(top_k, objective, gpu)
 
@@ -67,15 +67,16 @@ def autotune(
 
 
 def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) -> "Prune":
-    """For `prune_configs_by={"early_config_prune": kernrec.triton.prune()}` of `triton.autotune`: as `autotune` here.
+    """Return a function for `prune_configs_by={"early_config_prune": ...}` of `triton.autotune`, which works like
+    `autotune`.
 
     Args:
-        top_k: how many configs are left to be measured; one where the database knows the best, or nothing is measured.
+        top_k: Number of configs left to measure; 1 if the database has the best config, or if nothing is measured.
         objective: `latency`, `energy` or `edp`.
-        gpu: as for `autotune`.
+        gpu: As for `autotune`.
 
     Raises:
-        UsageError: an impossible value.
+        UsageError: A value is impossible.
     """
     if type(top_k) is not int or top_k < 1:
         raise UsageError(f"top_k is {top_k!r:.40}; a whole number from 1 is expected")
@@ -85,13 +86,13 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
 
 
 class Prune:
-    """A pruning function: Triton's autotuner calls it with all configs and the arguments of a launch with a new key."""
+    """Pruning function. Triton's autotuner calls it with all configs and the arguments of a launch with a new key."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner = tuner
 
     def __call__(self, configs: Sequence[Any], named_args: Mapping[str, Any], **keywords: Any) -> list[Any]:
-        """The configs to measure; a single one is the answer."""
+        """Return the configs to measure. A single config is used without a measurement."""
         tuned, positional = _calling_autotuner()
         if positional > len(tuned.arg_names):
             raise UsageError(
@@ -109,7 +110,7 @@ class Prune:
 
 
 class _Then:
-    """A user's `early_config_prune`, and then ours."""
+    """A user's `early_config_prune`, followed by ours."""
 
     def __init__(self, first: Callable[..., Sequence[Any]], then: Prune) -> None:
         self._first, self._then = first, then
@@ -120,9 +121,9 @@ class _Then:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Triton's autotuner that is pruning its configs, and how many positional arguments the launch has.
+    """Return Triton's autotuner that is pruning its configs, and the number of the launch's positional arguments.
 
-    Triton does not tell a pruning function whose configs these are, but its frames do.
+    Triton does not pass them to a pruning function, so they are read from its stack frames.
     """
     frame = sys._getframe(2)
     while frame is not None:
@@ -135,7 +136,7 @@ def _calling_autotuner() -> tuple[Any, int]:
 
 
 def _check_function(function: Any) -> None:
-    """Raises `UsageError` for a function without `@triton.jit`."""
+    """Raise `UsageError` for a function without `@triton.jit`."""
     inner = function
     while hasattr(inner, "fn") and not hasattr(inner, "params"):
         inner = inner.fn

@@ -1,13 +1,12 @@
-"""A choices handler for TorchInductor: of a matrix product's Triton templates only the best few by kernrec's ranking.
+"""A choices handler for TorchInductor that keeps only the best few Triton templates of a matmul by kernrec's ranking.
 
->>> from torch._inductor.virtualized import V
->>> from kernrec.triton.inductor_choices import RankedChoices
->>> V.set_choices_handler(RankedChoices(gpu="h100", top_k=3))
+>>> from torch._inductor.virtualized import V >>> from kernrec.triton.inductor_choices import RankedChoices >>>
+V.set_choices_handler(RankedChoices(gpu="h100", top_k=3))
 
 Inductor lists some twenty configs of its template `triton::mm`, and with `max_autotune` it compiles and measures all of
-them. The handler ranks them by what kernrec knows and predicts of `matmul_triton`, which is that template, and leaves
-the first few, with the library's product and the other templates as they are. No GPU is needed to rank. This module
-imports torch, and is imported by programs that have it.
+them. The handler ranks them by the measured or predicted cost of `matmul_triton`, which is the same template. It keeps
+the first few, and does not change the library's matmul and other templates. Ranking needs no GPU. This module imports
+torch.
 """
 
 import warnings
@@ -24,7 +23,7 @@ from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.request import Objective
 
 SUPPORTED = ("2.13",)
-"""Releases of PyTorch that the tests have run with: choices handlers have no interface that is promised to stay."""
+"""Tested releases of PyTorch. The interface of choices handlers is not stable."""
 KERNEL = "matmul_triton"
 _OPS = ("mm",)
 _DTYPES = {"torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32"}
@@ -32,16 +31,16 @@ _EVERY = 10_000
 
 
 class RankedChoices(InductorChoices):  # type: ignore[misc]
-    """Leaves the best configs of `triton::mm`, the best first.
+    """Keeps the best configs of `triton::mm`, best first.
 
     Args:
-        gpu: as people call it; None: the one of this process.
-        top_k: how many configs of the template are left to be compiled and measured; with 1 and without the library's
-            product (`max_autotune_gemm_backends`) nothing is measured.
+        gpu: Common name of the GPU; None for the GPU of this process.
+        top_k: Number of the template's configs to compile and measure. With 1, and without the library's matmul
+            (`max_autotune_gemm_backends`), nothing is measured.
 
     Raises:
-        UsageError: an impossible value, or an unknown GPU.
-        KernrecError: a PyTorch that is not known, or no GPU where none is named.
+        UsageError: A value is impossible, or the GPU is unknown.
+        KernrecError: The version of PyTorch is not supported, or no GPU is named or present.
     """
 
     def __init__(self, gpu: str | None = None, top_k: int = 3) -> None:
@@ -59,13 +58,13 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
         self.card: GPU = find_gpu(gpu if gpu is not None else torch.cuda.get_device_name())
         self.top_k = top_k
         self.ranked = 0
-        """Products whose configs were ranked."""
+        """Number of matmuls whose configs were ranked."""
         self.refused: dict[str, str] = {}
-        """By product: why its configs are not ranked, and are as Inductor lists them."""
+        """Reasons why configs were not ranked but left as Inductor lists them, by matmul."""
         self._recommender = Recommender()
 
     def uuid(self) -> str:
-        """Identifies what is chosen, for Inductor's caches of compiled code."""
+        """Return an identity of the selection for Inductor's caches of compiled code."""
         return f"kernrec {self.card.name} {self.top_k}"
 
     def _finalize_template_configs(
@@ -91,7 +90,7 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
             return list(listed)
 
     def _best(self, kernel_inputs: Any, choices: Sequence[Any]) -> list[Any]:
-        """The first configs by predicted latency; those that are not of the kernel's space come after all others."""
+        """Return the first configs by predicted latency. Configs outside the kernel's space come last."""
         m, n, k = (int(extent) for extent in kernel_inputs.mnk_hinted())
         latencies = self.latencies(m, n, k, dtype_of(kernel_inputs, choices[0]), layout_of(kernel_inputs))
         costs = [latencies.get(config_of(choice.params.to_kwargs()), float("inf")) for choice in choices]
@@ -102,10 +101,8 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
         return [choices[place] for place in order[: self.top_k]]
 
     def latencies(self, m: int, n: int, k: int, dtype: str, layout: str) -> dict[tuple[int, ...], float]:
-        """Seconds by config, the values of `TUNABLES`; measured where the database has rows, else predicted.
-
-        Raises:
-            KernrecError: the kernel cannot run the product.
+        """Return seconds by config (values of `TUNABLES`): measured if the database has rows, else predicted. Raises
+        `KernrecError` if the kernel cannot run the matmul.
         """
         query = Query(Objective.LATENCY, power_limit_w=self.card.tdp_w, top=_EVERY, each_config=True)
         dims = {"m": m, "n": n, "k": k}
@@ -123,12 +120,14 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
 
 
 def config_of(values: Mapping[str, Any]) -> tuple[int, ...]:
-    """A template's config as the values of `TUNABLES`."""
+    """Return a template's config as values of `TUNABLES`."""
     return tuple(int(values.get(name, 8)) for name in TUNABLES)
 
 
 def dtype_of(kernel_inputs: Any, choice: Any) -> str:
-    """The data type of a product in kernrec's names; `KernrecError` for one that the kernel does not have."""
+    """Return the data type of a matmul in kernrec's names. Raises `KernrecError` if the kernel does not support the
+    type.
+    """
     types = {str(dtype) for dtype in kernel_inputs.dtypes()}
     if len(types) != 1 or not types <= _DTYPES.keys():
         raise KernrecError(f"{KERNEL} has no product of {' and '.join(sorted(types))}")
@@ -137,7 +136,7 @@ def dtype_of(kernel_inputs: Any, choice: Any) -> str:
 
 
 def layout_of(kernel_inputs: Any) -> str:
-    """`nn`, `nt`, `tn` or `tt`; `KernrecError` where a matrix is neither by rows nor by columns."""
+    """Return `nn`, `nt`, `tn` or `tt`. Raises `KernrecError` if a matrix is stored neither by rows nor by columns."""
     letters = ""
     for name, (rows, columns) in zip("AB", kernel_inputs.strides_hinted()[:2], strict=True):
         if columns == 1:

@@ -1,4 +1,4 @@
-"""A launch of an autotuned function as kernrec's: its arguments, its kernel, and which config is which."""
+"""Convert a launch of an autotuned function: its arguments, its kernel, and how configs correspond."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -26,29 +26,29 @@ class AutotunedLaunch:
     tuned: Any
     configs: Sequence[Any]
     named: Mapping[str, Any]
-    """By name: arguments, constants, `grid`, and options of the compiler."""
+    """Arguments, constants, `grid`, and options of the compiler, by name."""
 
     @property
     def name(self) -> str:
-        """The function's name."""
+        """Return the function's name."""
         return str(self.tuned.base_fn.__name__)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments by parameter, without defaults."""
+        """Return arguments by parameter, without defaults."""
         return {name: value for name, value in self.named.items() if name in self.tuned.arg_names}
 
     def check(self) -> None:
-        """Raises `UsageError` for a keyword that neither the function nor Triton's compiler has."""
+        """Raise `UsageError` for a keyword that neither the function nor Triton's compiler has."""
         strange = self.named.keys() - set(self.tuned.arg_names) - set(_OF_THE_LAUNCH)
         options = _compiler_options() if strange else ()
         for name in sorted(strange - set(options)):
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Identifies a tuning key: code, compiler, values of the key's arguments, types of all tensors.
+        """Return the identity of a tuning key: code, compiler, values of the key's arguments, types of all tensors.
 
-        As Triton does, arguments that are not in the key make no difference.
+        As in Triton, arguments outside the key make no difference.
         """
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
@@ -56,11 +56,12 @@ class AutotunedLaunch:
         return content_hash([jit_function(self.tuned).cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
-        """The kernel of this launch, as `kernrec analyze` makes it of the captured call, and the folder of its source.
+        """Return the kernel of this launch, as `kernrec analyze` creates it from the captured call, and its source's
+        folder.
 
         Raises:
-            UsageError: arguments or configs that do not fit the function.
-            KernrecError: what cannot be analyzed.
+            UsageError: Arguments or configs do not fit the function.
+            KernrecError: The launch cannot be analyzed.
         """
         descriptors = any(hasattr(value, "block_shape") for value in self.arguments.values())
         if not descriptors and any(config.pre_hook is not None for config in self.configs):
@@ -80,12 +81,12 @@ class AutotunedLaunch:
         return kernel_of_triton(call)[0], path.parent
 
     def place_of(self, stored: Mapping[str, Any]) -> int | None:
-        """The place in `configs` of a config in kernrec's names; None where it is none of this launch."""
+        """Return the index in `configs` of a config in kernrec's names; None if the launch lacks it."""
         return next((place for place, config in enumerate(self.configs) if same_config(config, stored)), None)
 
 
 def table_of(config: Any) -> dict[str, Any]:
-    """A `triton.Config` as a table of a call."""
+    """Return a `triton.Config` as a table of a call."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     return dict(config.kwargs) | {
         name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)
@@ -93,25 +94,25 @@ def table_of(config: Any) -> dict[str, Any]:
 
 
 def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
-    """Whether a `triton.Config` is the config that kernrec stores under its own names (`triton_call`)."""
+    """Return whether a `triton.Config` is the config that kernrec stores under its own names (`triton_call`)."""
     wanted = {identifier(name).rstrip("_"): value for name, value in table_of(config).items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
     for name, value in wanted.items():
-        # A constant that is no number is the same in all configs, and no tunable.
+        # A constant that is not a number is the same in all configs, so it is no tunable.
         if isinstance(value, int) and present.get(name, DEFAULTS.get(name)) != int(value):
             return False
     return all(present.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())
 
 
 def listed_configs(kernel: Kernel) -> list[dict[str, int]]:
-    """The configs of the kernel of a launch, in the order of its list."""
+    """Return the configs of a launch's kernel, in the order of its list."""
     assert kernel.listed is not None
     rows = (dict(zip(kernel.listed.columns, row, strict=True)) for row in kernel.listed.rows)
     return [{tunable.name: row[tunable.name] for tunable in kernel.tunables} for row in rows]
 
 
 def jit_function(tuned: Any) -> Any:
-    """The function that `@triton.jit` returned, below the autotuner."""
+    """Return the function that `@triton.jit` returned, below the autotuner."""
     inner = tuned
     while not hasattr(inner, "params"):
         inner = inner.fn
@@ -120,7 +121,7 @@ def jit_function(tuned: Any) -> Any:
 
 @functools.cache
 def _compiler_options() -> tuple[str, ...]:
-    """Options of Triton's compiler for NVIDIA GPUs that a launch may set."""
+    """Return the options of Triton's compiler for NVIDIA GPUs that a launch may set."""
     from triton.backends.nvidia.compiler import CUDAOptions
 
     return (*CUDAOptions.__dataclass_fields__, "debug", *OPTIONS)

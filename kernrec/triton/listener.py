@@ -1,8 +1,8 @@
-"""`record`: what a program's own `@triton.autotune` measures is kept in the user's database, by Triton's listener.
+"""`record`: store what a program's own `@triton.autotune` measures in the user's database.
 
-Triton calls the listener after it measured the configs of a tuning key (`knobs.autotuning.listener`), with their times
-and without the arguments of the launch, which are those of the calling autotuner. The rows are marked as Triton's: its
-benchmark is not kernrec's protocol, so that they answer only where nothing was measured by the protocol.
+Triton's listener (`knobs.autotuning.listener`) is called after the configs of a tuning key were measured. It gets their
+times, and the arguments of the launch are read from the calling autotuner. The rows are marked as Triton's. Its
+benchmark differs from kernrec's protocol, so these rows are only used if nothing was measured by the protocol.
 """
 
 import atexit
@@ -21,12 +21,12 @@ from kernrec.triton.records import Result, Trial, keep
 
 _NO_LISTENER = "has no listener for its autotuner; Triton 3.8 or later has"
 _KEYWORDS = {"fn", "key", "best_config", "configs_timings", "duration", "cache_hit"}
-"""The arguments of a listener in all releases that have one."""
+"""Arguments of a listener in all releases that have one."""
 _active: list["Recorder"] = []
 
 
 def record(gpu: str | None = None) -> "Recorder":
-    """Keeps in the user's database what Triton's autotuner measures in this process from now on.
+    """Store what Triton's autotuner measures in this process from now on in the user's database.
 
     >>> import kernrec.triton
     >>> kernrec.triton.record()  # to the end of the program
@@ -35,7 +35,7 @@ def record(gpu: str | None = None) -> "Recorder":
     >>> recorder.rows, recorder.refused
 
     Args:
-        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
+        gpu: Common name of the GPU; None for KERNREC_GPU, else the GPU of this process.
 
     Raises:
         UsageError: Triton's autotuner has no listener, or another recorder is running.
@@ -54,17 +54,17 @@ def record(gpu: str | None = None) -> "Recorder":
 
 
 class Recorder:
-    """A listener of Triton's autotuner; one that was there before is called, too. Errors are warnings, and never the
-    program's."""
+    """Listener of Triton's autotuner. It also calls the previous listener. Errors become warnings and never reach the
+    program.
+    """
 
     def __init__(self, compiler: str, gpu: str | None, knobs: Any) -> None:
         self.rows = 0
-        """Measurements that were kept, failed configs included."""
+        """Number of stored measurements, including failed configs."""
         self.refused: dict[str, str] = {}
-        """By function: why what was measured of it is not kept."""
+        """Reasons why measurements were not stored, by function."""
         self.from_cache = 0
-        """Tuning keys whose times Triton read from its own cache on disk: they were not measured here, and are not
-        kept."""
+        """Number of tuning keys whose times Triton read from its cache on disk. These are not stored."""
         self._compiler, self._gpu, self._knobs = compiler, gpu, knobs
         self._before: Callable[..., None] | None = knobs.listener
         self._pending: list[Callable[[], None]] = []
@@ -73,7 +73,7 @@ class Recorder:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Ends the recording; what could not be written for a database in use is tried once more."""
+        """Stop recording. Retry once to write rows that failed because a database was in use."""
         if self not in _active:
             return
         _active.remove(self)
@@ -91,11 +91,11 @@ class Recorder:
         self.stop()
 
     def _heard(self, **event: Any) -> None:
-        """Called by Triton with the arguments of an `AutotuneListener`."""
+        """Handle a call of Triton with the arguments of an `AutotuneListener`."""
         try:
             if self in _active:
                 self._take(event)
-        except Exception as error:  # whatever goes wrong here is no failure of the program
+        except Exception as error:  # errors here must not reach the program
             name = getattr(event.get("fn"), "__name__", "a function")
             self._refuse(name, error)
         if self._before is not None:
@@ -106,7 +106,7 @@ class Recorder:
             raise KernrecError(f"{self._compiler} tells a listener no {sorted(lacking)[0]}, unlike the tested ones")
         tuned, named = _calling_autotuner()
         if type(tuned.early_config_prune).__module__.startswith("kernrec.triton."):
-            return  # kernrec's own decorator keeps what it measures
+            return  # kernrec's own decorator stores its measurements itself
         if event["cache_hit"]:
             self.from_cache += 1
             return
@@ -129,7 +129,7 @@ class Recorder:
         self._write()
 
     def _write(self) -> None:
-        """Writes what is pending, as far as the database can be written; the rest stays."""
+        """Write pending rows as far as the database can be written, and keep the rest."""
         while self._pending:
             try:
                 self._pending[0]()
@@ -147,7 +147,9 @@ class Recorder:
 
 
 def _calling_autotuner() -> tuple[Any, dict[str, Any]]:
-    """Triton's autotuner that calls its listener, and the arguments of the launch by name; its frames know them."""
+    """Return Triton's autotuner that called its listener, and the arguments of the launch by name, from stack
+    frames.
+    """
     frame = sys._getframe(2)
     while frame is not None:
         tuned: Any = frame.f_locals.get("self")
@@ -159,7 +161,7 @@ def _calling_autotuner() -> tuple[Any, dict[str, Any]]:
 
 
 def _result(times: Any) -> Result:
-    """A config's result: times are milliseconds, the median first, or infinite where it could not run."""
+    """Return a config's result. Times are milliseconds, the median first, or infinite if it could not run."""
     median = times[0] if isinstance(times, Sequence) else times
     value_s = float(median) * 1e-3
     if math.isfinite(value_s) and value_s > 0:
@@ -168,6 +170,6 @@ def _result(times: Any) -> Result:
 
 
 def _is_hooked(tuned: Any) -> bool:
-    """Whether the times include what the autotuner does before or after each launch."""
+    """Return whether the times include what the autotuner does before or after each launch."""
     hooks = (tuned.reset_to_zero, tuned.restore_value, tuned.user_defined_pre_hook, tuned.user_defined_post_hook)
     return any(hooks) or any(config.pre_hook is not None for config in tuned.configs)

@@ -1,4 +1,4 @@
-"""The GPU that Triton's driver runs on, as kernrec knows it, and the energy of its launches by NVML's counter."""
+"""The GPU of Triton's driver in kernrec's terms, and the energy of its launches by NVML's counter."""
 
 import math
 import os
@@ -16,12 +16,12 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.device_report import EnergyReport
 
 WINDOW_S = 1.0
-"""Least length of an energy window; it is extended until the counter was updated often enough."""
+"""Minimum length of an energy window in seconds. It is extended until the counter was updated often enough."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
-"""Time that the same launches run before the window, so that clocks and power have settled."""
+"""Seconds for which the launches run before the window, so that clocks and power settle."""
 BATCH_S = 0.02
-"""Launches that are submitted before the counter is read again, by what they take."""
+"""Duration in seconds of the launches submitted before the counter is read again."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Machine:
 
     gpu: GPU
     card: Card | None = None
-    """As NVML knows it; None where there is no NVML, or no GPU."""
+    """GPU according to NVML; None without NVML or a GPU."""
     present: bool = False
     """Whether Triton's driver has a GPU."""
 
     @property
     def name(self) -> str | None:
-        """Name given by the driver."""
+        """Return the driver's name of the GPU."""
         return self.card.name if self.card else None
 
     @property
     def uuid_hash(self) -> str | None:
-        """Identifies the card without revealing its UUID."""
+        """Return an identity of the GPU that does not reveal its UUID."""
         return self.card.uuid_hash if self.card else None
 
     @cached_property
@@ -49,7 +49,7 @@ class Machine:
         return sensors(self.card.uuid) if self.card else None
 
     def settings(self) -> dict[str, Any]:
-        """The card's limits and clocks that are not the default, as fields of `MeasuredDevice`."""
+        """Return the GPU's non-default limits and clocks, as fields of `MeasuredDevice`."""
         if self._sensors is None:
             return {}
         now = self._sensors.settings()
@@ -62,19 +62,19 @@ class Machine:
         }
 
     def why_no_energy(self) -> str | None:
-        """Why energy cannot be measured here, in one line; None if it can."""
+        """Return in one line why energy cannot be measured here; None if it can."""
         return "NVML does not know the card" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
-        """Energy of one launch under sustained load: mean power by the counter times the time of a launch.
+        """Return the energy of one launch under sustained load: mean power by the counter times the latency.
 
         Args:
-            launch: submits one launch.
-            synchronize: waits until all launches are done.
-            latency_s: about what one launch takes.
+            launch: Submits one launch.
+            synchronize: Waits until all launches are done.
+            latency_s: Approximate latency of a launch in seconds.
 
         Returns:
-            An empty report where the counter was not updated often enough within `LONGEST_WINDOW_S`.
+            An empty report if the counter was not updated often enough within `LONGEST_WINDOW_S`.
         """
         batch = max(1, math.ceil(BATCH_S / latency_s))
         times: list[float] = []
@@ -114,15 +114,15 @@ class Machine:
 
 
 def this_machine(wanted: str | None, present: bool) -> Machine:
-    """The GPU that is named, by KERNREC_GPU or by the driver, in this order.
+    """Return the GPU given by the argument, by KERNREC_GPU or by the driver, in this order.
 
     Args:
-        wanted: the GPU as people call it; None: not named.
-        present: whether Triton's driver has a GPU.
+        wanted: Common name of the GPU; None if not given.
+        present: Whether Triton's driver has a GPU.
 
     Raises:
-        UsageError: the name is unknown, or is that of another GPU than this machine has.
-        KernrecError: there is no GPU and none was named.
+        UsageError: The name is unknown, or this machine has another GPU.
+        KernrecError: There is no GPU and none was named.
     """
     card = _card() if present else None
     name = wanted or os.environ.get("KERNREC_GPU")
@@ -137,7 +137,7 @@ def this_machine(wanted: str | None, present: bool) -> Machine:
 
 
 def _card() -> Card | None:
-    """The card that launches go to: torch's current device, else the first that is visible."""
+    """Return the GPU that launches go to: torch's current device, else the first visible one."""
     torch = sys.modules.get("torch")
     name = index = None
     if torch is not None and torch.cuda.is_available():

@@ -1,7 +1,8 @@
-"""The best few configs of an audit's missing files measured on this machine's GPU, beside the engine's own.
+"""Measure the best few configs for an audit's missing files on this machine's GPU, and the engine's default.
 
-Minutes instead of the hours of an engine's tuner: of each product and number of tokens the engine's default and the
-best three are measured. The rows are in the user's database, so that the audit that follows answers by them.
+This takes minutes, instead of hours with an engine's tuner: for each matmul and number of tokens, it measures the
+engine's default and the best three configs. The rows are in the user's database, where the audit that follows finds
+them.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from kernrec.triton.machine import Machine
 from kernrec.triton.measure_calls import Benchmark, Tensors, measure_call
 
 TOP = 3
-"""Configs that are measured beside the engine's own."""
+"""Number of configs that are measured besides the engine's default."""
 
 
 def measure_audit(
@@ -27,16 +28,16 @@ def measure_audit(
     tensors: Tensors | None = None,
     benchmark: Benchmark | None = None,
 ) -> int:
-    """Measures the best configs where something may be gained, and keeps the results.
+    """Measure the best configs where they may save time, and store the results.
 
     Args:
-        audit: with comparisons.
-        machine: the GPU of this process, that of the audit.
-        progress: called before each number of tokens.
-        tensors, benchmark: as for `measure_call`.
+        audit: Audit with comparisons.
+        machine: GPU of this process, which must be the audit's.
+        progress: Called before each number of tokens.
+        tensors, benchmark: As for `measure_call`.
 
     Returns:
-        How many launches were measured.
+        Number of measured launches.
 
     Raises:
         KernrecError: torch is not installed.
@@ -65,7 +66,8 @@ def _measure(
     for product in range(file.launches):
         step = Step(file, audit.served, made.tokens, product)
         wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
-        for call, _ in calls(step, made.compared):  # all of them: a row belongs to the kernel with this list
+        # Use all calls, because a row belongs to the kernel with this list of configs.
+        for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:
                 kernel, _ = kernel_of_triton(call)
@@ -74,6 +76,5 @@ def _measure(
 
 
 def _tiles(config: Tiles) -> tuple[int, ...]:
-    """A config without constants that follow from it."""
     names = [*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages"]
     return tuple(config.get(name, 0) for name in names)

@@ -1,7 +1,7 @@
-"""Configs of a call measured on this machine's GPU by Triton's own benchmark, and kept in the user's database.
+"""Measure configs of a call on this machine's GPU with Triton's benchmark, and store them in the user's database.
 
-A call says all that is launched, so nothing but it is needed. `kernrec audit --measure` measures engines' kernels
-by it. The function's file is executed in this process, as the program that launches it does.
+A call describes the launch completely. `kernrec audit --measure` measures engines' kernels this way. The function's
+file is executed in this process, as in the program that launches it.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from kernrec.triton.records import Result, Trial, keep
 from kernrec.triton.tuner import compile_error
 
 Tensors = Callable[[Mapping[str, Any]], Any]
-"""A tensor on the GPU from `{"dtype", "shape"}` or `{"values"}`, as a call has it."""
+"""Creates a tensor on the GPU from a call's `{"dtype", "shape"}` or `{"values"}`."""
 Benchmark = Callable[[Callable[[], object]], float]
-"""Milliseconds of a launch, the median."""
+"""Returns the median milliseconds of a launch."""
 _TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "i8": "int8"}
 
 
@@ -39,19 +39,19 @@ def measure_call(
     tensors: Tensors | None = None,
     benchmark: Benchmark | None = None,
 ) -> list[tuple[Config, Result]]:
-    """Measures some configs of a call and keeps the results, failures too.
+    """Measure some configs of a call and store the results, including failures.
 
     Args:
-        call: what is launched; its grid is a list of extents.
-        kernel: of this call (`kernel_of_triton`), under whose identity the rows are kept.
-        configs: constants and options of the compiler, as the call has them.
-        machine: the GPU of this process.
-        tensors: makes tensors; None: torch does, on its current GPU.
-        benchmark: None: `triton.testing.do_bench`, which empties L2 before each launch.
+        call: The launch; its grid is a list of extents.
+        kernel: Kernel of this call (`kernel_of_triton`), under whose identity the rows are stored.
+        configs: Constants and options of the compiler, as in the call.
+        machine: GPU of this process.
+        tensors: Creates tensors; None for torch, on its current GPU.
+        benchmark: None for `triton.testing.do_bench`, which empties L2 before each launch.
 
     Raises:
-        KernrecError: torch is not installed, or the call has a type that it does not.
-        UsageError: the database cannot be written.
+        KernrecError: torch is not installed, or lacks a type of the call.
+        UsageError: The database cannot be written.
     """
     make, time_ms = tensors or torch_tensor, benchmark or _do_bench
     source = call.path.read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def measure_call(
 
 
 def _failed(error: Exception) -> Result:
-    """The result of a config that cannot be compiled or launched; other errors are raised."""
+    """Return the result of a config that cannot be compiled or launched. Raise other errors again."""
     if (message := compile_error(error)) is not None:
         return Result(error=message, compiled=False)
     if type(error).__name__ == "OutOfResources":
@@ -89,7 +89,6 @@ def _failed(error: Exception) -> Result:
 
 
 def _value(value: Any, make: Tensors) -> Any:
-    """An argument of a launch."""
     if not isinstance(value, Mapping):
         return value
     if value.keys() == {"python"}:
@@ -103,7 +102,7 @@ def _grid(call: TritonCall, constants: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def torch_tensor(described: Mapping[str, Any]) -> Any:
-    """A tensor of torch on its current GPU: of these values, or of normal random numbers.
+    """Return a tensor of torch on its current GPU with the given values, or with normal random numbers.
 
     Raises:
         KernrecError: torch is not installed, or has no such type.
@@ -120,7 +119,7 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     shape = tuple(described["shape"])
     if dtype == torch.int8:
         return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
-    if dtype.itemsize == 1:  # drawn in pieces of the first axis: an expert's weights are large in 16 bits
+    if dtype.itemsize == 1:  # fill it in pieces along the first axis, because an expert's weights are large in 16 bits
         tensor = torch.empty(shape, dtype=dtype, device="cuda")
         for place in range(shape[0]):
             tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)

@@ -1,6 +1,6 @@
-"""Ranking the configs of a launch in a process of its own, which has neither the user's CUDA context nor `__main__`.
+"""Rank the configs of a launch in a separate process, without the user's CUDA context and `__main__`.
 
-`ranked` starts it: a JSON object on its standard input, another on its standard output.
+`ranked` starts the process, which reads a JSON object from standard input and writes another to standard output.
 """
 
 import json
@@ -19,32 +19,32 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""The value of KERNREC_TRITON in the processes that load the user's file: a launch there is a mistake."""
+"""Value of KERNREC_TRITON in processes that load the user's file, where a launch is a mistake."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The configs of a kernel on its problem, the best first."""
+    """The configs of a kernel on its problem, best first."""
 
     configs: tuple[dict[str, int], ...]
     costs: tuple[dict[str, float], ...]
-    """Of each: predicted `latency_s` and `energy_j`."""
+    """Predicted `latency_s` and `energy_j` of each config."""
     failures: tuple[str, ...]
-    """Why further configs have no place: config, line of the source, reason."""
+    """Configs that could not be ranked: config, source line, reason."""
 
 
 def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Ranking:
-    """Ranks all configs of a kernel.
+    """Rank all configs of a kernel.
 
     Args:
-        kernel: its spec fixes every argument.
-        folder: of its source.
-        gpu: the GPU that costs are predicted for.
-        objective: what is minimized.
+        kernel: Kernel whose spec fixes every argument.
+        folder: Folder of its source.
+        gpu: GPU to predict costs for.
+        objective: Objective to minimize.
 
     Raises:
-        UsageError: the kernel's arguments cannot be used.
-        KernrecError: no config could be compiled and profiled; the message is the reason of the first.
+        UsageError: The kernel's arguments cannot be used.
+        KernrecError: No config could be compiled and profiled. The message is the first reason.
     """
     request = {
         "spec": dict(kernel.spec),
@@ -66,12 +66,11 @@ def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Rank
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, in which modules are found as they are here."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "KERNREC_TRITON": LOADING}
 
 
 def rank(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of the process that `ranked` starts."""
+    """Return the answer of the process that `ranked` starts."""
     from kernrec import paths
     from kernrec.gpu import find_gpu
     from kernrec.kernel.spec_reader import kernel_from
@@ -95,7 +94,7 @@ def rank(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The process that `ranked` starts; the exit status."""
+    """Run the process that `ranked` starts, and return its exit status."""
     request = json.loads(sys.stdin.read())
     try:
         answer = rank(request)

@@ -1,7 +1,7 @@
 """Measurements of a tuning key: read from the user's database and pulled ones, and added to the user's.
 
-A row's session begins with the hash of the tuning key (`AutotunedLaunch.tuning_hash`), by which it is found again on
-every machine that has the row.
+A row's session begins with the hash of the tuning key (`AutotunedLaunch.tuning_hash`), which identifies the key on
+every machine.
 """
 
 import math
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from kernrec.triton.machine import Machine
 
 SESSION = "triton"
-"""Begins the session of rows that Triton's autotuner measured for kernrec: this, the tuning hash, how many configs were
-asked for, and a name of its own."""
+"""First part of the session of rows that Triton's autotuner measured for kernrec. The tuning hash, the number of
+configs that were to be measured and a unique name follow.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class Result:
     """Costs of one config, in SI units."""
 
     latency_s: float | None = None
-    """None: it could not be compiled or launched."""
+    """Latency in seconds; None if the config could not be compiled or launched."""
     energy: EnergyReport = field(default_factory=EnergyReport)
     error: str | None = None
     compiled: bool = True
     """Whether it could be compiled."""
 
     def value(self, objective: Objective) -> float:
-        """The value of the objective; infinity where the config failed, NaN where it was not measured."""
+        """Return the value of the objective; infinity for a failed config, NaN if it was not measured."""
         if self.latency_s is None:
             return math.inf
         if objective is Objective.LATENCY:
@@ -61,18 +62,18 @@ class Result:
 
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """Results of a tuning key in the user's database and in pulled ones.
+    """Return results of a tuning key from the user's database and from pulled ones.
 
     Args:
-        gpu: name in the catalog.
-        kernel: name of the kernel.
-        tuning_hash: of `AutotunedLaunch.tuning_hash`.
+        gpu: Name in the catalog.
+        kernel: Name of the kernel.
+        tuning_hash: Hash from `AutotunedLaunch.tuning_hash`.
 
     Returns:
-        For each row: how many configs its trial asked for, the config in kernrec's names, and the result.
+        For each row: number of configs that its trial was to measure, the config in kernrec's names, and the result.
 
     Raises:
-        UsageError: a database cannot be read.
+        UsageError: A database cannot be read.
     """
     own = paths.user_database()
     rows = []
@@ -88,7 +89,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """The median of one config's results, without failures; as `Result.value` where there are only those."""
+    """Return the median of one config's results without failures; `Result.value` if all failed."""
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 
@@ -100,7 +101,7 @@ class Trial:
     kernel: Kernel
     tuning_hash: str
     proposed: int
-    """How many configs were asked for; fewer have results where others cannot run."""
+    """Number of configs to measure. Fewer have results if some cannot run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs in kernrec's names, and their costs."""
     hooked: bool = False
@@ -108,15 +109,15 @@ class Trial:
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:
-    """Adds a trial to the user's database, all or nothing.
+    """Add a trial to the user's database atomically.
 
     Args:
-        trial: the measurements.
-        machine: on which they were made.
-        compiler: such as `triton 3.9.0`.
+        trial: The measurements.
+        machine: Machine that measured them.
+        compiler: Compiler, such as `triton 3.9.0`.
 
     Raises:
-        UsageError: the database cannot be written.
+        UsageError: The database cannot be written.
     """
     kernel = trial.kernel
     problem = kernel.definition.problem()

@@ -1,4 +1,4 @@
-"""A launch with a new tuning key: look the key up in the database, rank the configs, store what is measured."""
+"""Handle a launch with a new tuning key: look the key up in the database, rank the configs, store measurements."""
 
 import math
 import os
@@ -23,25 +23,25 @@ _warned: set[str] = set()
 
 @dataclass(eq=False)
 class _Running:
-    """The configs that are measured now for one tuning key."""
+    """Configs that are being measured for one tuning key."""
 
     launch: AutotunedLaunch
     places: Sequence[int]
     """Indices of the configs in the launch's list."""
     machine: Machine | None
-    """None where measurements cannot be stored."""
+    """None if measurements cannot be stored."""
     proposed: int
-    """Number of configs asked for."""
+    """Number of configs to measure."""
     results: dict[int, Result] = field(default_factory=dict)
 
 
 class Tuner:
-    """Chooses the configs of an autotuned function.
+    """Selects the configs of an autotuned function.
 
     Args:
-        top_k: how many configs are measured.
-        objective: what is minimized.
-        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
+        top_k: Number of configs to measure.
+        objective: Objective to minimize.
+        gpu: Common name of the GPU; None for KERNREC_GPU, else the GPU of this process.
     """
 
     def __init__(self, top_k: int, objective: Objective, gpu: str | None) -> None:
@@ -51,7 +51,7 @@ class Tuner:
         self._attached: list[Any] = []
 
     def attach(self, tuned: Any) -> None:
-        """Intercepts the measurements of Triton's autotuner; the database takes the place of its cache on disk."""
+        """Intercept the measurements of Triton's autotuner. The database replaces Triton's cache on disk."""
         if any(attached is tuned for attached in self._attached):
             return
         self._attached.append(tuned)
@@ -69,7 +69,7 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            # Asked for when it is needed: without a driver there is none, and a single config is not measured.
+            # Create it on demand: without a driver there is none, and a single config is not measured.
             if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))
@@ -77,20 +77,20 @@ class Tuner:
         tuned._bench = measured
 
     def chosen(self, tuned: Any, configs: list[Any], named: Mapping[str, Any], offline: bool) -> list[Any]:
-        """The configs to measure; a single one is the answer.
+        """Return the configs to measure. A single config is used without a measurement.
 
         Args:
             tuned: Triton's autotuner.
-            configs: of type `triton.Config`.
-            named: arguments, constants and `grid` of the launch by name.
-            offline: whether nothing may be measured.
+            configs: Configs of type `triton.Config`.
+            named: Arguments, constants and `grid` of the launch by name.
+            offline: Whether measuring is forbidden.
 
         Raises:
-            UsageError: arguments or configs that do not fit the function.
+            UsageError: Arguments or configs do not fit the function.
         """
         self._running = None
         if not hasattr(jit_function(tuned), "cache_key"):
-            return configs[:1]  # Triton's interpreter, on the CPU: no config is better than another
+            return configs[:1]  # in Triton's interpreter on the CPU, all configs are equal
         launch = AutotunedLaunch(tuned, configs, named)
         if note := untested_version():
             _warn(note)
@@ -100,7 +100,7 @@ class Tuner:
         except UsageError as error:
             if self._gpu is not None or "KERNREC_GPU" in os.environ:
                 raise
-            return self._unranked(launch, None, offline, error)  # a GPU that the catalog does not have
+            return self._unranked(launch, None, offline, error)  # the catalog lacks this GPU
         except KernrecError as error:
             return self._unranked(launch, None, True, error)
         measures = machine.present and not offline
@@ -112,7 +112,7 @@ class Tuner:
         recorder: Machine | None = None
         try:
             kernel, folder = launch.kernel()
-            recorder = machine  # measurements of a kernel with an identity can be stored, ranked or not
+            recorder = machine  # measurements of an identified kernel can be stored, ranked or not
             ranking = ranked(kernel, folder, machine.gpu, self._objective)
         except UsageError:
             raise
@@ -126,7 +126,7 @@ class Tuner:
         return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
 
     def _best_recorded(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
-        """The best config that was measured before; None where none was, or fewer than are asked for."""
+        """Return the best measured config; None if fewer configs were measured than needed."""
         try:
             rows = recorded_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
         except KernrecError as error:
@@ -146,7 +146,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """The configs to measure where nothing can be predicted: all, as Triton does, or none."""
+        """Return the configs to measure if nothing can be predicted: all, as Triton does, or none."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -159,10 +159,12 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """The number by which Triton compares configs, three times: milliseconds, or the value of the objective."""
+        """Return three times the number by which Triton compares configs: milliseconds, or the value of the
+        objective.
+        """
         running = self._running
         if running is None:
-            return [0.0] * 3  # a single config, which some releases of Triton measure all the same
+            return [0.0] * 3  # some releases of Triton measure even a single config
         self._energy = EnergyReport()
         try:
             times = measure()
@@ -183,7 +185,7 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
-        """Adds the results to the user's database; a failure is a warning."""
+        """Add the results to the user's database. A failure is a warning."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:
@@ -199,34 +201,31 @@ class Tuner:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Why Triton could not compile a config, in one line with the source's; None for an error of another kind."""
+    """Return in one line why Triton could not compile a config, with its source line; None for other errors."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):
         return compilation_message(error)
-    # What a pass of the compiler raises has no type of its own.
+    # Errors of the compiler's passes have no specific type.
     return str(error).splitlines()[-1][:200] if "PassManager::run failed" in str(error) else None
 
 
 def _has_driver() -> bool:
-    """Whether Triton has a driver with a GPU."""
     from triton.runtime.driver import driver
 
     try:
         return driver.active.get_current_target() is not None
-    except Exception:  # no driver is active, or it finds no library or GPU: Triton says it in several ways
+    except Exception:  # without an active driver, library or GPU, Triton raises various errors
         return False
 
 
 def _synchronize() -> None:
-    """Waits until what was launched is done."""
     from triton.runtime.driver import driver
 
     driver.active.get_device_interface().synchronize()
 
 
 def _warn(message: str) -> None:
-    """Warns once in a process."""
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, KernrecWarning, stacklevel=2)

@@ -1,1 +1,1 @@
-"""Helpers without knowledge of kernels: cache, atomic file writes, arrays in files, text for people."""
+"""Helpers that know nothing of kernels: cache, atomic file writes, arrays in files, text for people."""

@@ -1,7 +1,7 @@
-"""Facts and arrays in one file that loads at once: a checksum, a line of JSON, and the bytes of the arrays as they are.
+"""Store facts and arrays in one file that loads quickly: a checksum, a line of JSON, and the raw bytes of the arrays.
 
-NumPy's own `.npz` unpacks a ZIP member and parses Python literals for every array, which takes longer than a query.
-Nothing is unpickled: an array is its name, dtype, shape and place.
+NumPy's `.npz` unpacks a ZIP member and parses Python literals for every array, which takes longer than a query. Nothing
+is unpickled: an array is its name, dtype, shape and offset.
 """
 
 import json
@@ -33,7 +33,7 @@ class Digest(Protocol):
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """The bytes of `facts`, which JSON can hold, and of arrays of numbers or truth values."""
+    """Return the bytes of `facts`, which must be JSON values, and of arrays of numbers or booleans."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -43,17 +43,17 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
         parts.append(stored.tobytes() + bytes(-stored.nbytes % _ALIGN))
         offset += len(parts[-1])
     head = json.dumps([dict(facts), heads]).encode()
-    # Blanks after the JSON, so that arrays begin at whole multiples of their elements.
+    # Pad the JSON with blanks so that arrays are aligned to their elements.
     body = b"".join([head, b" " * (-(len(_MAGIC) + _DIGEST + len(head) + 1) % _ALIGN), b"\n", *parts])
     return _MAGIC + sha256(body).digest() + body
 
 
 def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """(facts, arrays) of what `pack` made, the arrays read-only; `ValueError` for anything else, damaged bytes too.
+    """Return the facts and the read-only arrays that `pack` stored. Raises `ValueError` for other or damaged bytes.
 
     Args:
-        data: the bytes of a file; or `mapped`: then only the pages of arrays that are looked at are read.
-        intact: whether their checksum was compared already, as part of a larger one.
+        data: Content of a file, or the result of `mapped`, of which only used pages are read.
+        intact: Whether the checksum was already verified as part of a larger one.
     """
     start = len(_MAGIC) + _DIGEST
     if data[: len(_MAGIC)] != _MAGIC or (end := data.find(b"\n", start) + 1) == 0:
@@ -73,13 +73,14 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """The content of a file, read where it is looked at, and shared by all processes that do. `OSError`, `ValueError`.
+    """Return the content of a file as a memory map that processes share. Raises `OSError` or `ValueError`.
 
-    The file has to be replaced as a whole, never written to. Windows replaces nothing that is mapped: there it is read.
+    The file must only be replaced as a whole, never written in place. On Windows, a mapped file cannot be replaced, so
+    it is read instead.
 
     Args:
-        path: of the file.
-        digest: takes in the content, by the piece: pages that nobody looks at later are not in the process's memory.
+        path: Path of the file.
+        digest: Hash to update with the content, piece by piece, so that unused pages do not stay in memory.
     """
     with open_input(path) as file:
         if digest is not None:

@@ -1,14 +1,15 @@
-"""Files that appear whole or not at all, whatever ends the program that writes them."""
+"""Write files atomically, even if the program is killed."""
 
 import os
 from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, shared: bool = False) -> None:
-    """Put `data` at `path`, in place of what is there; raises `OSError`, and leaves nothing behind where it cannot.
+    """Write `data` to `path` atomically. Raises `OSError`, and leaves no temporary file behind.
 
-    shared: for others, too: the file has the mode that the user's umask gives new files, and is on the disk before it
-        is there. A cache needs neither.
+    Args:
+        shared: Whether others read the file. Then its mode follows the umask, and it is on disk before it appears. A
+            cache needs neither.
     """
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

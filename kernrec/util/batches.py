@@ -1,16 +1,16 @@
-"""Batches of what is fetched and checked: to start the process that checks takes longer than to check a little."""
+"""Group items into batches, because starting a process that checks them takes longer than checking a few."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 BATCH_BYTES = 2**28
-"""Of a pull: what was taken before it is interrupted stays."""
+"""Bytes of a batch in a pull. Complete batches survive an interruption."""
 
 Item = TypeVar("Item")
 
 
 def batches(items: Iterable[Item], size: Callable[[Item], int], most: int = BATCH_BYTES) -> Iterator[list[Item]]:
-    """Items in order, in batches of so many bytes or of one."""
+    """Yield items in order, in batches of at most `most` bytes or of one item."""
     batch: list[Item] = []
     filled = 0
     for item in items:

@@ -1,8 +1,7 @@
-"""A cache, in the user's cache folder, of results derived from files that ship with kernrec.
+"""Cache results derived from shipped files, in the user's cache folder.
 
-Each entry stores a hash of its inputs and is derived again when the hash does not match. A file appears whole or not at
-all; one that cannot be read counts as absent, a folder that cannot be written is no error, and a missing home directory
-is not created.
+Each entry stores a hash of its inputs and is derived again if the hash differs. Files are written atomically. An
+unreadable file counts as absent, an unwritable folder is not an error, and a missing home directory is not created.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +18,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
-"""Facts, which JSON can hold, and arrays; as for `array_file.pack`."""
+"""Facts as JSON values, and arrays, as for `array_file.pack`."""
 
 
 def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:
-    """The result of `make`, from the cache where `name` was stored with the same `made_of`.
+    """Return the result of `make`, from the cache if `name` was stored with the same `made_of`.
 
-    name: of the file in the cache; an entry with other inputs replaces it.
+    Args:
+        name: Name of the cache file. An entry with other inputs is replaced.
     """
     from kernrec.util.array_file import pack, unpack
 
@@ -47,7 +47,7 @@ def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEn
 
 
 def shipped_toml(path: Path) -> dict[str, Any]:
-    """The content of a shipped TOML file, cached as JSON, which is parsed fifty times as fast."""
+    """Return the content of a shipped TOML file, cached as JSON, which parses faster."""
     content = path.read_bytes()
 
     def parse() -> CacheEntry:

@@ -1,7 +1,7 @@
-"""Configs in short: `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matrix product.
+"""Format configs briefly: `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matmul.
 
-Tunables that are sizes of one thing are joined by x; others have one or two letters. Neutral values (a split into one
-part, a switch that is off) are left out. A tunable without a short form is written as name=value.
+Tunables that are sizes of the same thing are joined by x; others have one or two letters. Neutral values (a split into
+one part, a switch that is off) are omitted. A tunable without a short form is written as name=value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Letter and the tunables that are joined behind it, where a config has all of them."""
+"""Letter and the tunables joined behind it, if a config has all of them."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -64,12 +64,12 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""By tunable, what stands before its value, and the value that is left out. Switches (0 and 1) have no value."""
+"""Prefix of a tunable's value, and the value that is omitted. Switches (0 and 1) have no value."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """A config in short, its sizes first."""
+    """Return a config in short form, its sizes first."""
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:
@@ -84,7 +84,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """The parts of `short_config` for these tunables, in its order: (the code, the tunables that it stands for)."""
+    """Return the parts of `short_config` for these tunables in order: the code, and its tunables."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:

@@ -1,4 +1,4 @@
-"""Loads the compiled engine (`engine/`). Python has no second form of what it computes."""
+"""Load the compiled engine (`engine/`). There is no Python implementation of its computations."""
 
 import importlib.util
 from functools import cache
@@ -12,10 +12,8 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return the module `kernrec._engine`.
-
-    Raises:
-        KernrecError: there is no engine, or it was compiled from other sources.
+    """Return the module `kernrec._engine`. Raises `KernrecError` if there is no engine, or it was compiled from other
+    sources.
     """
     if (path := find()) is None:
         other = any(PACKAGE.glob(PATTERN))
@@ -32,7 +30,7 @@ def module() -> Any:
 
 
 def state() -> str:
-    """Return which compiler made the engine, or why there is none, in a line."""
+    """Describe in one line the compiler of the engine, or why there is no engine."""
     try:
         version = module().COMPILER
         return f"compiled by {'GCC ' * version[0].isdigit()}{version}"
@@ -41,7 +39,7 @@ def state() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the part of the engine that computes queries, `query`, which is loaded when it is first imported."""
+    """Return the part of the engine that computes queries, `query`, loaded on first import."""
     if name == "query":
         return module().query
     raise AttributeError(name)

@@ -1,6 +1,6 @@
-"""Names the compiled engine for its sources: an engine of other sources is not loaded.
+"""Name the compiled engine by a hash of its sources, so that an engine of other sources is never loaded.
 
-`hatch_build.py` runs this file for its names, without the package.
+`hatch_build.py` runs this file without the package.
 """
 
 import hashlib
@@ -9,16 +9,16 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
-"""Compiled engines in the package folder, of any sources and for any Python."""
+"""Compiled engines in the package folder, from any sources and for any Python."""
 
 
 def sources(root: Path) -> list[Path]:
-    """Return the C++ files of a checkout; none in an installed package."""
+    """Return the C++ files of a checkout; empty in an installed package."""
     return sorted(path for path in (root / "engine").rglob("*") if path.suffix in (".cpp", ".h"))
 
 
 def file_name(root: Path) -> str:
-    """Return the name of the engine that the sources of a checkout make, for the Python that runs."""
+    """Return the name of the engine compiled from a checkout's sources for the running Python."""
     digest = hashlib.sha256()
     for path in sources(root):
         content = path.read_bytes().replace(b"\r\n", b"\n")
@@ -27,7 +27,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the engine of the package, or None if it was not compiled, or from other sources than the checkout has."""
+    """Return the engine of the package; None if it was not compiled, or from other sources than the checkout's."""
     root, suffix = PACKAGE.parent, importlib.machinery.EXTENSION_SUFFIXES[0]
     if sources(root):
         path = PACKAGE / file_name(root)

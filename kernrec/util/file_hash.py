@@ -1,4 +1,4 @@
-"""One hash for the content of several files, such as the sources that something was made by."""
+"""Hash the content of several files, such as the sources of a result."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def files_hash(root: Path, files: Iterable[Path]) -> str:
-    """SHA-256, as hexadecimal digits, of the paths below `root` and the contents of files, in any order."""
+    """Return the SHA-256, in hexadecimal, of the paths below `root` and the contents of files, in any order."""
     digest = sha256()
     for path in sorted(files):
         content = path.read_bytes()

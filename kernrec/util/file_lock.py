@@ -1,15 +1,18 @@
-"""Locks on open files that the operating system releases when the process ends, on every platform.
+"""Lock open files. The operating system releases the lock when the process ends, on every platform.
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     if not try_lock(descriptor):
         ...  # another process holds it
     os.close(descriptor)  # releases the lock
 
-POSIX has `flock`; Windows has locks on ranges of bytes, of which one byte far beyond the end of any file is taken, so
-that the content stays readable for others.
+POSIX has `flock`. Windows locks ranges of bytes, so one byte far beyond the end of any file is locked, and others can
+still read the content.
 """
 
 import os
+import time
+from contextlib import suppress
+from pathlib import Path
 
 try:
     import fcntl
@@ -17,12 +20,15 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _LOCKED_BYTE = 1 << 40
+_RETRY_S = 0.05
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting; False if another process holds the lock. Closing the file releases it.
+    """Lock an open file without waiting. Return False if another process holds the lock. Closing the file releases it.
 
-    shared: whether others may hold it shared at the same time. Windows takes an exclusive lock all the same.
+    Args:
+        shared: Whether other processes may hold a shared lock at the same time. On Windows, the lock is always
+            exclusive.
     """
     if fcntl is None:
         return _try_lock_byte(descriptor)
@@ -33,37 +39,36 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
-def try_lock_byte(descriptor: int, byte: int) -> bool:
-    """Lock one byte of a file that is open for writing, as `try_lock`; the file may be shorter.
+def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
+    """Lock a file, which is created if there is none, and return its descriptor; closing it releases the lock.
 
-    POSIX releases the lock also when the process closes another descriptor of the same file.
+    Args:
+        path: Path of the file. Its holder may rename or delete it.
+        wait_s: Seconds to wait for another process.
+
+    Returns:
+        None if another process holds the lock.
     """
-    if fcntl is None:
-        return _try_lock_byte(descriptor, byte)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
+    end_s = time.monotonic() + wait_s
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        locked = try_lock(descriptor)
+        with suppress(FileNotFoundError):  # its holder may have renamed or deleted it before it was locked here
+            if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)
+        if not locked:
+            if time.monotonic() >= end_s:
+                return None
+            time.sleep(_RETRY_S)
 
 
-def unlock_byte(descriptor: int, byte: int) -> None:
-    """Release the lock of `try_lock_byte`."""
-    if fcntl is None:
-        import msvcrt
-
-        os.lseek(descriptor, byte, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-    else:
-        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, byte)
-
-
-def _try_lock_byte(descriptor: int, byte: int = _LOCKED_BYTE) -> bool:
+def _try_lock_byte(descriptor: int) -> bool:
     import msvcrt
 
     position = os.lseek(descriptor, 0, os.SEEK_CUR)
     try:
-        os.lseek(descriptor, byte, os.SEEK_SET)
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     except OSError:
         return False

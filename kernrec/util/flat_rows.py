@@ -1,4 +1,4 @@
-"""Nested plain values as flat rows: the columns of CSV and of tables of Arrow."""
+"""Flatten nested plain values into rows, for CSV and Arrow tables."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from kernrec.util.human import config_text
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without nesting, each with the columns of all, in order; a cell that a row lacks is None."""
+    """Return rows without nesting. Each has the columns of all rows, in order, and None in missing cells."""
     cells = [flat(row) for row in rows]
     none = dict.fromkeys(name for row in cells for name in row)
     return [none | row for row in cells]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A row without nesting: `outer.inner`, intervals as `_low_` and `_high_`, configs as text, lists as text."""
+    """Return a row without nesting: `outer.inner`, intervals as `_low_` and `_high_`, configs and lists as text."""
     cells: dict[str, Any] = {}
     for name, value in row.items():
         key = prefix + name

@@ -12,7 +12,7 @@ _NAN = 0x7F
 
 @lru_cache(None)
 def _table(kind: str) -> Array:
-    """The values of all 256 codes."""
+    """Return the values of all 256 codes."""
     codes = np.arange(256)
     if kind == "e5m2":
         return (codes << 8).astype(np.uint16).view(np.float16).astype(np.float32)
@@ -23,12 +23,12 @@ def _table(kind: str) -> Array:
 
 
 def fp8_values(kind: str, codes: Array) -> Array:
-    """Codes (uint8) of `e4m3` or `e5m2` as float32."""
+    """Return codes (uint8) of `e4m3` or `e5m2` as float32."""
     return _table(kind)[codes]
 
 
 def fp8_codes(kind: str, values: Array) -> Array:
-    """The nearest codes (uint8) of `e4m3` or `e5m2`, saturating; NaN stays NaN."""
+    """Return the nearest codes (uint8) of `e4m3` or `e5m2`, saturating. NaN stays NaN."""
     positive = _table(kind)[:127]
     finite = positive[np.isfinite(positive)].astype(np.float64)
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,8 @@
-"""Whether child processes may be forked: then they have all that this process has imported, at no cost.
+"""Decide whether child processes may be forked, which inherit all imports at no cost.
 
-A fork copies one thread alone. A lock that another thread holds at that moment is never released in the child, so a
-process with other threads, of Python or of a library, starts its children anew (`spawn`), unless these threads say that
-they hold none.
+A fork copies only one thread. A lock that another thread holds at that moment is never released in the child. So a
+process with other threads, of Python or of a library, starts its children with `spawn`, unless these threads declare
+that they hold no lock.
 """
 
 import multiprocessing
@@ -24,17 +24,17 @@ _not_inherited: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 
 def holds_no_lock(thread: threading.Thread) -> None:
-    """Says of a thread that a fork beside it is safe: it holds no lock then (`os.register_at_fork`)."""
+    """Declare that a thread holds no lock during a fork (`os.register_at_fork`)."""
     _lockless.add(thread)
 
 
 def not_inherited(connection: object) -> None:
-    """Has an open connection closed in children: while they have it, its other end would not see this one close."""
+    """Close an open connection in children. Otherwise, its other end would not notice when this process closes it."""
     _not_inherited.add(connection)
 
 
 def can_fork() -> bool:
-    """Whether a child may be forked now: on Linux, by the main thread, where no other thread may hold a lock."""
+    """Return whether a child may be forked now: on Linux, by the main thread, if no other thread may hold a lock."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -48,17 +48,17 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """How children are started now."""
+    """Return the start method for children at this moment."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 def settle() -> None:
-    """To be called first in a child: one that was forked ends with its parent, and drops its handlers and pipes."""
+    """Prepare a child process. A forked child ends with its parent, and drops its handlers and pipes."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return
     end_with_parent()
-    if os.getppid() != parent.pid:  # it had ended before
+    if os.getppid() != parent.pid:  # the parent has already ended
         os._exit(1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

@@ -1,4 +1,4 @@
-"""Values, numbers with units, and counts of things, as people read them."""
+"""Format values, numbers with units, and counts for people."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ PREFIXES = (
 
 
 def human(value: float, unit: str) -> str:
-    """Three significant digits with an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
+    """Format three significant digits with an SI prefix: 1.23e-5, "s" -> "12.3 us"."""
     for scale, prefix in PREFIXES:
         if abs(value) >= scale * 0.9995:
             shown = f"{value / scale:.3g}"
@@ -25,28 +25,29 @@ def human(value: float, unit: str) -> str:
 
 
 def memory_text(size: float) -> str:
-    """Three significant digits of a number of bytes with a binary prefix: 25769803776 -> "24 GiB"."""
+    """Format bytes with three significant digits and a binary prefix: 25769803776 -> "24 GiB"."""
     prefixes = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
     power = max(number for number in range(len(prefixes)) if not number or size >= 0.9995 * 1024**number)
     return f"{float(f'{size / 1024**power:.3g}'):g} {prefixes[power]}B"
 
 
 def counted(count: int, noun: str) -> str:
-    """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
-    return f"{count} {noun if count == 1 else noun + 's'}"
+    """Format a count: 1, "row" -> "1 row"; 2, "row" -> "2 rows"; 2, "launch" -> "2 launches"."""
+    ending = "" if count == 1 else "es" if noun.endswith(("ch", "sh", "x", "s")) else "s"
+    return f"{count} {noun}{ending}"
 
 
 NOTHING_TO_TUNE = "(nothing to tune)"
-"""The only config of a kernel without tunables, as text."""
+"""Text of the only config of a kernel without tunables."""
 
 
 def config_text(config: Mapping[str, object]) -> str:
-    """A config as name=value pairs."""
+    """Format a config as name=value pairs."""
     return " ".join(f"{name}={value}" for name, value in config.items()) or NOTHING_TO_TUNE
 
 
 def short(value: object) -> str:
-    """`value` as a message shows it: quoted when it is text, on one line, cut when it is long."""
+    """Format `value` for a message: quoted if it is text, on one line, truncated if it is long."""
     try:
         shown = repr(value)
     except ValueError:  # an integer with more digits than Python prints

@@ -1,4 +1,4 @@
-"""JSON with indents in half the time of `json.dumps(value, indent=2)`, which has no compiled code for indents."""
+"""Write indented JSON faster than `json.dumps(value, indent=2)`, which has no compiled code for indents."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,15 +8,15 @@ _text: Callable[[str], str] = json.encoder.encode_basestring_ascii
 
 
 def json_pieces(value: Any, line: str = "\n", levels: int = 3) -> Iterator[str]:
-    """The text that `json.dumps(value, indent=2)` gives, in pieces, so that a large one is never in memory as a whole.
+    """Yield the text of `json.dumps(value, indent=2)` in pieces, so that a large text is never in memory as a whole.
 
     Args:
-        value: plain.
-        line: begins the lines of the value.
-        levels: so many of the outer ones are told member by member.
+        value: Plain value.
+        line: Beginning of the lines of the value.
+        levels: Number of outer levels that are yielded member by member.
 
     Raises:
-        TypeError: something in the value is not plain.
+        TypeError: Part of the value is not plain.
     """
     kind, inner = value.__class__, line + "  "
     if not levels or not value or kind not in (dict, list, tuple):
@@ -35,7 +35,7 @@ def json_pieces(value: Any, line: str = "\n", levels: int = 3) -> Iterator[str]:
 
 
 def _written(value: Any, line: str) -> str:
-    """A value whose lines begin with `line`."""
+    """Return the text of a value whose lines begin with `line`."""
     kind = value.__class__
     if kind is str:
         return _text(value)
@@ -59,13 +59,12 @@ def _written(value: Any, line: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A number, a truth value or null; the compiled writer of numbers that are not finite is the standard one."""
+    """Return the text of a number, a boolean or null, with the standard writer for numbers that are not finite."""
     if value.__class__ is float and value == value and abs(value) != float("inf"):
         return float.__repr__(value)
     return int.__repr__(value) if value.__class__ is int else json.dumps(value)
 
 
 def _key(key: Any) -> str:
-    """A key of an object that is no `str` itself, as `json` writes it."""
     (text,) = json.loads(json.dumps({key: None}))
     return str(text)

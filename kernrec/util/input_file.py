@@ -1,7 +1,7 @@
-"""Opening files that somebody else may have made: regular files only, without waiting, and of a bounded size.
+"""Open untrusted files: only regular files, without blocking, and of limited size.
 
-A named pipe or a device may block for ever, or never end. The kind of a file is asked of the open file, so that nothing
-can take its place in between.
+A named pipe or a device may block or never end. The kind is checked on the open file, so that the file cannot be
+replaced between the check and the read.
 """
 
 import os
@@ -19,24 +19,24 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
-        path: of the file; links are followed.
-        title: its name in messages; default: the path.
+        path: Path of the file. Links are followed.
+        title: Name of the file in messages; by default, the path.
 
     Raises:
-        UsageError: the path leads to something else than a file or a folder.
-        OSError: the file cannot be opened, or is a folder.
+        UsageError: The path is neither a file nor a folder.
+        OSError: The file cannot be opened, or is a folder.
     """
     descriptor = os.open(path, _FLAGS)
     try:
         check_kind(os.fstat(descriptor).st_mode, path if title is None else title)
-        return os.fdopen(descriptor, "rb")  # which raises IsADirectoryError for a folder
+        return os.fdopen(descriptor, "rb")  # raises IsADirectoryError for a folder
     except BaseException:
         os.close(descriptor)
         raise
 
 
 def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
-    """Return the content of a regular file of at most `most_bytes`; errors as of `open_input`, and a larger file."""
+    """Return the content of a regular file. Raises the errors of `open_input`, and for more than `most_bytes`."""
     with open_input(path, title) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -51,9 +51,12 @@ def check_kind(mode: int, title: object) -> None:
 
 
 def check_input(path: Path, title: object = None) -> None:
-    """Raise `UsageError` for a pipe, a device or a link to itself; another library will open the path.
+    """Raise `UsageError` for a pipe, a device or a link to itself, before another library opens the path.
 
-    A path where there is nothing, or a folder, passes. `title` is its name in messages; default: the path.
+    A missing file or a folder is accepted.
+
+    Args:
+        title: Name of the file in messages; by default, the path.
     """
     title = path if title is None else title
     try:

@@ -1,7 +1,7 @@
-"""Taking files and the network from a thread for good, by Linux's Landlock.
+"""Permanently deny a thread access to files and the network, with Linux's Landlock.
 
-A thread, and all that it starts, can then open the files that it was left and no others:
-https://docs.kernel.org/userspace-api/landlock.html. There is none on other systems, and on Linux before 5.13.
+The thread and everything that it starts can then open only the permitted files:
+https://docs.kernel.org/userspace-api/landlock.html. Other systems, and Linux before 5.13, have no Landlock.
 """
 
 import ctypes
@@ -18,21 +18,21 @@ _Result = TypeVar("_Result")
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-"""The rights that a rule about a file, not a folder, may give."""
+"""Rights that a rule for a file, not a folder, may grant."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""By version of Landlock: all rights on files that it knows; version 5 adds control of devices."""
+"""Supported rights on files, by version of Landlock. Version 5 adds control of devices."""
 _NETWORK = 0b11  # bind and connect TCP, from version 4
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls, of the same number on x86-64 and aarch64
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system call numbers, which are the same on x86-64 and aarch64
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Take every file from this thread but these, with all below folders, and TCP; return whether it was done.
+    """Deny this thread TCP and all files except these (folders include their content). Return whether it worked.
 
     Args:
-        readable: files and folders that stay readable.
-        writable: files and folders that stay readable and writable.
-        listed: folders of which only the names stay readable.
+        readable: Files and folders that stay readable.
+        writable: Files and folders that stay readable and writable.
+        listed: Folders of which only the file names stay readable.
     """
     if sys.platform != "linux":
         return False
@@ -67,9 +67,9 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
 
 
 def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
-    """Return the result of work in a thread that can read and write these files only.
+    """Return the result of `work` in a thread that can read and write only these files.
 
-    Without Landlock the work runs all the same. An exception of the work is raised here.
+    Without Landlock, the work runs without limits. An exception of the work is raised here.
     """
     if sys.platform != "linux":
         return work()

@@ -1,10 +1,9 @@
-"""`dataclass(frozen=True)` as in the standard library, without the code that it generates.
+"""Provide `dataclass(frozen=True)` without the code that the standard library generates.
 
-The standard decorator compiles six functions for each class. For the classes of a query that took 40 ms of the 230 ms
-of a command, more than all else that kernrec did. Here classes share their methods: `fields`, `replace` and `asdict`
-work, and type checkers see the standard decorator, which looks at a class only when somebody asks for its fields. There
-are no slots, and no annotations such as `ClassVar`. A class of which many instances are made, as in a program that asks
-again and again, gets an `__init__` of its own after all.
+The standard decorator compiles six functions for each class, which is slow at the start of a command. Here, classes
+share their methods. `fields`, `replace` and `asdict` work, and type checkers see the standard decorator, which
+processes a class only if somebody requests its fields. There are no slots, and no annotations such as `ClassVar`. A
+class with many instances gets its own `__init__`.
 """
 
 import dataclasses
@@ -15,16 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Instances from which on a class has its own `__init__`: making it takes as long as some 100 of them gain."""
+"""Number of instances after which a class gets its own `__init__`. Generating it takes as long as about 100 instances
+save.
+"""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
-    """The decorator; `frozen` must be True, for a reader knows this from the standard decorator."""
+    """Return the decorator. `frozen` must be True, as readers expect from the standard decorator."""
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        cls.__doc__ = cls.__doc__ or cls.__name__  # the standard decorator would inspect a signature for it
-        # From Python 3.14 on they are made when asked for, with all names.
+        cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise, the standard decorator inspects a signature for it
+        # From Python 3.14 on, annotations are created on request, with all names.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}
@@ -42,7 +43,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             methods["__eq__"] = _equal(compared)
             methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
-            if cls.__dict__.get(name) is None:  # a class with an `__eq__` of its own has None for `__hash__`
+            if cls.__dict__.get(name) is None:  # a class with its own `__eq__` has None for `__hash__`
                 setattr(cls, name, method)
         return cls
 
@@ -54,10 +55,14 @@ _MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
-    """Stands for the fields of a class until they are asked for; then the standard decorator makes them."""
+    """Placeholder for the fields of a class until they are requested. Then the standard decorator creates them."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
-        """`described`: the fields that are given by `field(...)`; their defaults become attributes of the class."""
+        """Store the fields.
+
+        Args:
+            described: Fields given by `field(...)`. Their defaults become attributes of the class.
+        """
         self.cls, self.described = cls, described
         for name, field in described.items():
             if field.default is dataclasses.MISSING:
@@ -76,7 +81,6 @@ class _LaterFields:
 
 
 def _standard(cls: _Class) -> _Class:
-    """The class with its fields, by the standard decorator, which generates nothing."""
     dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     return cls
 
@@ -113,7 +117,7 @@ def _init(cls: type, names: tuple[str, ...], described: Mapping[str, "dataclasse
 
 
 def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> Callable[..., None]:
-    """The `__init__` of a class in code made for its fields: called in a third of the time of the shared one."""
+    """Return an `__init__` generated for these fields, which runs faster than the shared one."""
     scope: dict[str, Any] = {"_MISSING": dataclasses.MISSING}
     taken, lines = ["self"], ["_fields = self.__dict__"]
     for name, field in fields.items():
@@ -141,7 +145,7 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The values of fields that no argument names; `TypeError` for arguments that do not fit."""
+    """Return the values of fields without an argument. Raises `TypeError` for arguments that do not fit."""
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

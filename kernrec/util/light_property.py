@@ -1,7 +1,7 @@
-"""`cached_property` as in the standard library, for objects of which every query makes some.
+"""Provide `cached_property` for objects that every query creates.
 
-That of Python 3.11 takes a lock of the whole class each time, and that of later versions looks twice: reading a value
-for the first time takes a third of the time here. Threads that ask at once may both compute it.
+The standard one takes a lock of the class in Python 3.11, and looks twice in later versions, so the first read is
+slower. Here, concurrent threads may both compute the value.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801 - named as the standard one
-        """A property that is computed when it is first read, and then an attribute of the instance."""
+        """Property that is computed on first read and then stored as an attribute of the instance."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function, self.__doc__ = function, function.__doc__

@@ -1,4 +1,4 @@
-"""The normal distribution, as far as intervals stand on it."""
+"""Normal distribution, as far as intervals use it."""
 
 DEVIATIONS = 1.645
-"""A 90 % interval is so many standard deviations to either side; of a mean, so many standard errors."""
+"""Half-width of a 90 % interval in standard deviations; for a mean, in standard errors."""

@@ -1,14 +1,14 @@
-"""Notes under an answer: one line each, with an explanation for readers who ask why."""
+"""Notes under an answer: one line each, with an explanation for `--why`."""
 
 
 class Note(str):
-    """A note of one line with its explanation; equal to its text, by which repeated notes are told apart."""
+    """A note of one line with its explanation. It equals its text, so repeated notes are recognized."""
 
     why: str
-    """Sentences that `--why` prints below the note; empty if the note says it all."""
+    """Sentences that `--why` prints below the note; empty if the note needs none."""
 
     def __new__(cls, text: str, why: str = "") -> "Note":
-        """Make a note of a text and its explanation."""
+        """Create a note from a text and its explanation."""
         note = super().__new__(cls, text)
         note.why = why
         return note

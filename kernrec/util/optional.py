@@ -1,4 +1,4 @@
-"""Libraries that an extra of the package brings: imported where they are needed, with a clear error without them."""
+"""Import optional libraries of the package's extras on demand, with a clear error if they are missing."""
 
 import importlib
 import importlib.util
@@ -12,12 +12,12 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
     """Import a library that may not be installed.
 
     Args:
-        module: its import name, such as `xgboost`.
-        purpose: of the library, as the beginning of the error message: "training a model".
-        extra: the extra of this package that installs it.
+        module: Import name, such as `xgboost`.
+        purpose: Purpose as the beginning of the error message: "training a model".
+        extra: Extra of this package that installs the library.
 
     Raises:
-        KernrecError: the library is not installed; the message names the extra.
+        KernrecError: The library is not installed. The message names the extra.
     """
     try:
         return importlib.import_module(module)
@@ -26,7 +26,7 @@ def import_optional(module: str, purpose: str, extra: str) -> Any:
 
 
 def require_optional(modules: Sequence[str], purpose: str, extra: str) -> None:
-    """Check that whole packages are installed before work begins that would be lost without them; imports none.
+    """Check that packages are installed before work starts that would otherwise be lost. Import none of them.
 
     Arguments and errors are those of `import_optional`.
     """

@@ -1,4 +1,4 @@
-"""Processes on every platform: whether one is alive, and killing a child process with all that it started."""
+"""Check, start and kill processes on every platform, including all processes that a child started."""
 
 import ctypes
 import os
@@ -17,16 +17,16 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package in a child.
+    """Return the command that runs a module of this package in a child process.
 
-    The child imports nothing from the working folder (`-P`): a `json.py` beside somebody's data must not run.
+    The child imports nothing from the working folder (`-P`), because a `json.py` beside a user's data must not run.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Have Python processes that are started inside import nothing from the working folder (as `module_command`)."""
+    """Inside the block, prevent new Python processes from importing from the working folder, like `module_command`."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -39,21 +39,23 @@ def safe_path() -> Iterator[None]:
 
 
 def module_environment() -> dict[str, str]:
-    """Return the environment of a child that runs `module_command`, wherever this package is."""
+    """Return the environment of a child that runs `module_command`, wherever this package is installed."""
     root = str(Path(__file__).resolve().parents[2])
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # an empty one is the working folder
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # an empty path means the working folder
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *places]))}
 
 
 def own_group() -> dict[str, Any]:
-    """Arguments of `subprocess.Popen` for a process group of its own, which Ctrl-C at the terminal does not reach."""
+    """Return arguments of `subprocess.Popen` for a separate process group, which Ctrl-C at the terminal does not
+    reach.
+    """
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
 
 
 def kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that was started with `own_group`; on POSIX also all processes that it started."""
+    """Kill a process that was started with `own_group`; on POSIX, also kill all processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -62,16 +64,16 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_with_parent() -> None:
-    """Have this process killed when the one that started it ends, for nobody waits for its answer then; on Linux."""
+    """Have the system kill this process when its parent ends, because nobody waits for its answer then (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number."""
+    """Return whether a process with this number exists."""
     if pid <= 0:
         return False
-    if os.name == "nt":  # `os.kill` would end it
+    if os.name == "nt":  # `os.kill` would end the process
         kernel32: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
         handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
         if not handle:

@@ -1,7 +1,7 @@
-"""Arrays that repeat a few values, in the memory of those values: a tensor of gigabytes of which little is looked at.
+"""Create arrays that repeat a few values without using more memory, such as a tensor of gigabytes that is rarely read.
 
-On Linux the pages of the values are mapped one after the other, private to each place: what is written there stays
-there, and costs memory then. Elsewhere the array is a copy.
+On Linux, the pages of the values are mapped repeatedly and privately: a written page is copied and then needs memory.
+On other systems, the array is a copy.
 """
 
 import ctypes
@@ -13,22 +13,22 @@ import weakref
 import numpy as np
 
 MAPPED = sys.platform == "linux"
-"""Whether an array takes no more memory than the values that it repeats."""
+"""Whether an array needs no more memory than the values that it repeats."""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
-_MOST_PIECES = 4096  # Linux allows a process 65,530
+_MOST_PIECES = 4096  # Linux allows 65,530 mappings per process
 
 
 def repeated(values: np.ndarray, count: int) -> np.ndarray:
-    """A flat array of `count` elements, as `np.resize(values, count)`, which may be written to.
+    """Return a writable flat array of `count` elements, equal to `np.resize(values, count)`.
 
     Args:
-        values: flat; where their bytes are no whole pages, or very few of the array's, it is a copy.
-        count: at least as many as there are values.
+        values: Flat array. If its bytes are not whole pages, or very few of the array's, the result is a copy.
+        count: Number of elements, at least that of `values`.
 
     Raises:
-        MemoryError: there is no address space left.
+        MemoryError: There is no address space left.
     """
     size = count * values.itemsize
     if not MAPPED or values.nbytes % mmap.PAGESIZE or size > _MOST_PIECES * values.nbytes:

@@ -1,7 +1,6 @@
-"""Memory of a process that does one kind of work again and again: rarely searched for garbage, and never given back.
+"""Tune the memory of a process that repeats one kind of work: collect garbage rarely, and never return freed memory.
 
-Both cost time for nothing in such a process: its modules live as long as it does, and its next task needs what the last
-one freed.
+Both would waste time: modules live as long as the process, and its next task needs the memory that the last one freed.
 """
 
 import ctypes
@@ -10,17 +9,18 @@ import sys
 from contextlib import suppress
 from functools import cache as once
 
-_COLLECT_AFTER = 10_000  # objects made and not freed; Python's own is 700: ever rarer gains no more (measured)
+_COLLECT_AFTER = 10_000  # objects created and not freed, instead of Python's 700; larger values gain no more
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _KEPT_BYTES = 2**30
 
 
 @once
 def collect_rarely() -> None:
-    """Keeps the cyclic garbage collector out of the way of this process's tasks: a tenth of their time and more.
+    """Reduce garbage collection in this process.
 
-    Modules and decoders live as long as the process, and are never searched. Objects of a task are freed by reference
-    counts, as a rule; the threshold bounds the few cycles. Asking `gc` whether it froze walks all that is frozen.
+    Modules and decoders live as long as the process, so they are never searched. Reference counts free most objects of
+    a task, and the threshold bounds the few cycles. `gc` is not asked whether it froze, because that walks all frozen
+    objects.
     """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 10)
@@ -28,9 +28,9 @@ def collect_rarely() -> None:
 
 @once
 def keep_freed() -> None:
-    """Lets the C library keep what is freed: NVRTC gave back and asked again for 6 MB a config, a page at a time.
+    """Let the C library keep freed memory. Otherwise, NVRTC returns and requests the same pages for every config.
 
-    Elsewhere than with the GNU C library nothing happens.
+    Nothing happens without the GNU C library.
     """
     if sys.platform != "linux":
         return

@@ -94,6 +94,14 @@ int main(int argc, char** argv) {
         for (int repeat = 0; repeat < 3; repeat++) scale(out, in, n, 4);
         cudaMemcpy(values, out, sizeof values, 2);
         printf("%g %g %s\n", values[0], values[n - 1], cudaGetErrorName(cudaGetLastError()));
+    } else if (mode == "relaunch") {  // other arguments, another constant, then other memory at the same address
+        const float gain = 3;
+        float first[4] = {};
+        scale(out, in, n, 4), scale(in, out, 2, 4);
+        cudaMemcpyToSymbol(&gain_host, &gain, 4, 0, 1), scale(out, in, n, 4), cudaMemcpy(first, out, 16, 2);
+        cudaFree(in), cudaMalloc(reinterpret_cast<void**>(&in), 400), cudaMemcpy(in, values, 400, 1);
+        scale(out, in, 100, 4), cudaMemcpy(values, out, 16, 2);
+        printf("%g %g %g\n", first[1], first[3], values[3]);
     } else if (mode == "variables") {
         void* none[] = {nullptr};
         for (int repeat = 0; repeat < 2; repeat++) cudaLaunchKernel(&count_host, {2, 1, 1}, {32, 1, 1}, none, 0, nullptr);

@@ -23,7 +23,6 @@ from kernrec.capture.textures import Textures
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.ptx import KernelLaunch
-from tests.helpers.refusals import Refuses
 
 HERE = Path(__file__).parent
 KERNELS = HERE / "kernels.ptx"
@@ -31,7 +30,7 @@ A100 = find_gpu("a100")
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     if (compiler := shutil.which("g++")) is None:
         pytest.skip("needs g++")
     path, folder = tmp_path_factory.mktemp("capture") / "program", libraries()
@@ -51,6 +50,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
     [
         pytest.param("scale", "1 3981 cudaSuccess", "", 0, id="constants and structures"),
         pytest.param("variables", "133", "", 0, id="variables keep their values between launches"),
+        pytest.param("relaunch", "43 19 19", "", 0, id="equal launches with other arguments and memory"),
         pytest.param("graph", "0 63", "", 0, id="a captured stream runs when its graph is launched"),
         pytest.param("updated graph", "7", "", 0, id="a graph that was updated from itself"),
         pytest.param("changed graph", "7 9 cudaErrorInvalidValue", "", 0, id="a graph instantiated twice, then gone"),
@@ -74,9 +74,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("fork", "", "the program forked after its first CUDA call", 0, id="a fork"),
     ],
 )  # fmt: skip
-def test_program_computes_as_on_a_gpu(
-    mode: str, printed: str, message: str, status: int, program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_program_computes_as_on_a_gpu(mode, printed, message, status, program, tmp_path, capfd):
     assert run(program, mode, tmp_path)[0] == status
     output, errors = capfd.readouterr()
     if printed:
@@ -85,7 +83,7 @@ def test_program_computes_as_on_a_gpu(
     assert bool(message) == bool(errors)
 
 
-def test_equal_launches_become_one_call(program: Path, tmp_path: Path) -> None:
+def test_equal_launches_become_one_call(program, tmp_path):
     _, recorder = run(program, "scale", tmp_path)
     assert (recorder.launches, recorder.functions) == (3, 1)
     (file,) = recorder.write(tmp_path)
@@ -102,7 +100,7 @@ def test_equal_launches_become_one_call(program: Path, tmp_path: Path) -> None:
     assert file.read_text() == "# edited"
 
 
-def test_call_has_allocations_of_the_shared_range(program: Path, tmp_path: Path) -> None:
+def test_call_has_allocations_of_the_shared_range(program, tmp_path):
     _, recorder = run(program, "shared range", tmp_path)
     first, second = (tomllib.loads(file.read_text())["arguments"] for file in recorder.write(tmp_path))
     assert first == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
@@ -110,7 +108,7 @@ def test_call_has_allocations_of_the_shared_range(program: Path, tmp_path: Path)
     assert second[1].startswith("u64:")
 
 
-def test_call_has_bytes_of_a_buffer_smaller_than_an_element() -> None:
+def test_call_has_bytes_of_a_buffer_smaller_than_an_element():
     module = LoadedModule(1, [], [KERNELS.read_text()], 1 << 50)
     address = (1 << 40).to_bytes(8, "little")
     recorder = Recorder()
@@ -120,7 +118,7 @@ def test_call_has_bytes_of_a_buffer_smaller_than_an_element() -> None:
     assert 'arguments = ["b1=u8[2]"' in call.lines[-1]
 
 
-def test_contents_of_buffers_leave_memory(tmp_path: Path) -> None:
+def test_contents_of_buffers_leave_memory(tmp_path):
     ptx = """.version 7.0
 .target sm_80
 .address_size 64
@@ -150,7 +148,7 @@ def test_contents_of_buffers_leave_memory(tmp_path: Path) -> None:
     assert np.load(tmp_path / name).tolist() == [1, 2]
 
 
-def test_session_answers_after_an_unexpected_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_session_answers_after_an_unexpected_error(capsys):
     ours, theirs = socket.socketpair()
     with ours:
         for verb in (b"no verb", b"device"):
@@ -162,7 +160,7 @@ def test_session_answers_after_an_unexpected_error(capsys: pytest.CaptureFixture
     assert "failed inside kernrec" in capsys.readouterr().err
 
 
-def test_texture_larger_than_its_memory_is_refused(refuses: Refuses) -> None:
+def test_texture_larger_than_its_memory_is_refused(refuses):
     memory = np.zeros(3 * 512 + 64, np.uint8)
     textures = Textures()
     textures.add(memory, (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0))
@@ -170,7 +168,7 @@ def test_texture_larger_than_its_memory_is_refused(refuses: Refuses) -> None:
     refuses(lambda: textures.add(memory[1:], (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0)))
 
 
-def test_call_in_a_folder_with_a_backslash(tmp_path: Path) -> None:
+def test_call_in_a_folder_with_a_backslash(tmp_path):
     (folder := tmp_path / r"a\1b").mkdir()
     (path := folder / "call.toml").write_text(
         'ptx = "k.ptx"\nentry = "k"\ngrid = [1]\nblock = [32]\narguments = ["@x.npy"]\n'
@@ -178,16 +176,13 @@ def test_call_in_a_folder_with_a_backslash(tmp_path: Path) -> None:
     assert read_cuda_call(path).arguments == (f"@{folder.resolve()}/x.npy",)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(b"\x7fELF\x02 libcudart_static_0 ", "rebuild it with nvcc -cudart shared", id="a static runtime"),
-        pytest.param(b"\x7fELF\x01", "32-bit", id="32 bits"),
-        pytest.param(b"\x7fELF\x02 libcublas.so.13", "needs libcublas.so", id="a library of NVIDIA"),
-        pytest.param(b"\x7fELF\x02 libcudart.so.11.0", "CUDA 11", id="an old runtime"),
-    ],
-)
-def test_program_that_cannot_run_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "message"), [
+    pytest.param(b"\x7fELF\x02 libcudart_static_0 ", "rebuild it with nvcc -cudart shared", id="a static runtime"),
+    pytest.param(b"\x7fELF\x01", "32-bit", id="32 bits"),
+    pytest.param(b"\x7fELF\x02 libcublas.so.13", "needs libcublas.so", id="a library of NVIDIA"),
+    pytest.param(b"\x7fELF\x02 libcudart.so.11.0", "CUDA 11", id="an old runtime"),
+])  # fmt: skip
+def test_program_that_cannot_run_is_refused(content, message, tmp_path):
     path = tmp_path / "program"
     path.write_bytes(content)
     path.chmod(0o755)
@@ -195,7 +190,7 @@ def test_program_that_cannot_run_is_refused(content: bytes, message: str, tmp_pa
         run_program([str(path)], A100, tmp_path, Recorder(), [], 1000)
 
 
-def test_call_of_another_form_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_call_of_another_form_is_refused(tmp_path, refuses):
     def refused(line: str) -> None:
         lines = {"ptx": '"k.ptx"', "entry": '"k"', "grid": "[1]", "block": "[32]", "arguments": "[]"}
         key, _, value = line.partition(" = ")

@@ -50,13 +50,13 @@ def lz4(text: bytes) -> bytes:
     return first + token(5, 0) + tail[-5:]
 
 
-def test_lz4_is_unpacked() -> None:
+def test_lz4_is_unpacked():
     packed = lz4(PTX.encode())
     assert len(packed) < len(PTX) / 2
     assert images_of(fat_binary((1, 80, 0x2000, packed, len(PTX)))) == [Image(80, PTX)]
 
 
-def test_zstd_is_unpacked() -> None:
+def test_zstd_is_unpacked():
     if (name := ctypes.util.find_library("zstd")) is None:
         pytest.skip("needs libzstd")
     buffer, library = ctypes.create_string_buffer(4096), ctypes.CDLL(name)
@@ -65,23 +65,20 @@ def test_zstd_is_unpacked() -> None:
     assert images_of(fat_binary((1, 80, 0x8000, buffer.raw[:size], len(PTX)))) == [Image(80, PTX)]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(fat_binary((1, 80, 0x2000, b"\xf0", 500)), "damaged", id="truncated lz4"),
-        pytest.param(fat_binary((1, 80, 0x2000, b"", 1 << 40)), "too large", id="an oversized lz4 image"),
-        pytest.param(fat_binary((1, 80, 0x8000, b"", 1 << 40)), "too large", id="an oversized zstd image"),
-        pytest.param(
-            fat_binary()[:16] + struct.pack("<HHIQ", 2, 1, 0, 0).ljust(64, b"\0"), "no header", id="no header"
-        ),
-    ],
-)
-def test_damaged_fat_binary_is_refused(data: bytes, message: str) -> None:
+@pytest.mark.parametrize(("data", "message"), [
+    pytest.param(fat_binary((1, 80, 0x2000, b"\xf0", 500)), "damaged", id="truncated lz4"),
+    pytest.param(fat_binary((1, 80, 0x2000, b"", 1 << 40)), "too large", id="an oversized lz4 image"),
+    pytest.param(fat_binary((1, 80, 0x8000, b"", 1 << 40)), "too large", id="an oversized zstd image"),
+    pytest.param(
+        fat_binary()[:16] + struct.pack("<HHIQ", 2, 1, 0, 0).ljust(64, b"\0"), "no header", id="no header"
+    ),
+])  # fmt: skip
+def test_damaged_fat_binary_is_refused(data, message):
     with pytest.raises(KernrecError, match=message):
         images_of(data)
 
 
-def test_newest_ptx_that_the_gpu_runs_is_chosen() -> None:
+def test_newest_ptx_that_the_gpu_runs_is_chosen():
     texts = {sm: f".target sm_{sm}\n" for sm in (75, 80, 90)}
     images = images_of(
         fat_binary((2, 80, 0, b"\x7fELF", 0), *((1, sm, 0, text.encode(), 0) for sm, text in texts.items()))
@@ -95,9 +92,7 @@ def test_newest_ptx_that_the_gpu_runs_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("version", "size", "multiprocessors", "cluster"), [(12, 1032, 388, 772), (13, 1008, 384, 748)]
 )
-def test_device_properties_lie_where_programs_read_them(
-    version: int, size: int, multiprocessors: int, cluster: int
-) -> None:
+def test_device_properties_lie_where_programs_read_them(version, size, multiprocessors, cluster):
     gpu = find_gpu("h100")
     data = properties(gpu, version)
     assert len(data) == size

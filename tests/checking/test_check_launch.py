@@ -17,7 +17,7 @@ def run(case: Case, folder: Path, *options: object) -> int:
 
 
 @pytest.mark.parametrize("case", BUGS, ids=lambda case: case.name)
-def test_bug_is_found_with_its_line(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bug_is_found_with_its_line(case, tmp_path, capsys):
     assert run(case, tmp_path) == 1
     printed = capsys.readouterr()
     assert f"[{case.kind}, kernel " in printed.out, printed.out + printed.err
@@ -29,5 +29,5 @@ def test_bug_is_found_with_its_line(case: Case, tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("case", CLEAN, ids=lambda case: case.name)
-def test_correct_kernel_has_no_findings(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_correct_kernel_has_no_findings(case, tmp_path, capsys):
     assert run(case, tmp_path) == 0, capsys.readouterr().out

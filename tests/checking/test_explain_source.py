@@ -1,19 +1,18 @@
 """`kernrec explain FILE.cu` names what makes a program slow, with its line."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from kernrec.cli import app
-from tests.checking.slow import SLOW, Slow
+from tests.checking.slow import SLOW
 from tests.helpers.needs import needs
 
 pytestmark = [pytest.mark.usefixtures("compiled_here", "nvrtc"), needs("tree_sitter_cuda")]
 
 
 @pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.name)
-def test_slowness_is_named_first_with_its_line(slow: Slow, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slowness_is_named_first_with_its_line(slow, tmp_path, capsys):
     (path := tmp_path / "slow.cu").write_text(slow.source)
     assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

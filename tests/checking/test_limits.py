@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ print(json.dumps({
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
-def test_a_limited_process_reaches_nothing_outside(tmp_path: Path) -> None:
+def test_a_limited_process_reaches_nothing_outside(tmp_path):
     import json
     import socket
 
@@ -60,6 +59,6 @@ def test_a_limited_process_reaches_nothing_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"time_s": 0.0}, {"time_s": float("nan")}, {"memory_bytes": 1000}])
-def test_impossible_limits_are_refused(wrong: dict[str, float]) -> None:
+def test_impossible_limits_are_refused(wrong):
     with pytest.raises(UsageError):
         Limits(**wrong)  # type: ignore[arg-type]

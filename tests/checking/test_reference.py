@@ -24,37 +24,20 @@ EQUAL = {
 }
 
 HOSTILE = (
-    "__import__('os').system('true')",
-    "x.__class__",
-    "x.tofile('/tmp/out')",
-    "np.load('/etc/passwd')",
-    "np.fromfile('/etc/passwd')",
-    "open('/etc/passwd')",
-    "(lambda: 0)()",
-    "[i for i in x]",
-    "x.dump('/tmp/out')",
-    "f'{x}'",
-    "np.ctypeslib",
-    "x if n else y",
-    "(y := x)",
-    "exp(x, out=y)",
-    "z",
-    "x +",
-    "9 ** 9 ** 9 // (1 << 3)",
-    "99999999999999999999 * 9",
-    "x @ y @ x.reshape(5, 5)",
-    "(" * 3000 + "x" + ")" * 3000,
-    "x[1000]",
-)
+    "__import__('os').system('true')", "x.__class__", "x.tofile('/tmp/out')", "np.load('/etc/passwd')",
+    "np.fromfile('/etc/passwd')", "open('/etc/passwd')", "(lambda: 0)()", "[i for i in x]", "x.dump('/tmp/out')",
+    "f'{x}'", "np.ctypeslib", "x if n else y", "(y := x)", "exp(x, out=y)", "z", "x +", "9 ** 9 ** 9 // (1 << 3)",
+    "99999999999999999999 * 9", "x @ y @ x.reshape(5, 5)", "(" * 3000 + "x" + ")" * 3000, "x[1000]",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("text", EQUAL)
-def test_it_is_what_numpy_computes(text: str) -> None:
+def test_it_is_what_numpy_computes(text):
     np.testing.assert_allclose(evaluate(text, ARRAYS), EQUAL[text])
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_else_is_computed(text: str) -> None:
+def test_nothing_else_is_computed(text):
     with pytest.raises(UsageError) as refused:
         evaluate(text, ARRAYS)
     assert "\n" not in str(refused.value)
@@ -62,7 +45,7 @@ def test_nothing_else_is_computed(text: str) -> None:
 
 @few_examples(50)
 @given(st.text(alphabet="xyn0123.()[]+-*/@,:<>= _'abcdefT", max_size=30))
-def test_no_text_does_more_than_be_refused(text: str) -> None:
+def test_no_text_does_more_than_be_refused(text):
     try:
         assert isinstance(evaluate(text, ARRAYS), np.ndarray)
     except UsageError as error:

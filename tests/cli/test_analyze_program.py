@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -32,16 +31,14 @@ int main()
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program(tmp_path, monkeypatch):
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
     (path := tmp_path / "program.cu").write_text(PROGRAM)
     return path
 
 
-def test_program_gives_a_row_for_each_kernel_and_a_command_for_others(
-    program: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_program_gives_a_row_for_each_kernel_and_a_command_for_others(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--json"]) == 0
     rows = {row["entry"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == ["scale", "fill<float>", "lonely"]
@@ -54,9 +51,7 @@ def test_program_gives_a_row_for_each_kernel_and_a_command_for_others(
     assert json.loads(capsys.readouterr().out)["choices"]
 
 
-def test_table_shows_the_launch_of_the_file_and_the_best_block(
-    program: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_shows_the_launch_of_the_file_and_the_best_block(program, capsys):
     assert app.run(["analyze", f"{program}:scale", "--gpu", "t4,l4"]) == 0
     printed = capsys.readouterr()
     rows = [line.split() for line in printed.out.splitlines() if line.startswith("scale ")]
@@ -64,6 +59,6 @@ def test_table_shows_the_launch_of_the_file_and_the_best_block(
     assert f"one kernel in detail: kernrec analyze {program}:scale --gpu t4" in printed.err
 
 
-def test_words_on_one_launch_need_one_kernel(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_on_one_launch_need_one_kernel(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
     assert "--grid is for one: name one as in program.cu:scale" in capsys.readouterr().err

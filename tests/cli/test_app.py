@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ NAMES = [" ".join(path) for path in COMMANDS]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=NAMES)
-def test_every_command_and_option_has_a_help_sentence(path: tuple[str, ...]) -> None:
+def test_every_command_and_option_has_a_help_sentence(path):
     command = COMMANDS[path]
     assert command.help
     assert command.help.splitlines()[0].rstrip().endswith((".", ":"))
@@ -42,9 +41,7 @@ def test_every_command_and_option_has_a_help_sentence(path: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=NAMES)
-def test_help_fits_eighty_columns(
-    path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_eighty_columns(path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     assert run([*path, "--help"]) == 0
@@ -55,7 +52,7 @@ def test_help_fits_eighty_columns(
     assert "…" not in output, "something is cut off"
 
 
-def test_the_command_line_stays_small(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_stays_small(capsys, monkeypatch):
     leaves = [command for command in COMMANDS.values() if not hasattr(command, "commands")]
     options = [p for command in leaves for p in command.params if p.param_type_name == "option" and p.name != "help"]
     assert len(leaves) <= MOST_COMMANDS
@@ -66,7 +63,7 @@ def test_the_command_line_stays_small(capsys: pytest.CaptureFixture[str], monkey
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_is_installed(shell: str, tmp_path: Path) -> None:
+def test_completion_is_installed(shell, tmp_path):
     variables = environment(HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     command = [sys.executable, "-m", "kernrec", "--install-completion", shell]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -76,7 +73,7 @@ def test_completion_is_installed(shell: str, tmp_path: Path) -> None:
     assert script.split("/")[0] in (tmp_path / f".{shell}rc").read_text()
 
 
-def test_completion_completes_commands_and_options() -> None:
+def test_completion_completes_commands_and_options():
     def completions(words: str) -> list[str]:
         variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_KERNREC_COMPLETE": "complete_bash"}
         command = [sys.executable, "-m", "kernrec"]
@@ -92,7 +89,7 @@ def fail(arguments: object, **options: object) -> None:
 
 
 @pytest.fixture
-def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def failing(tmp_path, monkeypatch):
     """A command line that raises something nobody foresaw; returns its cache folder."""
     monkeypatch.setattr(application, "application", lambda names: fail)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
@@ -100,7 +97,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_an_unforeseen_error_is_one_line_and_a_file(failing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unforeseen_error_is_one_line_and_a_file(failing, capsys):
     assert run(["list"]) == 70
     output, errors = capsys.readouterr()
     assert not output
@@ -117,7 +114,7 @@ def test_an_unforeseen_error_is_one_line_and_a_file(failing: Path, capsys: pytes
     assert "in fail" in details
 
 
-def test_without_a_cache_folder_the_line_names_the_variable(failing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_cache_folder_the_line_names_the_variable(failing, capsys):
     failing.write_text("a file where the folder should be")
     assert run(["list"]) == 70
     (line,) = capsys.readouterr().err.splitlines()
@@ -125,13 +122,13 @@ def test_without_a_cache_folder_the_line_names_the_variable(failing: Path, capsy
 
 
 @pytest.mark.usefixtures("failing")
-def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debugging_shows_the_traceback(monkeypatch):
     monkeypatch.setenv("KERNREC_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["list"])
 
 
-def test_a_pipe_without_unicode_gets_its_table() -> None:
+def test_a_pipe_without_unicode_gets_its_table():
     command = [sys.executable, "-m", "kernrec", "list", "gpus"]
     variables = environment(PYTHONIOENCODING="cp1252")
     done = subprocess.run(command, env=variables, capture_output=True, check=True)

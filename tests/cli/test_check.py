@@ -1,17 +1,14 @@
 """`kernrec check` as people run it, on PTX (no compiler needed) and on CUDA."""
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from tests.helpers.command import run_here
-from tests.helpers.paths import ROOT
 
 SCALE = """
 .version 8.0
@@ -34,11 +31,9 @@ DONE:
 }
 """
 
-ENDLESS = SCALE.replace("DONE:\n    ret;", "DONE:\n    bra DONE;")
-
 
 @pytest.fixture
-def scale(tmp_path: Path) -> Path:
+def scale(tmp_path):
     path = tmp_path / "scale.ptx"
     path.write_text(SCALE)
     return path
@@ -48,7 +43,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_here("check", *arguments)
 
 
-def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
+def test_a_kernel_is_run_and_counted(scale, tmp_path):
     inputs, result = tmp_path / "x.npy", tmp_path / "y.npy"
     values = np.arange(100, dtype=np.float32)
     np.save(inputs, values)
@@ -64,14 +59,14 @@ def test_a_kernel_is_run_and_counted(scale: Path, tmp_path: Path) -> None:
     assert counts["issue.fma32"] == 4
 
 
-def test_the_table_says_that_it_was_no_gpu(scale: Path) -> None:
+def test_the_table_says_that_it_was_no_gpu(scale):
     command = [sys.executable, "-m", "kernrec", "check", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "global.x.read_requests   2" in done.stdout
     assert "not measured on a GPU" in done.stderr
 
 
-def test_finding_is_printed_and_written_for_machines(scale: Path, tmp_path: Path) -> None:
+def test_finding_is_printed_and_written_for_machines(scale, tmp_path):
     launch = (scale, "x=f32[63]", "f32:2", "u32:64", "--grid", "2", "--junit", tmp_path / "report.xml")
     done = run(*launch)
     assert done.returncode == 1
@@ -84,7 +79,7 @@ def test_finding_is_printed_and_written_for_machines(scale: Path, tmp_path: Path
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc: str, tmp_path: Path) -> None:
+def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc, tmp_path):
     source = tmp_path / "axpy.cu"
     source.write_text(
         "struct Pair { float a[2]; };\n"
@@ -97,16 +92,7 @@ def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc:
     assert done.stderr.endswith("y=f32[4096] x=i16[4096] pair (8 bytes) f64:1 u8:1\n")
 
 
-def test_an_endless_loop_is_given_up(tmp_path: Path) -> None:
-    path = tmp_path / "endless.ptx"
-    path.write_text(ENDLESS)
-    done = run(path, "x=f32[64]", "f32:2", "u32:64")
-    assert done.returncode == 1
-    assert "more than 5000000 instructions executed; this looks like an endless loop" in done.stdout
-    assert done.stdout.count("\n") == 1
-
-
-def test_an_instruction_nobody_knows_is_named(tmp_path: Path) -> None:
+def test_an_instruction_nobody_knows_is_named(tmp_path):
     path = tmp_path / "strange.ptx"
     text = SCALE.replace("mul.f32 %f3, %f2, %f1;", "\n    frobnicate.f32 %f3, %f2, %f1;\n")
     path.write_text(text)
@@ -116,19 +102,7 @@ def test_an_instruction_nobody_knows_is_named(tmp_path: Path) -> None:
     assert f"line {text[: text.index('frobnicate')].count(chr(10)) + 1}," in done.stderr
 
 
-def test_cuda_is_compiled_first(tmp_path: Path) -> None:
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    path = tmp_path / "fill.cu"
-    path.write_text('extern "C" __global__ void fill(int* x) { x[threadIdx.x] = VALUE; }')
-    done = run(path, "x=zeros:i32[32]", "-D", "VALUE=7", "--save", f"x={tmp_path / 'x.npy'}")
-    assert done.returncode == 0, done.stderr
-    assert (np.load(tmp_path / "x.npy") == 7).all()
-    broken = run(path, "x=zeros:i32[32]")
-    assert broken.returncode == 1
-    assert "fill.cu:1" in broken.stderr
-
-
-def test_macros_that_multiply_each_other_end_with_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_macros_that_multiply_each_other_end_with_the_limit(tmp_path, monkeypatch):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     monkeypatch.setattr("kernrec.profile.emulate_file._COMPILE_LIMIT_S", 1.0)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
@@ -148,9 +122,7 @@ extern "C" __global__ void gather(const int* index, const float* x, float* y) {
 
 
 @pytest.mark.parametrize(("elements", "sectors"), [(8, (32, 32)), (1 << 20, (900, 1024))])
-def test_random_indexes_cover_the_buffer_that_they_index(
-    tmp_path: Path, elements: int, sectors: tuple[int, int]
-) -> None:
+def test_random_indexes_cover_the_buffer_that_they_index(tmp_path, elements, sectors):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     (path := tmp_path / "gather.cu").write_text(GATHER)
     buffers = ("index=i32[1024]", f"x=f32[{elements}]", "y=f32[1024]")
@@ -158,51 +130,6 @@ def test_random_indexes_cover_the_buffer_that_they_index(
     assert done.returncode == 0, done.stderr
     least, most = sectors
     assert least <= json.loads(done.stdout)["global.x.read_sectors"] <= most
-
-
-REVERSE = """
-extern "C" __global__ void reverse(const float* x, float* y) {
-    __shared__ float kept[128];
-    kept[threadIdx.x] = x[threadIdx.x];
-    BARRIER;
-    y[threadIdx.x] = kept[127 - threadIdx.x];
-}
-"""
-
-
-def test_a_missing_barrier_is_a_race(tmp_path: Path) -> None:
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    path = tmp_path / "reverse.cu"
-    path.write_text(REVERSE)
-    launch = (path, "x=f32[128]", "y=zeros:f32[128]", "--block", "128")
-    assert run(*launch, "-D", "BARRIER=__syncthreads()").returncode == 0
-    done = run(*launch, "-D", "BARRIER= ")
-    assert done.returncode == 1
-    assert done.stdout.count("\n") == 1
-    assert "reads byte 508 of kept, which thread (127, 0, 0) wrote at line 4 with no barrier between" in done.stdout
-
-
-def test_the_example_of_the_guide_computes_what_it_says(tmp_path: Path) -> None:
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    guide = (ROOT / "docs" / "guides" / "check.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^\$ kernrec check docs/examples/(saxpy.*)$", guide, re.MULTILINE)
-    path, saved = tmp_path / "saxpy.cu", tmp_path / "y.npy"
-    path.write_text(
-        'extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {\n'
-        "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-        "    if (i < n) y[i] += a * x[i];\n"
-        "}\n"
-    )
-    x, y = np.arange(500, dtype=np.float32), np.ones(500, np.float32)
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "before.npy", y)
-    inputs = {"x=f32[500]": f"x=@{tmp_path / 'x.npy'}", "y=f32[500]": f"y=@{tmp_path / 'before.npy'}"}
-    words = [
-        inputs.get(word, word) for word in line.replace("saxpy.cu", str(path)).replace("y.npy", str(saved)).split()
-    ]
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
-    assert (np.load(saved) == y + 2 * x).all()
 
 
 COPY = """
@@ -224,7 +151,7 @@ COPY = """
 """
 
 
-def test_textures_are_given_by_their_shape_or_a_file(tmp_path: Path) -> None:
+def test_textures_are_given_by_their_shape_or_a_file(tmp_path):
     path, image, row, result = (tmp_path / name for name in ("copy.ptx", "image.npy", "row.npy", "y.npy"))
     path.write_text(COPY)
     texels, legacy = np.random.default_rng(0).standard_normal((2, 32, 2)), np.arange(32, dtype=np.float32)
@@ -269,7 +196,7 @@ LOOP:
 """
 
 
-def test_a_tensor_map_and_a_cluster_are_launched(tmp_path: Path) -> None:
+def test_a_tensor_map_and_a_cluster_are_launched(tmp_path):
     path, matrix, result = tmp_path / "box.ptx", tmp_path / "x.npy", tmp_path / "y.npy"
     path.write_text(BOX)
     x = np.arange(12 * 16, dtype=np.int32).reshape(12, 16)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.device.replay import load_recordings
 from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.needs import needs
@@ -42,12 +41,12 @@ def measurements(database: Path) -> int:
 
 
 @pytest.fixture
-def has_gpu() -> bool:
+def has_gpu():
     return Path("/dev/nvidia0").exists()
 
 
 @pytest.mark.slow
-def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) -> None:
+def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
     done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -61,7 +60,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
+def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
@@ -86,19 +85,7 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_second_search_of_a_problem_gets_one_line(tmp_path: Path) -> None:
-    recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
-    (recorded,) = load_recordings(recording, None)
-    with Journal(journal_path(database)) as journal:
-        assert journal.claim(f"genetic {recorded.problem.key}")
-        done = run(*replaying(recording, database, "--strategy", "genetic"), home=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"kernrec: another run does the same on {database}; wait for it or give another --db"
-    ]
-
-
-def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
     import duckdb
 
     recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
@@ -112,7 +99,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 
 @needs("pynvml")
-def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_gpu: bool) -> None:
+def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
@@ -121,7 +108,7 @@ def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path: Path, has_g
     assert "--replay works without" in done.stderr
 
 
-def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has_gpu: bool) -> None:
+def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("doctor", "--json", home=tmp_path)
@@ -132,11 +119,15 @@ def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path: Path, has
     assert "does not exist yet" in diagnosis["database"]
 
 
-def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path: Path) -> None:
+def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append({"row": measurement().as_json()})
         holding = run("doctor", home=tmp_path, KERNREC_DB=str(database))
+        refused = run("collect", "--replay", "shipped", "--db", str(database), home=tmp_path)
     left = run("doctor", home=tmp_path, KERNREC_DB=str(database))
-    assert f"a collector (PID {os.getpid()}) is filling it" in " ".join(holding.stdout.split())
+    assert f"PID {os.getpid()} since 20" in " ".join(holding.stdout.split())
+    assert refused.returncode == 2
+    line = refused.stderr.splitlines()[-1]
+    assert line.startswith(f"kernrec: k.duckdb is being filled by PID {os.getpid()} since 20")
     assert "1 measurement of a killed collector will be added by the next one" in " ".join(left.stdout.split())

@@ -32,7 +32,7 @@ def bundles(home: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def contributed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def contributed(tmp_path_factory):
     """A home after a contribution, and what it printed."""
     home = tmp_path_factory.mktemp("somebody-at-home")
     status, out, err = contribute(home, "--budget", "20configs")
@@ -40,7 +40,7 @@ def contributed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return home, out
 
 
-def test_one_command_ends_in_a_signed_bundle_named_as_an_index_names_it(contributed: tuple[Path, str]) -> None:
+def test_one_command_ends_in_a_signed_bundle_named_as_an_index_names_it(contributed):
     home, out = contributed
     (file,) = bundles(home)
     bundle = read_bundle(place_at(file))
@@ -52,9 +52,7 @@ def test_one_command_ends_in_a_signed_bundle_named_as_an_index_names_it(contribu
     assert "Nothing has left this machine" in out
 
 
-def test_the_fixed_part_is_measured_first_with_energies_and_then_what_models_are_unsure_of(
-    contributed: tuple[Path, str],
-) -> None:
+def test_the_fixed_part_is_measured_first_with_energies_and_then_what_models_are_unsure_of(contributed):
     home, out = contributed
     with Database.open(home / ".local/share/kernrec/kernrec.duckdb") as database:
         rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))
@@ -67,7 +65,7 @@ def test_the_fixed_part_is_measured_first_with_energies_and_then_what_models_are
         assert re.search(rf"  {each.bound} +[\d.]+ [mu]s, [\d.]+ [mu]?J", out)
 
 
-def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed: tuple[Path, str], tmp_path: Path) -> None:
+def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed, tmp_path):
     home, _ = contributed
     (file,) = bundles(home)
     private = {str(home), home.name, str(paths.cache()), "GPU-simulated", UUID_HASH}
@@ -83,7 +81,7 @@ def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed: tuple[Pa
     assert not {name for name in private for text in texts if name.encode() in text}
 
 
-def test_another_run_shares_only_what_is_new(contributed: tuple[Path, str]) -> None:
+def test_another_run_shares_only_what_is_new(contributed):
     home, _ = contributed
     before = bundles(home)
     assert contribute(home, "--budget", "0m")[2].startswith(
@@ -100,7 +98,7 @@ def test_another_run_shares_only_what_is_new(contributed: tuple[Path, str]) -> N
     assert new.with_suffix(".txt").exists()
 
 
-def test_an_interrupted_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_loses_nothing(tmp_path, monkeypatch):
     from kernrec.cli import measuring
 
     calls = iter(range(10**6))
@@ -122,7 +120,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert pending_sessions(database) == ()
 
 
-def test_collect_with_nothing_named_measures_the_same_plan(tmp_path: Path) -> None:
+def test_collect_with_nothing_named_measures_the_same_plan(tmp_path):
     with in_this_machine():
         done = run_here("collect", "--budget", "8configs", home=tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -130,29 +128,19 @@ def test_collect_with_nothing_named_measures_the_same_plan(tmp_path: Path) -> No
     assert not bundles(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--out", "bundle.tar"), "--out was removed; use the bundle in contributed/"),
-        (("--budget", "ten"), "--budget 'ten'"),
-        (
-            (
-                "--budget",
-                "0m",
-            ),
-            "has no measurements that are in no bundle yet",
-        ),
-        (("--budget", "10ms"), "is shorter than one measurement"),
-    ],
-)
-def test_misuse_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--out", "bundle.tar"), "--out was removed; use the bundle in contributed/"),
+    (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "has no measurements that are in no bundle yet"),
+    (("--budget", "10ms"), "is shorter than one measurement"),
+])  # fmt: skip
+def test_misuse_is_one_line(tmp_path, arguments, message):
     status, _, err = contribute(tmp_path, *arguments)
     assert status == 2
     assert message in err.splitlines()[-1]
     assert not bundles(tmp_path)
 
 
-def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path):
     key = tmp_path / ".config/kernrec/key"
     key.parent.mkdir(parents=True)
     key.write_text("not a key")
@@ -163,7 +151,7 @@ def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path: 
 
 
 @pytest.mark.parametrize("gpu", ["t4", "rtx3090", "h200-sxm", "rtx5090"])
-def test_every_card_has_a_fixed_part_and_problems_that_people_ask_for(gpu: str) -> None:
+def test_every_card_has_a_fixed_part_and_problems_that_people_ask_for(gpu):
     card = find_gpu(gpu)
     bounds = {each.bound for each in fixed_part() if each.kernel_on(card)}
     assert bounds >= {"launch", "DRAM", "FMA", "L2"}

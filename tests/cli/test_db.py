@@ -1,7 +1,6 @@
 """`kernrec db`, as people run it."""
 
 import json
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -21,7 +20,7 @@ SHAPE = ("--op", "matmul", "--shape", "m=64,n=32,k=16")
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     """The user's own database; there is none yet."""
     path = tmp_path / "data" / "own.duckdb"
     monkeypatch.setenv("KERNREC_DB", str(path))
@@ -29,15 +28,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     path = tmp_path / "cache.json"
     path.write_text(CACHE)
     return path
 
 
-def test_what_another_tuner_left_behind_is_imported_and_said(
-    own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_another_tuner_left_behind_is_imported_and_said(own, cache, capsys):
     assert run(["db", "import", str(cache), *SHAPE]) == 0
     seen = capsys.readouterr()
     what = "theirs for matmul[m=64,n=32,k=16]f32,nn on NVIDIA GeForce RTX 3090"
@@ -47,7 +44,7 @@ def test_what_another_tuner_left_behind_is_imported_and_said(
     assert "note: 2 of them were there already" in capsys.readouterr().err
 
 
-def test_info_counts_by_gpu_op_kernel_and_outcome(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_counts_by_gpu_op_kernel_and_outcome(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
     assert run(["db", "info", "--json"]) == 0
@@ -65,7 +62,7 @@ def test_info_counts_by_gpu_op_kernel_and_outcome(own: Path, cache: Path, capsys
     assert "rtx3090" in shown
 
 
-def test_export_prints_the_file_alone(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_prints_the_file_alone(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
     assert run(["db", "export", "--gpu", "3090", "--op", "mm"]) == 0
@@ -74,9 +71,7 @@ def test_export_prints_the_file_alone(own: Path, cache: Path, capsys: pytest.Cap
     assert seen.err == ""
 
 
-def test_merging_adds_what_is_new_and_leaves_the_others_alone(
-    own: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_merging_adds_what_is_new_and_leaves_the_others_alone(own, cache, tmp_path, capsys):
     team = tmp_path / "team.duckdb"
     run(["db", "import", str(cache), *SHAPE, "--db", str(team)])
     before = team.read_bytes()
@@ -91,9 +86,7 @@ def test_merging_adds_what_is_new_and_leaves_the_others_alone(
     assert capsys.readouterr().err == f"kernrec: {team} is the database that rows are added to; name other databases\n"
 
 
-def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
-    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_of_an_older_kernrec_is_brought_up_to_date(own, capsys, monkeypatch):
     latest = migrations()
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: latest[:1])
@@ -106,9 +99,7 @@ def test_a_database_of_an_older_kernrec_is_brought_up_to_date(
     assert run(["db", "verify"]) == 0
 
 
-def test_a_file_that_cannot_be_taken_in_makes_no_database(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_taken_in_makes_no_database(own, tmp_path, capsys):
     result = {"configuration": {"a": 1}, "times": {"runtimes": [1.0]}, "invalidity": "correct", "correctness": 1}
     document = {"schema_version": "1.0.0", "metadata": {"timeunit": "fortnights"}, "results": [result]}
     (tmp_path / "t4.json").write_text(json.dumps(document))
@@ -117,7 +108,7 @@ def test_a_file_that_cannot_be_taken_in_makes_no_database(
     assert not own.exists()
 
 
-def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_tells_when_somebody_changed_a_row(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     assert run(["db", "verify"]) == 0
     assert capsys.readouterr().out.endswith("5 rows, none changed since it was written\n")
@@ -127,9 +118,7 @@ def test_verify_tells_when_somebody_changed_a_row(own: Path, cache: Path, capsys
     assert "1 of 5 rows" in capsys.readouterr().err
 
 
-def test_an_import_of_another_kernel_has_a_row_among_the_choices(
-    own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_import_of_another_kernel_has_a_row_among_the_choices(own, cache, capsys):
     cache.write_text(CACHE.replace("0.0125", "0.0006"))
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
@@ -141,14 +130,12 @@ def test_an_import_of_another_kernel_has_a_row_among_the_choices(
     assert "~1" in rows[row + 1]
 
 
-def test_info_tells_of_measurements_that_wait_in_a_journal(
-    own: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_tells_of_measurements_that_wait_in_a_journal(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     with Journal(journal_path(own)) as journal:
         journal.append(*({"row": measurement(position=place).as_json()} for place in range(2)))
     capsys.readouterr()
     assert run(["db", "info"]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        f"note: {journal.path} has 2 measurements, which the next `kernrec collect` stores",
+        f"note: {journal.path} has 2 measurements, which the next `kernrec collect` stores"
     ]

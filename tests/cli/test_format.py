@@ -2,8 +2,6 @@
 
 import io
 
-import pytest
-
 from kernrec.cli.format import print_line, print_notes
 
 TEXT = "  time: latency 3.42 ms, issue 3.42 ms, fma 2.12 ms"
@@ -14,7 +12,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     narrow, pipe = Terminal(), io.StringIO()
     print_line(TEXT, narrow)
@@ -27,7 +25,7 @@ def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch: pytes
     assert pipe.getvalue() == narrow.getvalue()
 
 
-def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_line(
         "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
@@ -41,7 +39,7 @@ def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma(monkey
     ]
 
 
-def test_a_note_is_one_line_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_is_one_line_in_a_log(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr("sys.stderr", log := io.StringIO())
     print_notes([TEXT.strip()])

@@ -49,7 +49,7 @@ def measured_s(card: str, bx: int, taps: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kernel(tmp_path_factory):
     """A folder with the kernel, a table of each card, and a database in which the kernel was analyzed."""
     folder = tmp_path_factory.mktemp("bound")
     (folder / "smooth.cu").write_text(SOURCE)
@@ -65,16 +65,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for card in CARDS:
         bound = (
-            "--kernel",
-            str(folder / "smooth.cu"),
-            *spec,
-            "--gpu",
-            card,
-            "--map",
-            "latency_s=duration*1e-6",
-            "--map",
+            "--kernel", str(folder / "smooth.cu"), *spec, "--gpu", card, "--map", "latency_s=duration*1e-6", "--map",
             "by=a test",
-        )
+        )  # fmt: skip
         assert run(["db", "import", str(folder / f"{card}.csv"), *bound, "--db", str(folder / "own.duckdb")]) == 0
     return folder
 
@@ -89,14 +82,14 @@ def recommended(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *mor
     return json.loads(capsys.readouterr().out)["choices"]
 
 
-def test_bound_rows_answer_as_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bound_rows_answer_as_measured(kernel, capsys):
     choices = recommended(kernel, capsys, "rtx4090")
     assert {choice["source"] for choice in choices} == {"measured"}
     assert choices[0]["config"] == {"bx": 128, "taps": 1}
     assert choices[0]["latency_s"] == pytest.approx(160e-6)
 
 
-def test_analyze_and_explain_use_them_too(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_analyze_and_explain_use_them_too(kernel, capsys):
     own = ("--db", str(kernel / "own.duckdb"))
     source = (str(kernel / "smooth.cu"), "--spec", str(kernel / "smooth.toml"))
     assert run(["analyze", *source, "--gpu", "rtx4080", "--objective", "latency", "--top", "1", *own]) == 0
@@ -107,14 +100,12 @@ def test_analyze_and_explain_use_them_too(kernel: Path, capsys: pytest.CaptureFi
     assert "measured" in capsys.readouterr().out
 
 
-def test_the_rows_say_who_measured(kernel: Path) -> None:
+def test_the_rows_say_who_measured(kernel):
     with Database.open(kernel / "own.duckdb") as database:
         assert {row["measured_by"] for row in database.rows("measurement")} == {"table, a test"}
 
 
-def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(
-    kernel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(kernel, capsys):
     pytest.importorskip("xgboost")
     assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
     choices = recommended(kernel, capsys, "rtx4080-super")
@@ -124,26 +115,18 @@ def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(
     capsys.readouterr()
 
 
-def test_a_kernel_that_was_not_measured_has_nothing_to_learn_from(
-    kernel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_that_was_not_measured_has_nothing_to_learn_from(kernel, capsys):
     assert run(["train", "--kernel", "smoth", "--db", str(kernel / "own.duckdb")]) == 2
     assert "no measurement of smoth to learn from" in capsys.readouterr().err
 
 
-def test_a_tunable_that_the_source_does_not_know_means_another_source(
-    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tunable_that_the_source_does_not_know_means_another_source(kernel, tmp_path, capsys):
     (tmp_path / "smooth.cu").write_text(SOURCE.replace("TAPS", "3"))
     (tmp_path / "smooth.toml").write_text(SPEC)
     words = (
-        "--kernel",
-        str(tmp_path / "smooth.cu"),
-        "--spec",
-        str(tmp_path / "smooth.toml"),
-        "--map",
+        "--kernel", str(tmp_path / "smooth.cu"), "--spec", str(tmp_path / "smooth.toml"), "--map",
         "latency_s=duration*1e-6",
-    )
+    )  # fmt: skip
     database = ("--gpu", "rtx4090", "--db", str(tmp_path / "new.duckdb"))
     assert run(["db", "import", str(kernel / "rtx4090.csv"), *words, *database]) == 2
     assert "smooth: tunable taps changes nothing" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def nvmlDeviceGetCurrentClocksEventReasons(handle): return 4
 
 
 @pytest.fixture
-def nvml(tmp_path: Path) -> dict[str, str]:
+def nvml(tmp_path):
     """An environment in which Python finds a stand-in for NVML."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "pynvml.py").write_text(NVML)
@@ -76,7 +76,7 @@ def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Com
     return subprocess.run(command(*arguments), capture_output=True, text=True, env=env, timeout=60, check=False)
 
 
-def test_the_exit_status_and_standard_output_are_the_commands(nvml: dict[str, str], tmp_path: Path) -> None:
+def test_the_exit_status_and_standard_output_are_the_commands(nvml, tmp_path):
     readings = tmp_path / "lib" / "readings"
     script = (
         "import pathlib, time\n"
@@ -98,7 +98,7 @@ def test_the_exit_status_and_standard_output_are_the_commands(nvml: dict[str, st
     assert float(samples[0]["sm_clock_hz"]) == 1.5e9
 
 
-def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml: dict[str, str], tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_command_and_keeps_the_trace(nvml, tmp_path):
     trace = tmp_path / "t.csv"
     script = "import time; print('up', flush=True); time.sleep(30)"
     process = subprocess.Popen(
@@ -133,7 +133,7 @@ def begun(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_asks_the_monitor_to_end_is_passed_on(nvml: dict[str, str], tmp_path: Path) -> None:
+def test_what_asks_the_monitor_to_end_is_passed_on(nvml, tmp_path):
     trace = tmp_path / "t.csv"
     code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); signal.pause()"
     process = begun("--trace", trace, code, env=nvml)
@@ -144,7 +144,7 @@ def test_what_asks_the_monitor_to_end_is_passed_on(nvml: dict[str, str], tmp_pat
     assert len(read_trace(trace)) >= 2
 
 
-def test_killed_it_leaves_what_it_saw(nvml: dict[str, str], tmp_path: Path) -> None:
+def test_killed_it_leaves_what_it_saw(nvml, tmp_path):
     part = tmp_path / ".t.csv.part"
     process = begun("--trace", tmp_path / "t.csv", "print('up', flush=True); input()", env=nvml)
     while part.stat().st_size < 600:
@@ -155,11 +155,11 @@ def test_killed_it_leaves_what_it_saw(nvml: dict[str, str], tmp_path: Path) -> N
     assert len(read_trace(part)) >= 4
 
 
-def test_the_signal_that_ended_a_command_is_told(nvml: dict[str, str]) -> None:
+def test_the_signal_that_ended_a_command_is_told(nvml):
     assert run("--", "sh", "-c", "kill -9 $$", env=nvml).returncode == 137
 
 
-def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml: dict[str, str], tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml, tmp_path):
     done = run("--trace", tmp_path / "none" / "t.csv", "--", "touch", tmp_path / "touched", env=nvml)
     assert done.returncode == 2
     assert "cannot be written: there is no such folder" in done.stderr
@@ -168,19 +168,14 @@ def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml: di
     assert not list(tmp_path.glob("*.csv*"))
 
 
-@pytest.mark.parametrize(
-    ("environment", "says"),
-    [
-        ({"GPUS": "2"}, ["GPU 0,", "first of the 2 GPUs", "rough"]),
-        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, ["GPU 1,", "MIG is on"]),
-        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1111,GPU-0000"}, ["GPU 1,", "first of the 2 GPUs"]),
-        ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, ["GPU 1,", "MIG is on"]),
-        ({"NO_COUNTER": "1"}, ["integrated from power samples"]),
-    ],
-)
-def test_the_gpu_that_the_command_would_use_is_watched(
-    nvml: dict[str, str], environment: dict[str, str], says: list[str]
-) -> None:
+@pytest.mark.parametrize(("environment", "says"), [
+    ({"GPUS": "2"}, ["GPU 0,", "first of the 2 GPUs", "rough"]),
+    ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, ["GPU 1,", "MIG is on"]),
+    ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1111,GPU-0000"}, ["GPU 1,", "first of the 2 GPUs"]),
+    ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, ["GPU 1,", "MIG is on"]),
+    ({"NO_COUNTER": "1"}, ["integrated from power samples"]),
+])  # fmt: skip
+def test_the_gpu_that_the_command_would_use_is_watched(nvml, environment, says):
     done = run("--", "true", env={**nvml, **environment})
     assert done.returncode == 0
     for part in says:
@@ -188,7 +183,7 @@ def test_the_gpu_that_the_command_would_use_is_watched(
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without pidfd_open a zombie is taken for alive")
-def test_a_process_that_nobody_waits_for_has_ended_all_the_same(nvml: dict[str, str]) -> None:
+def test_a_process_that_nobody_waits_for_has_ended_all_the_same(nvml):
     other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     monitor = subprocess.Popen(command("--pid", other.pid, "--json"), env=nvml, stdout=subprocess.PIPE, text=True)
     wait_for_readings(nvml, 1)
@@ -200,7 +195,7 @@ def test_a_process_that_nobody_waits_for_has_ended_all_the_same(nvml: dict[str, 
     other.wait()
 
 
-def test_a_process_is_watched_until_it_ends(nvml: dict[str, str]) -> None:
+def test_a_process_is_watched_until_it_ends(nvml):
     other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     monitor = subprocess.Popen(command("--pid", other.pid, "--json"), env=nvml, stdout=subprocess.PIPE, text=True)
     wait_for_readings(nvml, 3)
@@ -210,20 +205,17 @@ def test_a_process_is_watched_until_it_ends(nvml: dict[str, str]) -> None:
     assert json.loads(summary)["samples"] >= 4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says", "status"),
-    [
-        (["--pid", "4194999"], "no process 4194999", 2),
-        (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
-    ],
-)
-def test_misuse_gets_one_line(nvml: dict[str, str], arguments: list[str], says: str, status: int) -> None:
+@pytest.mark.parametrize(("arguments", "says", "status"), [
+    (["--pid", "4194999"], "no process 4194999", 2),
+    (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
+])  # fmt: skip
+def test_misuse_gets_one_line(nvml, arguments, says, status):
     done = run(*arguments, env=nvml)
     assert done.returncode == status
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_reasons_have_names() -> None:
+def test_reasons_have_names():
     assert reason_names(0x04 | 0x40) == "power cap|hardware thermal"
     assert reason_names(0) == ""

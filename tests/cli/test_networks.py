@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +14,12 @@ H200 = (*DECODE, "--gpu", "h200")
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("KERNREC_DB", raising=False)
 
 
-def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
     shown = capsys.readouterr()
     assert "in bf16 on NVIDIA H200" in shown.out
@@ -30,9 +29,7 @@ def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys
 
 
 @pytest.mark.parametrize("op", ["conv", "matmul", "attention"])
-def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_do(
-    op: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_do(op, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["recommend", "--op", op, "--gpu", "rtx4090"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -44,7 +41,7 @@ def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_
     assert lines[command].startswith("  kernrec recommend --op")
 
 
-def test_the_next_command_of_a_network_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_command_of_a_network_answers(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
     _, steps = capsys.readouterr().out.split("next:\n")
     words = shlex.split(steps.replace("\\\n", ""), comments=True)
@@ -53,7 +50,7 @@ def test_the_next_command_of_a_network_answers(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["problem"].startswith("matvec[m=14336,k=4096")
 
 
-def test_the_rest_of_the_layers_is_there_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rest_of_the_layers_is_there_on_request(capsys):
     shown = {}
     for layers in ("2", "9"):
         assert run(["recommend", *DECODE, "--gpu", "h200", "--top", layers]) == 0
@@ -63,7 +60,7 @@ def test_the_rest_of_the_layers_is_there_on_request(capsys: pytest.CaptureFixtur
     assert "softmax of the logits" not in shown["2"]
 
 
-def test_a_batch_changes_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_changes_the_layers(capsys):
     network = ("--workload", "resnet50", "--op", "conv", "--dtype", "f16")
     assert run(["recommend", *network, "--gpu", "l4", "--batch", "1,32", "--json"]) == 0
     single, many = (row["energy_per_unit_j"] / row["batch"] for row in json.loads(capsys.readouterr().out)["gpus"])
@@ -74,7 +71,7 @@ def test_a_batch_changes_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert {layer["shape"]["m"] for layer in answer["layers"] if layer["op"] == "matmul"} == {32}
 
 
-def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_forms_hold_the_same_layers(capsys):
     printed = {}
     for form in ("--json", "--format csv", "--format markdown"):
         assert run(["recommend", *DECODE, "--gpu", "l4", *form.split()]) == 0
@@ -89,7 +86,7 @@ def test_forms_hold_the_same_layers(capsys: pytest.CaptureFixture[str]) -> None:
         assert row["pays"] == ("" if layer["pays"] is None else str(layer["pays"]))
 
 
-def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--max-slowdown", "3%"]) == 0
     out = capsys.readouterr().out
     (marked,) = [line for line in out.splitlines() if line.strip().startswith("best ")]
@@ -102,7 +99,7 @@ def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys: pytest.Capture
     assert sum(row["knee"] for row in json.loads(capsys.readouterr().out)["rows"]) == 1
 
 
-def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys):
     year = ("--bill", "calls=2e6/day,energy=250EUR/MWh,carbon=0.38kg/kWh")
     assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -116,7 +113,7 @@ def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys: pytest.CaptureFixt
     assert bill["currency"] == "EUR"
 
 
-def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--bill", "calls=1e9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     first, (knee,) = answer["rows"][0], [row for row in answer["rows"] if row["knee"]]
@@ -126,7 +123,7 @@ def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys: pytest.CaptureFixture[s
     assert year["more_kwh"] == pytest.approx((knee["energy_j"] - first["energy_j"]) * 1e9 / 3.6e6)
 
 
-def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus_are_compared_side_by_side(capsys):
     prices = ("--bill", "h200=30000EUR,l40s=8000EUR")
     assert run(["recommend", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
     out = capsys.readouterr().out
@@ -142,22 +139,18 @@ def test_gpus_are_compared_side_by_side(capsys: pytest.CaptureFixture[str]) -> N
     assert all(row["price_per_million"] > 0 for row in json.loads(capsys.readouterr().out)["gpus"])
 
 
-def test_several_gpus_and_shapes_are_answered_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_gpus_and_shapes_are_answered_in_one_call(capsys):
     shapes = ("--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64")
     assert run(["recommend", "--op", "mm", "--gpu", "l4,t4", *shapes, "--json"]) == 0
     answered = [(answer["gpu"], answer["shape"]["m"]) for answer in json.loads(capsys.readouterr().out)]
     assert answered == [("l4", 64), ("l4", 128), ("t4", 64), ("t4", 128)]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--op", "mm", "--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64"),
-        ("--workload", "bert-base"),
-        ("--workload", "bert-base", "--power-limit", "sweep"),
-    ],
-)
-def test_a_note_on_several_answers_is_printed_once(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [
+    ("--op", "mm", "--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64"), ("--workload", "bert-base"),
+    ("--workload", "bert-base", "--power-limit", "sweep"),
+])  # fmt: skip
+def test_a_note_on_several_answers_is_printed_once(words, capsys):
     assert run(["recommend", "--gpu", "l4,t4", *words]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert sum(note.startswith("note: source predicted") for note in notes) == 1

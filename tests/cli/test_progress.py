@@ -1,5 +1,3 @@
-import pytest
-
 from kernrec.cli.progress import Lines, State
 from kernrec.measure.campaign.results import Progress
 from kernrec.op import find_op
@@ -19,7 +17,7 @@ def step(done: int, **row: object) -> Progress:
     return Progress("card", "layer", "screen", done, 10, measurement=measurement(**row))
 
 
-def test_what_is_shown_is_how_far_how_good_and_how_hot() -> None:
+def test_what_is_shown_is_how_far_how_good_and_how_hot():
     state = State()
     state.take(step(1, latency_s=2e-3))
     state.take(step(2, power_w=412.0, temperature_end_c=61.0))
@@ -34,15 +32,13 @@ def test_what_is_shown_is_how_far_how_good_and_how_hot() -> None:
     assert (figures["power"], figures["temperature"]) == ("412 W", "61 C")
 
 
-def test_what_is_left_of_a_budget_goes_before_a_guess() -> None:
+def test_what_is_left_of_a_budget_goes_before_a_guess():
     state = State()
     state.take(Progress("card", "layer", "screen", 5, 10, 540.0, measurement(latency_s=1.0)))
     assert dict(state.figures("card"))["left"] == "9 min of the budget"
 
 
-def test_a_log_gets_a_line_for_each_tier_and_every_note_but_not_for_each_row(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_log_gets_a_line_for_each_tier_and_every_note_but_not_for_each_row(capsys):
     lines = Lines(every_s=3600.0)
     for done in range(1, 6):
         lines.show(step(done))

@@ -1,18 +1,17 @@
 """Quantities as people type and read them."""
 
 from kernrec.cli.quantity import fraction, hertz, percent, watts
-from tests.helpers.refusals import Refuses
 
 
-def test_a_quantity_takes_its_unit() -> None:
+def test_a_quantity_takes_its_unit():
     assert watts("--max-power", "250W") == watts("--max-power", " 0.25 kw ") == 250.0
     assert hertz("--clock", "1.41GHz") == hertz("--clock", "1410MHz") == 1.41e9
     assert fraction("--max-slowdown", "3%") == 0.03
 
 
-def test_a_quantity_without_one_is_refused_with_an_example(refuses: Refuses) -> None:
+def test_a_quantity_without_one_is_refused_with_an_example(refuses):
     refuses(lambda text: watts("--max-power", text), ["250", "W", "", "-3W", "3 %", "1e3e3W", "nanW"])
 
 
-def test_percent_shows_its_sign() -> None:
+def test_percent_shows_its_sign():
     assert [percent(x) for x in (0.123, -0.5, 0.004, 0.0)] == ["+12 %", "-50 %", "+0.4 %", "0.0 %"]

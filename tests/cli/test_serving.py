@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,21 +14,19 @@ DECODE = ("--workload", "llama-3-8b-decode", "--gpu", "h200")
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("KERNREC_DB", raising=False)
 
 
 @pytest.fixture
-def question(tmp_path: Path) -> list[str]:
+def question(tmp_path):
     model = written(tmp_path / "Llama-3-8B", LLAMA_3_8B) / "config.json"
     words = ["--gpu", "l40s,h100", "--backend", "vllm", "--batch", "1,128", "--context", "8192"]
     return ["recommend", "--workload", str(model), *words]
 
 
-def test_one_table_has_every_gpu_and_batch(
-    question: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_table_has_every_gpu_and_batch(question, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(question) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -48,7 +45,7 @@ def test_one_table_has_every_gpu_and_batch(
     assert sum("mlp gate_up_proj" in line for line in lines) == 2
 
 
-def test_json_and_csv_have_the_table(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_csv_have_the_table(question, capsys):
     assert run([*question, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     fits = {(row["gpu"], row["batch"]): row["fits"] for row in answer["gpus"]}
@@ -66,9 +63,7 @@ def test_json_and_csv_have_the_table(question: list[str], capsys: pytest.Capture
     assert rows[1]["latency_s"] == ""
 
 
-def test_the_same_question_has_the_same_answer_in_every_command(
-    question: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_question_has_the_same_answer_in_every_command(question, capsys):
     words = [*question[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
     assert run(["recommend", *words]) == 0
     single = json.loads(capsys.readouterr().out)
@@ -83,19 +78,10 @@ def test_the_same_question_has_the_same_answer_in_every_command(
         assert other["energy_j"] == pytest.approx(total["energy_j"])
 
 
-def test_a_prompt_is_asked_for_by_its_phase(question: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompt_is_asked_for_by_its_phase(question, capsys):
     words = [
-        "--workload",
-        question[2],
-        "--phase",
-        "prefill",
-        "--gpu",
-        "h100,l40s",
-        "--context",
-        "1024",
-        "--dtype",
-        "fp8",
-    ]
+        "--workload", question[2], "--phase", "prefill", "--gpu", "h100,l40s", "--context", "1024", "--dtype", "fp8",
+    ]  # fmt: skip
     assert run(["recommend", *words]) == 0
     assert "ms/prompt" in capsys.readouterr().out
     assert run(["recommend", *words, "--json"]) == 0
@@ -104,7 +90,7 @@ def test_a_prompt_is_asked_for_by_its_phase(question: list[str], capsys: pytest.
     assert row["dtypes"] == ["bf16", "f8e4m3"]
 
 
-def test_what_does_not_fit_gets_a_line_and_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_gets_a_line_and_no_time(capsys):
     seventy = ("--workload", "llama-3-70b-decode")
     assert run(["recommend", *seventy, "--gpu", "rtx4090"]) == 1
     shown = capsys.readouterr()
@@ -120,7 +106,7 @@ def test_what_does_not_fit_gets_a_line_and_no_time(capsys: pytest.CaptureFixture
     assert "is expected to be" not in shown.out  # nothing to rank beside the only one that fits
 
 
-def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys):
     for objective, quantity in (("latency", "latency_s"), ("energy", "energy_j")):
         assert run(["recommend", *DECODE, "--objective", objective, "--json"]) == 0
         answer = json.loads(capsys.readouterr().out)
@@ -136,7 +122,7 @@ def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys: pytest
         assert row["run"] == ("vLLM" if row["pays"] == "False" else row["kernel"])
 
 
-def test_a_mixture_of_engines_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixture_of_engines_is_called_one(capsys):
     assert run(["recommend", *DECODE, "--batch", "32", "--backend", "mixed", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["headline"] == "mixture of backends today"
@@ -150,9 +136,7 @@ def test_a_mixture_of_engines_is_called_one(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["gpus"][0]["name"] == "kernrec"
 
 
-def test_a_bill_of_gpus_says_more_or_less_in_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bill_of_gpus_says_more_or_less_in_words(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     fleet = ("--gpus", "200", "--hours", "8760", "--utilization", "60%", "--bill", "carbon=380g/kWh")
     assert run(["recommend", "--workload", "bert-base", "--gpu", "l4", "--objective", "energy", *fleet]) == 0
@@ -169,7 +153,7 @@ def test_a_bill_of_gpus_says_more_or_less_in_words(
 
 
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
-def test_a_baseline_row_stands_where_the_objective_puts_it(objective: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_row_stands_where_the_objective_puts_it(objective, capsys):
     from kernrec.recommender import Objective, Query, Recommender
 
     problem = ("matvec", "h200", {"m": 8192, "k": 8192, "n": 4}, "bf16", None)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ Ask = Callable[..., str]
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+def ask(capsys):
     """Runs a command of somebody and gives what it printed; status 0 is expected, or the one given."""
 
     def ask(person: Person, *arguments: str, status: int = 0) -> str:
@@ -28,7 +27,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 @pytest.mark.slow
-def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
+def test_two_people_share_a_folder(tmp_path, ask):
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     (folder := tmp_path / "team").mkdir()
     team = str(folder)
@@ -78,7 +77,7 @@ def test_two_people_share_a_folder(tmp_path: Path, ask: Ask) -> None:
     assert any(folder.iterdir())
 
 
-def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path: Path, ask: Ask) -> None:
+def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path, ask):
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     alice.measure([measurement(position=0)])
     key = alice.key()

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,23 +42,15 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
         for row, latency, power in zip(rows, limited.latency_s, limited.power_w, strict=True):
             took = float(latency * FACTOR * np.exp(draw.normal(0, 0.02)))
             yield {
-                "gpu": GPU,
-                "kernel": table.kernel.name,
-                "kernel_hash": table.kernel.hash,
-                "config": table.space.config(int(row)),
-                "problem": problem,
-                "protocol_version": 1,
-                "tier": "final",
-                "session": "simulated",
-                "measured_at": "2026-03-01T12:00:00",
-                "latency_s": took,
-                "energy_j": took * float(power),
-                "outcome": "ok",
-            }
+                "gpu": GPU, "kernel": table.kernel.name, "kernel_hash": table.kernel.hash,
+                "config": table.space.config(int(row)), "problem": problem, "protocol_version": 1, "tier": "final",
+                "session": "simulated", "measured_at": "2026-03-01T12:00:00", "latency_s": took,
+                "energy_j": took * float(power), "outcome": "ok",
+            }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(tmp_path_factory):
     path = tmp_path_factory.mktemp("db") / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, list(simulated(12))))
@@ -67,12 +58,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(measured: Path) -> Path:
+def trained(measured):
     assert run(["train", "--op", "mm", "--db", str(measured)]) == 0
     return measured
 
 
-def test_a_trained_model_answers_for_a_shape_never_measured(trained: Path) -> None:
+def test_a_trained_model_answers_for_a_shape_never_measured(trained):
     shape = {"m": 900, "n": 700, "k": 300}
     query = Query(Objective.LATENCY, top=1)
     prior = Recommender([]).recommend("matmul", GPU, shape, query=query).best
@@ -85,7 +76,7 @@ def test_a_trained_model_answers_for_a_shape_never_measured(trained: Path) -> No
     assert any(note.startswith("source learned") for note in learned.notes)
 
 
-def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(trained: Path) -> None:
+def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(trained):
     # The lower end is nearer: what a stack takes on this card bounds how fast a kernel is believed to be, and raises
     # the value by up to a few per cent; the upper end stays.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
@@ -94,7 +85,7 @@ def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(
     assert latency.low < latency.value
 
 
-def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path) -> None:
+def test_a_model_of_another_database_is_said_once(trained, tmp_path):
     other = tmp_path / "own.duckdb"
     with Database.open(other, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, list(simulated(1))))
@@ -110,7 +101,7 @@ def test_a_model_of_another_database_is_said_once(trained: Path, tmp_path: Path)
     assert not any("the databases in use" in note for note in again)
 
 
-def test_as_many_measurements_that_are_others_are_said_too(trained: Path, tmp_path: Path) -> None:
+def test_as_many_measurements_that_are_others_are_said_too(trained, tmp_path):
     other = tmp_path / "own.duckdb"
     with Database.open(other, read_only=False, create=True) as database:
         database.add_measurements(
@@ -121,7 +112,7 @@ def test_as_many_measurements_that_are_others_are_said_too(trained: Path, tmp_pa
     assert any("hold other measurements than when model matmul was trained, as many: 144" in note for note in notes)
 
 
-def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_learned_from_what_was_replayed(tmp_path, capsys):
     path = tmp_path / "replayed.duckdb"
     again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0", "replayed": True}
     with Database.open(path, read_only=False, create=True) as database:
@@ -133,20 +124,7 @@ def test_nothing_is_learned_from_what_was_replayed(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "models").exists()
 
 
-def test_a_damaged_model_is_said_and_left_out(measured: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.duckdb"
-    own.write_bytes(measured.read_bytes())
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "matmul.json").write_text("{")
-    answer = Recommender([own]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300})
-    assert answer.best.latency_s.source == "predicted"
-    path = tmp_path / "models" / "matmul.json"
-    assert f"{path} is not JSON, is cut short, or has a number that is not finite; not used" in answer.notes
-
-
-def test_evaluate_scores_every_way_to_choose(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_scores_every_way_to_choose(measured, tmp_path, capsys):
     assert run(["evaluate", "--db", str(measured), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out)
     by_method = {(s["method"], s["quantity"]): s for s in evaluation["scores"]}
@@ -171,9 +149,7 @@ def test_evaluate_scores_every_way_to_choose(
     assert {row["ratio"] for row in regimes} - {None} == {1.0}  # None: fewer than two configs of a problem are so bound
 
 
-def test_calibrating_beforehand_changes_no_score(
-    measured: Path, calibrated: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibrating_beforehand_changes_no_score(measured, calibrated, capsys):
     """What is held out has been seen by coefficients that were fitted to all."""
     scores = []
     for database in (measured, calibrated):
@@ -183,16 +159,14 @@ def test_calibrating_beforehand_changes_no_score(
 
 
 @pytest.fixture(scope="module")
-def calibrated(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibrated(measured, tmp_path_factory):
     own = tmp_path_factory.mktemp("calibrated") / "own.duckdb"
     own.write_bytes(measured.read_bytes())
     assert run(["train", "--calibrate", "--db", str(own)]) == 0
     return own
 
 
-def test_calibration_finds_the_factor_and_says_what_it_brings(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibration_finds_the_factor_and_says_what_it_brings(measured, tmp_path, capsys):
     (own := tmp_path / "own.duckdb").write_bytes(measured.read_bytes())
     assert run(["train", "--calibrate", "--db", str(own), "--json"]) == 0
     printed = capsys.readouterr()
@@ -208,7 +182,7 @@ def test_calibration_finds_the_factor_and_says_what_it_brings(
 SHAPE = {"m": 900, "n": 700, "k": 300}
 
 
-def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated: Path) -> None:
+def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated):
     query = Query(Objective.LATENCY, top=1)
     for gpu in (GPU, "l40s"):  # both are sm_89
         plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
@@ -230,9 +204,7 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
     )
 
 
-def test_a_calibration_holds_for_ops_kernels_and_explanations(
-    calibrated: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_calibration_holds_for_ops_kernels_and_explanations(calibrated, capsys):
     shape = ("--gpu", GPU, "--shape", "m=900,n=700,k=300")
     for subject in (("--op", "mm"), ("--kernel", "matmul_simt")):
         question = ["recommend", *subject, *shape, "--json", "--objective", "latency"]
@@ -247,9 +219,7 @@ def test_a_calibration_holds_for_ops_kernels_and_explanations(
     assert ours["calibration"]["hash"] in capsys.readouterr().err
 
 
-def test_a_model_is_used_with_the_prior_that_it_corrects(
-    calibrated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_used_with_the_prior_that_it_corrects(calibrated, tmp_path, capsys):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # a residual of the prior as it was
@@ -274,7 +244,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(
     assert (model["what"], model["prior"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
 
 
-def test_a_model_of_another_version_of_the_prior_is_not_used(trained: Path, tmp_path: Path) -> None:
+def test_a_model_of_another_version_of_the_prior_is_not_used(trained, tmp_path):
     own = tmp_path / "own.duckdb"
     own.write_bytes(trained.read_bytes())
     shutil.copytree(trained.parent / "models", tmp_path / "models")
@@ -289,7 +259,7 @@ def test_a_model_of_another_version_of_the_prior_is_not_used(trained: Path, tmp_
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"format": 1}'])
-def test_a_damaged_calibration_is_said_once_and_left_out(calibrated: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_calibration_is_said_once_and_left_out(calibrated, tmp_path, damage):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     (tmp_path / "models").mkdir()
@@ -301,7 +271,7 @@ def test_a_damaged_calibration_is_said_once_and_left_out(calibrated: Path, tmp_p
     assert not any("calibration.json" in note for note in recommender.recommend("matmul", "a100", SHAPE).notes)
 
 
-def test_a_calibration_that_does_not_help_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_that_does_not_help_is_not_kept(tmp_path, capsys):
     """Every simulated problem is off by a factor of its own."""
     path, rows = tmp_path / "own.duckdb", []
     for number, row in enumerate(simulated(6)):
@@ -317,7 +287,7 @@ def test_a_calibration_that_does_not_help_is_not_kept(tmp_path: Path, capsys: py
     assert not (tmp_path / "models").exists()
 
 
-def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_ships_is_picked_up(trained, tmp_path, monkeypatch):
     """A model in the folder of the prebuilt database answers where the user's own databases have none."""
     shutil.copytree(trained.parent / "models", tmp_path / "db" / "prebuilt" / "models")
     shipped = paths.shipped
@@ -331,24 +301,18 @@ def test_a_model_that_ships_is_picked_up(trained: Path, tmp_path: Path, monkeypa
     assert ModelStore(trained.parent / "models", Stack([trained])).model("matmul", find_gpu(GPU)).shipped is False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", "--op", "conv"], "no measurement of conv2d to learn from"),
-        (["train", "--op", "matmull"], "unknown op"),
-        (["evaluate", "--split", "row"], "unknown split 'row'"),
-    ],
-)
-def test_misuse_is_one_line(
-    measured: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["train", "--op", "conv"], "no measurement of conv2d to learn from"), (["train", "--op", "matmull"], "unknown op"),
+    (["evaluate", "--split", "row"], "unknown split 'row'"),
+])  # fmt: skip
+def test_misuse_is_one_line(measured, arguments, message, capsys):
     assert run([*arguments, "--db", str(measured)]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_problems_say_how_many_are_missing(tmp_path, capsys):
     path = tmp_path / "few.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, list(simulated(4))))
@@ -356,7 +320,7 @@ def test_too_few_problems_say_how_many_are_missing(tmp_path: Path, capsys: pytes
     assert "5 more are needed" in capsys.readouterr().err
 
 
-def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path, capsys):
     path, rows = tmp_path / "few.duckdb", list(simulated(2))
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows[:5]))
@@ -377,19 +341,13 @@ def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path: Path, caps
     [("xgboost", ["train"]), ("sklearn", ["train", "--calibrate"]), ("scipy", ["evaluate"])],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_a_missing_library_is_named_before_anything_is_read(
-    library: str,
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_library_is_named_before_anything_is_read(library, command, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     assert run([*command, "--db", str(tmp_path / "missing.duckdb")]) == 1
     assert f"needs {library}: install it with `pip install '.[train]'`" in capsys.readouterr().err
 
 
-def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:
+def test_a_query_with_a_model_imports_no_xgboost(trained):
     asks = (
         "import sys; from kernrec.recommender import Recommender;"
         f"best = Recommender([{str(trained)!r}]).recommend('matmul', 'rtx4090', 'm=900,n=700,k=300').best;"
@@ -399,9 +357,7 @@ def test_a_query_with_a_model_imports_no_xgboost(trained: Path) -> None:
     assert done.stdout.strip() == "learned []"
 
 
-def test_a_kernel_without_source_is_learned_from_its_tunables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kernel_without_source_is_learned_from_its_tunables(tmp_path, capsys):
     """Simulated results of another tuner's kernel, whose time is in proportion to a tunable."""
     draw, rows = np.random.default_rng(0), []
     for number in range(10):
@@ -411,19 +367,12 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
                 took = 1e-5 * (number + 1) * block**0.5 * float(np.exp(draw.normal(0, 0.02)))
                 rows.append(
                     {
-                        "gpu": "rtx3090",
-                        "kernel": "theirs",
-                        "kernel_hash": "external:0123456789abcdef",
-                        "config": {"block": block, "style": style},
-                        "problem": problem,
-                        "protocol_version": 0,
-                        "tier": "coarse",
-                        "session": "simulated",
-                        "measured_at": "2026-03-01T12:00:00",
-                        "latency_s": took,
-                        "outcome": "ok",
+                        "gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0123456789abcdef",
+                        "config": {"block": block, "style": style}, "problem": problem, "protocol_version": 0,
+                        "tier": "coarse", "session": "simulated", "measured_at": "2026-03-01T12:00:00",
+                        "latency_s": took, "outcome": "ok",
                     }
-                )
+                )  # fmt: skip
     path = tmp_path / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))
@@ -438,7 +387,7 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(
     assert "3 problems, 20 configs are missing" in capsys.readouterr().err
 
 
-def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained: Path, tmp_path: Path) -> None:
+def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ NOTE = "read as zero, because no argument sets them: coef, width, hits; coef=f32
 
 
 @pytest.fixture
-def source(nvrtc: str, tmp_path: Path) -> Path:
+def source(nvrtc, tmp_path):
     path = tmp_path / "scale.cu"
     path.write_text(KERNEL)
     return path
@@ -47,12 +46,12 @@ def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_here("check", *arguments)
 
 
-def test_variables_that_nobody_set_are_named(source: Path) -> None:
+def test_variables_that_nobody_set_are_named(source):
     assert NOTE in check(source, *LAUNCH).stderr
     assert "no argument sets" not in check(source, *LAUNCH, "coef=f32[4]", "width=i32:8", "hits=zeros:u32[1]").stderr
 
 
-def test_kernel_reads_what_arguments_say(source: Path, tmp_path: Path) -> None:
+def test_kernel_reads_what_arguments_say(source, tmp_path):
     np.save(tmp_path / "coef.npy", np.arange(4, dtype=np.float32))
     np.save(tmp_path / "x.npy", np.ones(256, np.float32))
     result, coef = tmp_path / "y.npy", f"coef=@{tmp_path / 'coef.npy'}"
@@ -62,11 +61,11 @@ def test_kernel_reads_what_arguments_say(source: Path, tmp_path: Path) -> None:
     assert np.load(result).tolist() == [*np.resize([7.0, 8.0, 9.0, 10.0], 255), 0.0]
 
 
-def test_contents_larger_than_their_variable_are_refused(source: Path) -> None:
+def test_contents_larger_than_their_variable_are_refused(source):
     assert "coef has 16 bytes, 20 were given" in check(source, *LAUNCH, "coef=f32[5]").stderr
 
 
-def test_host_code_fills_variables(source: Path) -> None:
+def test_host_code_fills_variables(source):
     source.write_text(KERNEL + HOST)
     assert filled_variables(KERNEL + HOST) == {"coef": "", "width": "2048"}
     assert "read as zero, because no argument sets them: hits; hits=u32:1 sets hits" in check(source).stderr
@@ -75,7 +74,7 @@ def test_host_code_fills_variables(source: Path) -> None:
     assert "no argument sets" not in done.stderr
 
 
-def test_analyze_takes_variables_of_source_and_ptx(source: Path, tmp_path: Path) -> None:
+def test_analyze_takes_variables_of_source_and_ptx(source, tmp_path):
     command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
     launch = (source, "x=f32[4096]", "y=f32[4096]", "--grid", "16", "--block", "256")
     assert NOTE in run_here(*command, *launch).stderr
@@ -91,7 +90,7 @@ def test_analyze_takes_variables_of_source_and_ptx(source: Path, tmp_path: Path)
     assert "no argument sets" not in done.stderr
 
 
-def test_types_of_variables_are_read_from_the_text() -> None:
+def test_types_of_variables_are_read_from_the_text():
     text = """
     static __constant__ __align__(16) float a[3][3]; __device__ unsigned int b = 4; __constant__ const double c = 1;
     __device__ float f(float x) { return x; } template <typename T> __device__ inline T g(T x) { return x; }

@@ -1,21 +1,18 @@
 """A real Ray cluster of this machine, whose head node has neither cores nor GPUs; skips where Ray is not installed."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from kernrec.cluster import driver
 
 
 @pytest.fixture
-def cards_here(measured_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def cards_here(measured_here, monkeypatch):
     """Cards measure in this process, and it is seen at once that a machine came."""
     monkeypatch.setattr(driver, "_LOOK_S", 0.0)
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def ray_cluster(tmp_path_factory):
     """One for all tests: starting it takes longer than they do."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     from ray.cluster_utils import Cluster
@@ -34,7 +31,7 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def cluster(ray_cluster: Any) -> Iterator[Any]:
+def cluster(ray_cluster):
     """Without the nodes that other tests added."""
     yield ray_cluster
     for node in list(ray_cluster.worker_nodes):

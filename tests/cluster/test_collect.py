@@ -9,7 +9,6 @@ import pytest
 
 from kernrec.cluster import driver, shared_problems
 from kernrec.cluster.commands import collect_on
-from kernrec.measure.campaign.early_ingest import EarlyIngest
 from kernrec.measure.campaign.journal import Journal, waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
@@ -23,7 +22,7 @@ CONFIGS = 30
 
 
 @pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _often(monkeypatch):
     """Cards hand over a few rows at a time."""
     monkeypatch.setattr(shared_problems, "_SLICE_S", 0.1)
 
@@ -55,7 +54,7 @@ def times_measured(rows: list[dict[str, object]], closed: bool = True) -> Counte
     return Counter(row["config_id"] for row in rows if not (closed and row["block_open"]))
 
 
-def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path: Path) -> None:
+def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path):
     result, rows = collect(tmp_path, 2)
     assert result.error is None
     assert result.stored == len(rows) == CONFIGS
@@ -67,7 +66,7 @@ def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
-def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tmp_path: Path, moment: int) -> None:
+def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tmp_path, moment):
     def die(cluster: CardCluster, call: int) -> None:
         if call == moment:
             cluster.kill("machine-0")
@@ -82,7 +81,7 @@ def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tm
     assert len({row["session"] for row in rows}) == 2 if moment > 3 else 1
 
 
-def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_path):
     class Killed(BaseException):
         pass
 
@@ -106,19 +105,13 @@ def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_
     assert set(moments.values()) == {1}
 
 
-def test_restarted_driver_skips_rows_added_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
-    class AtOnce(EarlyIngest):
-        """Rows enter as soon as a block has ended, and then the driver is killed."""
-
-        def look(self) -> None:
-            self._next_s = 0.0
-            super().look()
-            self.end()
-            if self.stored:
-                raise Killed
+    def die(cluster: CardCluster, call: int) -> None:
+        if (tmp_path / "own.duckdb").exists():
+            raise Killed
 
     def times(rows: list[dict[str, object]]) -> Counter[tuple[object, object]]:
         return Counter((row["problem_id"], row["config_id"]) for row in rows)
@@ -126,26 +119,24 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path: Path, monkeypatch
     for size in (256, 512):
         make_recording(tmp_path / "recorded.duckdb", 12, energy=False, size=size)
     monkeypatch.setattr(shared_problems, "_SLICE_S", 20.0)
-    monkeypatch.setattr(driver, "EarlyIngest", AtOnce)
+    monkeypatch.setattr(driver, "_STORE_S", 0.0)
     with pytest.raises(Killed):
-        collect(tmp_path, 1)
+        collect(tmp_path, 1, die)
     with Database.open(tmp_path / "own.duckdb") as opened:
         entered = opened.rows("measurement")
     assert len(entered) == 12  # the first problem, whose block has ended
     assert not any(row["block_open"] for row in entered)
-    monkeypatch.setattr(driver, "EarlyIngest", EarlyIngest)
+    monkeypatch.undo()
     result, rows = collect(tmp_path, 1)
     assert result.error is None
     assert times(entered).items() <= times([row for row in rows if not row["block_open"]]).items()
     assert len(times(rows)) == 2 * 12
 
 
-def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(tmp_path, monkeypatch):
     opened = Journal.__init__
 
-    def small(journal: Journal, path: Path, **more: str) -> None:
+    def small(journal: Journal, path: Path, **more: float) -> None:
         opened(journal, path, **more)
         if "machine-0" in str(path):
             ((pages,),) = journal._query("PRAGMA page_count")

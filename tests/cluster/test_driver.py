@@ -96,7 +96,7 @@ def closed(*rows: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_module, "sources_hash", lambda: "sources")
     return Scripted(journal_path(tmp_path / "own.duckdb"))
 
@@ -121,39 +121,32 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     return [note for note in notes if note]
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
-        ({}, "its card is in the campaign already"),
-        (
-            {"limits": (250.0, None, None, False), "uuid_hash": "second"},
-            "its power limit and clocks are 250 W, not locked, here not limited, not locked",
-        ),
-        ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
-    ],
-)
-def test_a_card_that_differs_is_refused_with_the_reason(
-    cluster: Scripted, tmp_path: Path, changed: dict[str, object], reason: str
-) -> None:
+@pytest.mark.parametrize(("changed", "reason"), [
+    ({"compiler": "NVRTC 12", "uuid_hash": "second"}, "its compiler is NVRTC 12, that of node is NVRTC 13"),
+    ({}, "its card is in the campaign already"),
+    (
+        {"limits": (250.0, None, None, False), "uuid_hash": "second"},
+        "its power limit and clocks are 250 W, not locked, here not limited, not locked",
+    ),
+    ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
+])  # fmt: skip
+def test_a_card_that_differs_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
     cluster.opened = {"first": opened(), "second": opened(**changed)}
     assert run(cluster, tmp_path, needs_energy=True) == [f"node is left out: {reason}"]
     assert {card for card, _ in cluster.visits} == {"first"}
 
 
-def test_a_card_with_other_sources_is_not_even_opened(cluster: Scripted, tmp_path: Path) -> None:
+def test_a_card_with_other_sources_is_not_even_opened(cluster, tmp_path):
     cluster.opened, cluster.sources = {"first": opened(), "second": CardLost("opened")}, {"second": "newer"}
     assert run(cluster, tmp_path) == ["node is left out: its kernrec (newer) is not the driver's (sources)"]
 
 
-def test_another_driver_is_marked(cluster: Scripted, tmp_path: Path) -> None:
+def test_another_driver_is_marked(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second", driver="580")}
     assert run(cluster, tmp_path) == ["rtx3090 on node: driver 580, others have 570: the rows say so"]
 
 
-def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_its_visit(
-    cluster: Scripted, tmp_path: Path
-) -> None:
+def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_its_visit(cluster, tmp_path):
     cluster.opened = {
         "first": opened(),
         "second": opened(uuid_hash="second"),
@@ -172,7 +165,7 @@ def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_i
     assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the rest is made again
 
 
-def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(cluster: Scripted, tmp_path: Path) -> None:
+def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     cluster.answers = [CardLost("lost: its node died")]
     notes = run(cluster, tmp_path)
@@ -182,7 +175,7 @@ def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(clust
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign goes on without this card"]
 
 
-def test_a_budget_of_configs_is_for_all_cards_together(cluster: Scripted, tmp_path: Path) -> None:
+def test_a_budget_of_configs_is_for_all_cards_together(cluster, tmp_path):
     cluster.opened = {"first": opened()}
     cluster.answers = [done(*closed(*(row(config) for config in range(5))), over=False)]
     run(cluster, tmp_path)
@@ -191,9 +184,7 @@ def test_a_budget_of_configs_is_for_all_cards_together(cluster: Scripted, tmp_pa
     assert (len(first.earlier), len(second.earlier)) == (0, 5)
 
 
-def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as_measured(
-    cluster: Scripted, tmp_path: Path
-) -> None:
+def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as_measured(cluster, tmp_path):
     cluster.opened = {"first": opened()}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
     cluster.answers = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
@@ -203,9 +194,7 @@ def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as
     assert outcomes == ["quarantined"] * 2 + ["ok"] * 6
 
 
-def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measured_again(
-    cluster: Scripted, tmp_path: Path
-) -> None:
+def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measured_again(cluster, tmp_path):
     left = [*closed(row(0, session="before")), row(1, session="before", block=1)]
     other_limit = closed(row(2, session="other", power_limit_w=250.0))
     cluster.opened = {"first": opened(CARD, *left, *other_limit), "second": opened(CARD, *left, uuid_hash="second")}
@@ -220,16 +209,14 @@ def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measur
     assert cluster.journaled[-1] == 0
 
 
-def test_campaign_without_gpus_ends_with_one_line(
-    cluster: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_campaign_without_gpus_ends_with_one_line(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(driver_module, "_NO_CARD_S", 0.1)
     cluster.opened = {"first": CardLost("lost: its node died")}
     error = "no card of the cluster answers for 0.1 s; the same command goes on when there is one"
     assert len(run(cluster, tmp_path, error=error)) == 1
 
 
-def test_a_problem_of_the_library_is_the_same_on_a_card() -> None:
+def test_a_problem_of_the_library_is_the_same_on_a_card():
     softmax = find_op("softmax").problem(rows=64, columns=256)
     (planned,) = plan_library([("layer", softmax)], find_gpu("h200"), Context([]), PlanOptions(8))
     there = with_own_kernels(pickle.loads(pickle.dumps(planned)))

@@ -25,14 +25,12 @@ from kernrec.measure.campaign.journal import journal_path
 from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.recording import make_recording
-from tests.helpers.refusals import Refuses
 
 CONFIGS = 100
 OFTEN = """
 from kernrec.cli import main
-from kernrec.measure.campaign import early_ingest
-from kernrec.cluster import shared_problems
-early_ingest.EVERY_S = early_ingest._REST = 0.5
+from kernrec.cluster import driver, shared_problems
+driver._STORE_S = 0.5
 shared_problems._SLICE_S = 0.1
 main()
 """
@@ -148,7 +146,7 @@ def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "6")), marks=pytest.mark.deep)])
-def test_nodes_and_drivers_that_are_killed_between_two_rows_lose_none(cluster: Any, kills: int, tmp_path: Path) -> None:
+def test_nodes_and_drivers_that_are_killed_between_two_rows_lose_none(cluster, kills, tmp_path):
     """Each waits for it once it has written a row that was drawn: what is written by then is there in the end, once."""
     draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
     problems = 1 + kills
@@ -196,7 +194,7 @@ def screened(folder: Path) -> Counter[tuple[object, object]]:
 
 
 @pytest.mark.slow
-def test_a_second_campaign_on_a_cluster_is_refused_with_the_first_ones_name(cluster: Any, tmp_path: Path) -> None:
+def test_a_second_campaign_on_a_cluster_is_refused_with_the_first_ones_name(cluster, tmp_path):
     from kernrec.cluster.ray_cluster import RayCluster
 
     cluster.add_node(num_cpus=1)
@@ -213,7 +211,7 @@ def test_a_second_campaign_on_a_cluster_is_refused_with_the_first_ones_name(clus
 
 
 @pytest.mark.slow
-def test_a_cluster_without_a_gpu_says_how_nodes_tell_of_theirs(cluster: Any, tmp_path: Path) -> None:
+def test_a_cluster_without_a_gpu_says_how_nodes_tell_of_theirs(cluster, tmp_path):
     arguments = ["collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", "--cluster", cluster.address]
     done = subprocess.run(
         [sys.executable, "-m", "kernrec", *arguments], env=environment(tmp_path), capture_output=True, text=True
@@ -222,9 +220,7 @@ def test_a_cluster_without_a_gpu_says_how_nodes_tell_of_theirs(cluster: Any, tmp
     assert re.search(r"none of its \d+ nodes has a GPU to measure on", done.stderr)
 
 
-def test_without_ray_collecting_on_a_cluster_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_collecting_on_a_cluster_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     arguments = ["--op", "matmul", "--shape", "m=64,n=64,k=64", "--db", "own.duckdb", "--cluster", "auto"]
     done = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
@@ -233,7 +229,7 @@ def test_without_ray_collecting_on_a_cluster_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_that_is_none_or_does_not_answer_is_one_line(refuses: Refuses) -> None:
+def test_an_address_that_is_none_or_does_not_answer_is_one_line(refuses):
     def refused(address: str) -> None:
         from kernrec.cluster.ray_cluster import check_answers
 
@@ -245,9 +241,7 @@ def test_an_address_that_is_none_or_does_not_answer_is_one_line(refuses: Refuses
 @pytest.mark.parametrize(
     ("silent", "reason"), [(True, "nothing answers there within 0.2 s"), (False, "the connection is closed at once")]
 )
-def test_an_address_that_listens_and_says_nothing_is_one_line(
-    silent: bool, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_listens_and_says_nothing_is_one_line(silent, reason, monkeypatch):
     from kernrec.cluster import ray_cluster
     from kernrec.errors import UsageError
 

@@ -6,7 +6,6 @@ Skips where Ray is not installed (`pip install '.[ray]'`).
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nvrtc")]
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     """Nodes are looked at often, and one second without any is enough."""
     monkeypatch.setattr(ray_processors, "_LOOK_S", 0.2)
     monkeypatch.setattr(ray_processors, "_NO_NODE_S", 1.0)
@@ -42,9 +41,7 @@ def analyzed(folder: Path, profiles: Profiles | None) -> tuple[Analysis, list[di
 
 
 @pytest.mark.deep
-def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_machine(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_machine(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     dying = cluster.add_node(num_cpus=1)
     notes: list[str] = []
@@ -65,9 +62,7 @@ def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_mac
 
 
 @pytest.mark.usefixtures("impatient")
-def test_analysis_without_nodes_ends_with_one_line(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_analysis_without_nodes_ends_with_one_line(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     only = cluster.add_node(num_cpus=1)
     with RayProcessors(cluster.address, print) as processors, ThreadPoolExecutor(1) as thread:
@@ -80,7 +75,7 @@ def test_analysis_without_nodes_ends_with_one_line(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_node_with_another_kernrec_is_left_out(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_another_kernrec_is_left_out(cluster, monkeypatch):
     monkeypatch.setattr(ray_processors, "sources_hash", lambda: "another")
     cluster.add_node(num_cpus=1)
     notes: list[str] = []

@@ -44,7 +44,7 @@ def screened(visit: Visit, count: int) -> list[Task]:
     return [planned.tasks[i] for i in order[: min(count, planned.most - len(set(tried)))]]
 
 
-def test_cards_begin_different_problems_and_help_only_when_none_is_new() -> None:
+def test_cards_begin_different_problems_and_help_only_when_none_is_new():
     shared = SharedProblems(problems(100, 100), None)
     cards = ["card-0", "card-1", "card-2"]
     visits = [shared.next(card, cards) for card in cards]
@@ -57,14 +57,14 @@ def test_cards_begin_different_problems_and_help_only_when_none_is_new() -> None
 
 
 @pytest.mark.parametrize(("configs", "helps"), [(12, False), (40, True)])
-def test_a_small_rest_is_not_worth_another_cards_inputs(configs: int, helps: bool) -> None:
+def test_a_small_rest_is_not_worth_another_cards_inputs(configs, helps):
     shared = SharedProblems(problems(configs), None)
     cards = ["card-0", "card-1"]
     assert shared.next("card-0", cards) is not None
     assert (shared.next("card-1", cards) is not None) == helps
 
 
-def test_one_card_makes_what_compares_configs_and_keeps_it() -> None:
+def test_one_card_makes_what_compares_configs_and_keeps_it():
     shared = SharedProblems(problems(40), None)
     cards = ["card-0", "card-1"]
     for visit in [shared.next(card, cards) for card in cards]:
@@ -82,7 +82,7 @@ def test_one_card_makes_what_compares_configs_and_keeps_it() -> None:
     assert shared.next("card-0", cards) is None
 
 
-def test_a_share_whose_time_is_over_ends_the_screening() -> None:
+def test_a_share_whose_time_is_over_ends_the_screening():
     shared = SharedProblems(problems(40), None)
     cards = ["card-0", "card-1"]
     visits = [visit for card in cards if (visit := shared.next(card, cards))]
@@ -95,7 +95,7 @@ def test_a_share_whose_time_is_over_ends_the_screening() -> None:
 
 @few_examples(30)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=60), st.integers(10, 70))
-def test_each_config_is_measured_once(moves: list[tuple[int, int, bool]], most: int) -> None:
+def test_each_config_is_measured_once(moves, most):
     """Moves: a card makes so many measurements of its visit; or it dies, and its visit is made by the next card."""
     planned = problems(17, 30, 23)
     shared = SharedProblems(planned, most)

@@ -26,17 +26,17 @@ extern "C" __global__ void slow{i}(float* a) {{
 
 
 @pytest.fixture
-def cache(tmp_path) -> CompileCache:
+def cache(tmp_path):
     return CompileCache(tmp_path / "compile")
 
 
 @pytest.fixture
-def saxpy() -> str:
+def saxpy():
     """A small kernel that needs the define `SCALE`."""
     return SAXPY
 
 
 @pytest.fixture
-def slow() -> str:
+def slow():
     """A source that takes the compiler some twenty seconds."""
     return SLOW

@@ -12,7 +12,7 @@ needs_disassembler = pytest.mark.skipif(disassembler() is None, reason="there is
 
 
 @pytest.fixture(autouse=True)
-def reads_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def reads_machine_code(monkeypatch):
     monkeypatch.delenv(COUNTS, raising=False)
 
 
@@ -55,7 +55,7 @@ k:
 """
 
 
-def test_a_listing_is_read_with_lines_guards_and_labels() -> None:
+def test_a_listing_is_read_with_lines_guards_and_labels():
     code = parse_disassembly(TEXT)
     assert code is not None
     first, load, branch = code["k"].instructions
@@ -65,14 +65,12 @@ def test_a_listing_is_read_with_lines_guards_and_labels() -> None:
 
 
 @pytest.mark.parametrize("row", ["/*0030*/  ???", "/*0030*/ lower R1 ;", "/*0030*/"])
-def test_a_listing_of_another_form_is_not_read(row: str) -> None:
+def test_a_listing_of_another_form_is_not_read(row):
     assert parse_disassembly(f"{TEXT}        {row}\n") is None
 
 
 @pytest.mark.parametrize("program", ["assembler", "disassembler"])
-def test_without_a_program_or_if_it_fails_counts_are_those_of_ptx(
-    program: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_program_or_if_it_fails_counts_are_those_of_ptx(program, monkeypatch):
     ptx = HEAD + LOOP.replace("LIMIT", "%r1")
     function = parse(ptx).functions["k"]
     for path in (None, "/bin/false", "/nowhere"):
@@ -83,7 +81,7 @@ def test_without_a_program_or_if_it_fails_counts_are_those_of_ptx(
 
 
 @needs_disassembler
-def test_a_variable_turns_machine_code_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_turns_machine_code_off(monkeypatch):
     ptx = HEAD + LOOP.replace("LIMIT", "8")
     assert machine_code(ptx, 86) is not None
     monkeypatch.setenv(COUNTS, "ptx")
@@ -93,7 +91,7 @@ def test_a_variable_turns_machine_code_off(monkeypatch: pytest.MonkeyPatch) -> N
 @needs_disassembler
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 @pytest.mark.parametrize("limit", ["%r1", "8"])
-def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit: str, sm: int) -> None:
+def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit, sm):
     ptx = HEAD + LOOP.replace("LIMIT", limit)
     function = parse(ptx).functions["k"]
     code = machine_code(ptx, sm)
@@ -108,7 +106,7 @@ def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit: str, sm: int)
 
 
 @needs_disassembler
-def test_halves_that_are_packed_and_loads_that_are_joined_count_once() -> None:
+def test_halves_that_are_packed_and_loads_that_are_joined_count_once():
     packed = "".join(f"ld.shared.b16 %h{i}, [tile+{2 * i}];\n" for i in range(1, 5)) + "".join(
         f"fma.rn.f16 %h{i}, %h{i}, %h{i}, %h{i};\n" for i in range(1, 5)
     )

@@ -28,21 +28,18 @@ def test_each_entry_has_its_own_resources_and_not_those_of_what_it_calls():
     assert parse_resources("") == {}
 
 
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        (
-            'k.cu(3): warning #177-D: unused\n  x\n\nk.cu(7): error: identifier "b" is undefined\nk.cu(9): error: z',
-            'k.cu:7: identifier "b" is undefined',
-        ),
-        ("k.cu(1): catastrophic error: could not open source file", "k.cu:1: could not open source file"),
-        ("k.cu(4): error #20: bad", "k.cu:4: bad"),
-        (
-            "ptxas info    : 0 bytes gmem\nptxas error   : Entry function 'k' uses too much shared data\n",
-            "k.cu: Entry function 'k' uses too much shared data",
-        ),
-        ("\n", "k.cu: the compiler failed without a message"),
-    ],
-)
+@pytest.mark.parametrize(("log", "line"), [
+    (
+        'k.cu(3): warning #177-D: unused\n  x\n\nk.cu(7): error: identifier "b" is undefined\nk.cu(9): error: z',
+        'k.cu:7: identifier "b" is undefined',
+    ),
+    ("k.cu(1): catastrophic error: could not open source file", "k.cu:1: could not open source file"),
+    ("k.cu(4): error #20: bad", "k.cu:4: bad"),
+    (
+        "ptxas info    : 0 bytes gmem\nptxas error   : Entry function 'k' uses too much shared data\n",
+        "k.cu: Entry function 'k' uses too much shared data",
+    ),
+    ("\n", "k.cu: the compiler failed without a message"),
+])  # fmt: skip
 def test_the_first_error_is_one_line_with_the_source_and_where_there_is_one_its_line(log, line):
     assert first_error(log, "k.cu") == line

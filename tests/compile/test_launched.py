@@ -29,31 +29,28 @@ def kernels(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
-def test_the_other_kernel_is_left_out_and_lines_keep_their_numbers(name: str) -> None:
+def test_the_other_kernel_is_left_out_and_lines_keep_their_numbers(name):
     reduced = launched_only(TWO, [name])
     assert kernels(reduced) == [name]
     lines = zip(TWO.splitlines(), reduced.splitlines(), strict=True)
     assert all(new in (old, "") for old, new in lines)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        TWO.replace("#define SIZE 4", "__device__ int shared_by_both(int a) { return a; }"),
-        TWO.replace("    x[0]", "#if SIZE\n    x[0]").replace("/* } */", "/* } */\n#endif"),
-        TWO.replace("#define SIZE 4", "#define SIZE 4\n#define first other"),
-        TWO.replace("#define SIZE 4", "#define SIZE 4\n#define KERNEL __global__ void"),
-        TWO.replace('extern "C" __global__ void first', "template <int N> __global__ void first"),
-        TWO.replace("int* x) {", 'int* x);\nint unusual = R"(})"[0];'),
-        TWO.replace('extern "C" __global__ void first', "[[deprecated]] __global__ void first"),
-    ],
-)
-def test_unusual_launch_stays_unchanged(changed: str) -> None:
+@pytest.mark.parametrize("changed", [
+    TWO.replace("#define SIZE 4", "__device__ int shared_by_both(int a) { return a; }"),
+    TWO.replace("    x[0]", "#if SIZE\n    x[0]").replace("/* } */", "/* } */\n#endif"),
+    TWO.replace("#define SIZE 4", "#define SIZE 4\n#define first other"),
+    TWO.replace("#define SIZE 4", "#define SIZE 4\n#define KERNEL __global__ void"),
+    TWO.replace('extern "C" __global__ void first', "template <int N> __global__ void first"),
+    TWO.replace("int* x) {", 'int* x);\nint unusual = R"(})"[0];'),
+    TWO.replace('extern "C" __global__ void first', "[[deprecated]] __global__ void first"),
+])  # fmt: skip
+def test_unusual_launch_stays_unchanged(changed):
     assert changed != TWO
     assert launched_only(changed, ["second"]) == changed
 
 
-def test_a_kernel_that_the_source_does_not_have_changes_nothing() -> None:
+def test_a_kernel_that_the_source_does_not_have_changes_nothing():
     assert launched_only(TWO, ["third"]) == TWO
     assert launched_only(TWO, ["first", "second"]) == TWO
     assert kernels(launched_only(TWO.replace('extern "C" ', ""), ["_Z5firstPi"])) == ["first"]
@@ -62,7 +59,7 @@ def test_a_kernel_that_the_source_does_not_have_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("file", "name"), [("reduce", "scan_block"), ("neighbors", "box_blur"), ("histogram", "histogram_private")]
 )
-def test_the_code_of_the_launched_kernel_is_the_same(nvrtc: str, file: str, name: str) -> None:
+def test_the_code_of_the_launched_kernel_is_the_same(nvrtc, file, name):
     source = (TEXTBOOK / f"{file}.cu").read_text(encoding="utf-8")
     reduced = launched_only(source, [name])
     assert reduced.count("__global__") == 1

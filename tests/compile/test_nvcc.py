@@ -3,7 +3,6 @@
 import stat
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ int main() { std::vector<float> h(4); scale<float><<<4, 128>>>(512, 2.f, h.data(
 
 
 @pytest.mark.parametrize("variable", ["PATH", "CUDA_HOME", "CUDA_PATH"])
-def test_nvcc_is_found_in_each_place(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvcc_is_found_in_each_place(variable, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     for name in ("nvcc", "g++"):
         program = tmp_path / "bin" / name
@@ -39,14 +38,14 @@ def test_nvcc_is_found_in_each_place(variable: str, tmp_path: Path, monkeypatch:
     assert nvcc.find_nvcc.__wrapped__() == tmp_path / "bin" / "nvcc"
 
 
-def test_missing_nvcc_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvcc_names_the_extra(monkeypatch):
     monkeypatch.setattr(nvcc, "find_nvcc", lambda: None)
     with pytest.raises(NoCompilerError, match=r"pip install '\.\[cuda-programs\]'"):
         nvcc.compile_program(CompileJob(PROGRAM, 80))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups to kill")
-def test_timeout_ends_the_compilers_that_nvcc_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_ends_the_compilers_that_nvcc_started(tmp_path, monkeypatch):
     monkeypatch.setattr(nvcc, "_LIMIT_S", 0.2)
     with pytest.raises(CompileError, match=r"took longer than 0\.2 s"):
         nvcc._run(["/bin/sh", "-c", f"(sleep 0.6; echo > '{tmp_path}/late') & wait"], tmp_path, ())
@@ -54,7 +53,7 @@ def test_timeout_ends_the_compilers_that_nvcc_started(tmp_path: Path, monkeypatc
     assert not (tmp_path / "late").exists()
 
 
-def test_program_compiles_as_its_author_wrote_it() -> None:
+def test_program_compiles_as_its_author_wrote_it():
     if nvcc.find_nvcc() is None:
         pytest.skip("there is no nvcc")
     compiled = nvcc.compile_program(CompileJob(PROGRAM, 80, name="scale.cu"))
@@ -64,14 +63,14 @@ def test_program_compiles_as_its_author_wrote_it() -> None:
 
 
 @pytest.mark.parametrize("include", ['"/etc/passwd"', "</etc/passwd>", '"../secret.h"'])
-def test_program_reads_no_other_file(include: str) -> None:
+def test_program_reads_no_other_file(include):
     if nvcc.find_nvcc() is None:
         pytest.skip("there is no nvcc")
     with pytest.raises(FileRefusedError, match="no other file is read"):
         nvcc.compile_program(CompileJob(f"#include {include}\n{PROGRAM}", 80))
 
 
-def test_program_error_names_its_line() -> None:
+def test_program_error_names_its_line():
     if nvcc.find_nvcc() is None:
         pytest.skip("there is no nvcc")
     with pytest.raises(CompileError, match=r"^scale\.cu:7: "):

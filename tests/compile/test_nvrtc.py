@@ -92,14 +92,10 @@ def test_declarations_that_a_source_does_without_change_nothing_of_its_code(nvrt
     assert (plain.ptx, plain.cubin, plain.resources) == (whole.ptx, whole.cubin, whole.resources)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "a[0] = tex2D<float>(image, 0.5f, 0.5f);",
-        "a[0] = sizeof(DIM(Extent));",
-        "#ifdef __CUDACC_RTC_MINIMAL__\na[0] = none;\n#endif\n",
-    ],
-)
+@pytest.mark.parametrize("body", [
+    "a[0] = tex2D<float>(image, 0.5f, 0.5f);", "a[0] = sizeof(DIM(Extent));",
+    "#ifdef __CUDACC_RTC_MINIMAL__\na[0] = none;\n#endif\n",
+])  # fmt: skip
 def test_a_source_has_the_declarations_that_it_needs(nvrtc, cache, body):
     source = f'extern "C" __global__ void k(float* a, unsigned long long image) {{\n{body}\n}}'
     defines = {"DIM(name)": "cuda##name"}  # a name that is not in the source

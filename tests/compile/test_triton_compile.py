@@ -1,7 +1,6 @@
 """Triton functions are compiled as their users wrote them, and given up early where a card cannot run them."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ def job_of(function: str, arguments: dict[str, Any], config: dict[str, int], sm:
     return compile_job_for(kernel, configs_of(kernel)[0], kernel.definition.problem(), sm, KERNELS.parent)
 
 
-def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeypatch):
     from triton.backends.nvidia import compiler
 
     matrix = {"dtype": "f16", "shape": [4, 128, 128]}
@@ -47,7 +46,7 @@ def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeyp
     assert ran
 
 
-def test_an_error_names_the_line_of_its_function() -> None:
+def test_an_error_names_the_line_of_its_function():
     arguments = {"x": {"dtype": "f32", "shape": [64]}, "y": {"dtype": "f32", "shape": [64]}, "n": 64, "WIDTH": 1}
     lines = KERNELS.read_text().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if text.startswith("def add_rows")) + 2
@@ -57,7 +56,7 @@ def test_an_error_names_the_line_of_its_function() -> None:
         compile_triton(job_of("add_rows", arguments, {"BLOCK": 48}, 80))
 
 
-def test_a_module_of_a_package_imports_what_is_beside_it(tmp_path: Path) -> None:
+def test_a_module_of_a_package_imports_what_is_beside_it(tmp_path):
     folder = tmp_path / "outer_of_test" / "inner"
     folder.mkdir(parents=True)
     for place in (folder.parent, folder):

@@ -54,7 +54,7 @@ def _name(page: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _with_examples(), ids=_name)
-def test_every_example_works(page: Path, tmp_path: Path) -> None:
+def test_every_example_works(page, tmp_path):
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     for name in ("datasets", "docs"):
@@ -83,7 +83,7 @@ def test_every_example_works(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", _with_examples(), ids=_name)
-def test_every_block_says_what_it_is(page: Path) -> None:
+def test_every_block_says_what_it_is(page):
     for block in blocks(page):
         assert block.language in LANGUAGES, f"{block}: a block needs one of the languages {sorted(LANGUAGES)}"
         if block.comment.startswith("not run"):
@@ -120,15 +120,10 @@ def _environment(home: Path) -> dict[str, str]:
     environment["KERNREC_COUNTS"] = "ptx"
     scripts = str(Path(sys.executable).parent)
     return environment | {
-        "PATH": os.pathsep.join([scripts, environment.get("PATH", os.defpath)]),
-        "PYTHONPATH": str(ROOT),
-        "XDG_CONFIG_HOME": str(home / "config"),
-        "XDG_DATA_HOME": str(home),
-        "COLUMNS": "80",
-        "LINES": "24",
-        "NO_COLOR": "1",
-        "TERM": "dumb",
-    }
+        "PATH": os.pathsep.join([scripts, environment.get("PATH", os.defpath)]), "PYTHONPATH": str(ROOT),
+        "XDG_CONFIG_HOME": str(home / "config"), "XDG_DATA_HOME": str(home), "COLUMNS": "80", "LINES": "24",
+        "NO_COLOR": "1", "TERM": "dumb",
+    }  # fmt: skip
 
 
 def _run_in_terminal(block: Block, command: str, folder: Path, home: Path) -> str:
@@ -258,7 +253,7 @@ def _check_options(block: Block, command: str) -> None:
             assert f"\n{name} = [" in project, f"{block}: there is no extra {name}"
 
 
-def test_commands_in_the_table_of_the_readme_exist() -> None:
+def test_commands_in_the_table_of_the_readme_exist():
     table = Block(ROOT / "README.md", 0, "sh", "", "")
     commands = re.findall(r"`(kernrec [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(commands) >= 8

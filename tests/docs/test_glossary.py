@@ -74,14 +74,14 @@ def _heads() -> set[str]:
     return heads
 
 
-def test_glossary_is_a_sorted_page() -> None:
+def test_glossary_is_a_sorted_page():
     assert len(GLOSSARY.split()) <= 600
     assert len(ENTRIES) >= 30
     names = [entry.strip("`").casefold() for entry in ENTRIES]
     assert sorted(names) == names
 
 
-def test_every_column_head_is_explained() -> None:
+def test_every_column_head_is_explained():
     heads = _heads()
     assert {"rank", "power limit", "bottleneck", "vs default"} <= heads
     for head in heads - PLAIN:
@@ -96,25 +96,16 @@ def _outcomes() -> Iterable[str]:
         yield from re.findall(r"'(\w+)'", allowed)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        RESOURCES,
-        (*issue_cost.CLASSES, *machine_cost.CLASSES),
-        list(Objective),
-        METHODS,
-        REASONS.values(),
-        _PARTS.values(),
-        _outcomes(),
-    ],
-    ids=["bottlenecks", "classes", "objectives", "methods", "reasons", "energy", "outcomes"],
-)
-def test_every_value_of_the_output_is_explained(values: Iterable[str]) -> None:
+@pytest.mark.parametrize("values", [
+    RESOURCES, (*issue_cost.CLASSES, *machine_cost.CLASSES), list(Objective), METHODS, REASONS.values(),
+    _PARTS.values(), _outcomes(),
+], ids=["bottlenecks", "classes", "objectives", "methods", "reasons", "energy", "outcomes"])  # fmt: skip
+def test_every_value_of_the_output_is_explained(values):
     lacking = [value for value in values if value not in CODE]
     assert not lacking
 
 
-def test_efforts_are_explained_where_they_are_chosen() -> None:
+def test_efforts_are_explained_where_they_are_chosen():
     guides = ROOT / "docs" / "guides"
     assert all(f"`{effort}`" in (guides / "analyze.md").read_text(encoding="utf-8") for effort in EFFORTS)
     assert all(
@@ -123,5 +114,5 @@ def test_efforts_are_explained_where_they_are_chosen() -> None:
 
 
 @pytest.mark.parametrize("term", NOTES)
-def test_words_of_notes_are_explained(term: str) -> None:
+def test_words_of_notes_are_explained(term):
     assert term in GLOSSARY or _known(term)

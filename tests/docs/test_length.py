@@ -14,9 +14,9 @@ def _words(page: Path) -> int:
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
-def test_guide_has_at_most_900_words(guide: Path) -> None:
+def test_guide_has_at_most_900_words(guide):
     assert _words(guide) <= 900
 
 
-def test_docs_and_guides_have_at_most_14000_words() -> None:
+def test_docs_and_guides_have_at_most_14000_words():
     assert sum(map(_words, [*GUIDES, *(ROOT / "docs").glob("*.md")])) <= 14000

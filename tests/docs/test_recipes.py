@@ -11,13 +11,13 @@ from tests.helpers.paths import ROOT
 EXAMPLES = ROOT / "examples"
 
 
-def test_slurm_script_parses() -> None:
+def test_slurm_script_parses():
     script = (EXAMPLES / "collect.sbatch").read_text(encoding="utf-8")
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_kubernetes_job_uses_existing_options_and_declared_volumes() -> None:
+def test_kubernetes_job_uses_existing_options_and_declared_volumes():
     job = yaml.safe_load((EXAMPLES / "rayjob.yaml").read_text(encoding="utf-8"))
     assert job["kind"] == "RayJob"
     command, *options = shlex.split(job["spec"]["entrypoint"])

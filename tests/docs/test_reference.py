@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import get_args, get_type_hints
 
 import pytest
@@ -24,28 +23,28 @@ from tests.helpers.paths import ROOT, TOOLS
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
+def reference():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TOOLS)
         return importlib.import_module("build_reference")
 
 
-def test_every_key_of_a_spec_has_a_meaning(reference: ModuleType) -> None:
+def test_every_key_of_a_spec_has_a_meaning(reference):
     assert set(reference.KEYS) == set(reference.spec_keys())
 
 
-def test_every_function_of_expressions_is_explained(reference: ModuleType) -> None:
+def test_every_function_of_expressions_is_explained(reference):
     assert set(reference.FUNCTION_VALUES) == set(FUNCTIONS)
 
 
-def test_every_kind_of_values_is_accepted(reference: ModuleType) -> None:
+def test_every_kind_of_values_is_accepted(reference):
     for text in reference.VALUES:
         tensors = {"x": {"shape": ["n"], "values": text}, "y": {"shape": ["n"], "role": "output"}}
         spec = reference.SPECS["own"] | {"problem": {"dims": {"n": 64}, "tensors": tensors}}
         assert kernel_from(spec, "spec", "__global__ void run() {}").initial_values["x"]
 
 
-def test_every_form_of_an_argument_is_accepted_and_none_is_missing(reference: ModuleType) -> None:
+def test_every_form_of_an_argument_is_accepted_and_none_is_missing(reference):
     tensors = {"x": {"shape": ["n"]}, "image": {"shape": ["n"], "texture": {}}}
     outputs = {"y": {"shape": ["n"], "role": "output"}}
     [launch] = reference.SPECS["own"]["launch"]
@@ -61,7 +60,7 @@ def test_every_form_of_an_argument_is_accepted_and_none_is_missing(reference: Mo
     assert all(text in page for text in reference.ARGUMENTS)
 
 
-def test_every_environment_variable_is_listed(reference: ModuleType) -> None:
+def test_every_environment_variable_is_listed(reference):
     named = set()
     earlier = ("KERNREC_", "XDG_", "CUDA_", "OPENBLAS_", "OMP_", "PYTHON")
     for path in (ROOT / "kernrec").rglob("*.py"):
@@ -73,7 +72,7 @@ def test_every_environment_variable_is_listed(reference: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_every_field_of_an_answer_has_a_meaning(reference: ModuleType) -> None:
+def test_every_field_of_an_answer_has_a_meaning(reference):
     for command, answer in reference.answers().items():
         names = [name for name, _ in reference.fields(answer)]
         assert not [f"{command}: {name}" for name in names if not reference.meaning_of(command, name)]
@@ -87,7 +86,7 @@ def _commands() -> list[str]:
     return names
 
 
-def test_every_public_function_is_in_the_python_reference(reference: ModuleType) -> None:
+def test_every_public_function_is_in_the_python_reference(reference):
     public = [
         name
         for name, value in vars(kernrec).items()
@@ -98,12 +97,12 @@ def test_every_public_function_is_in_the_python_reference(reference: ModuleType)
     assert [name for name in public if f"::: kernrec.{name}" not in listed] == []
 
 
-def test_every_command_is_in_the_reference(reference: ModuleType) -> None:
+def test_every_command_is_in_the_reference(reference):
     page = reference.commands()
     assert not [name for name in _commands() if f"## `kernrec {name}`" not in page]
 
 
-def test_every_command_has_an_example() -> None:
+def test_every_command_has_an_example():
     shown = "".join(block.code for page in pages() for block in blocks(page))
     assert not [name for name in _commands() if f"kernrec {name} " not in shown.replace("\n", " ")]
 
@@ -112,7 +111,7 @@ def test_every_command_has_an_example() -> None:
 @pytest.mark.skipif(
     shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="needs the extra docs"
 )
-def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path):
     program = Path(sys.executable).with_name("mkdocs")
     build = [str(program), "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -18,14 +18,14 @@ def _choice(split: bool) -> Choice:
     return next(choice for choice in choices if (choice.config["split_k"] > 1) == split)
 
 
-def test_matvec_kernel_takes_the_tensors_of_a_matmul() -> None:
+def test_matvec_kernel_takes_the_tensors_of_a_matmul():
     lines = launch_comment(_choice(split=False))
     assert "//   b: 4096 x 1024 f16 (input)" in lines
     (launched,) = (line for line in lines if "<<<" in line)
     assert "(b, a, c, 4096, 3, 1024," in launched
 
 
-def test_split_matvec_kernel_keeps_its_workspace() -> None:
+def test_split_matvec_kernel_keeps_its_workspace():
     choice = _choice(split=True)
     lines = launch_comment(choice)
     first, second = (line for line in lines if "<<<" in line)

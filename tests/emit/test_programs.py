@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,41 +22,29 @@ from kernrec.profile.emulated_launch import kernel_launch
 from kernrec.ptx import emulate, parse
 from kernrec.recommender import Objective, Query, Recommendation, Recommender
 from tests.helpers.nvcc import libraries, nvcc, toolkit
-from tests.helpers.refusals import Refuses
 
 SHAPES = {
-    "matmul": "m=9,n=20,k=24,bias=1,activation=3",
-    "conv2d": "n=2,c=6,h=7,w=5,k=4,r=3,s=2,stride=2,padding=1,groups=2",
-    "attention": "heads=4,kv_heads=2,queries=5,keys=9,head_dim=64,causal=1",
-    "matvec": "m=12,k=40,n=3",
-    "softmax": "rows=3,columns=40",
-    "layernorm": "rows=3,columns=40",
-    "rmsnorm": "rows=3,columns=40",
-    "reduce": "rows=3,columns=40",
-    "transpose": "rows=9,columns=20",
-    "elementwise": "n=77",
-}
+    "matmul": "m=9,n=20,k=24,bias=1,activation=3", "conv2d": "n=2,c=6,h=7,w=5,k=4,r=3,s=2,stride=2,padding=1,groups=2",
+    "attention": "heads=4,kv_heads=2,queries=5,keys=9,head_dim=64,causal=1", "matvec": "m=12,k=40,n=3",
+    "softmax": "rows=3,columns=40", "layernorm": "rows=3,columns=40", "rmsnorm": "rows=3,columns=40",
+    "reduce": "rows=3,columns=40", "transpose": "rows=9,columns=20", "elementwise": "n=77",
+}  # fmt: skip
 LAYOUTS = {"conv2d": "nhwc", "attention": "bshd"}
 
 
 @pytest.fixture(scope="module")
-def recommender() -> Recommender:
+def recommender():
     return Recommender([])
 
 
 def answer(
-    recommender: Recommender,
-    op: str,
-    shape: str,
-    layout: str | None = None,
-    dtype: str | None = None,
-    gpu: str = "l4",
+    recommender: Recommender, op: str, shape: str, layout: str | None = None, dtype: str | None = None, gpu: str = "l4"
 ) -> Recommendation:
     return recommender.recommend(op, gpu, shape, dtype, layout, Query(Objective.LATENCY, top=1))
 
 
 @pytest.fixture(scope="module")
-def answers(recommender: Recommender) -> list[Recommendation]:
+def answers(recommender):
     """A small problem of every op, in its first dtype and, where it has several, in another layout too."""
     problems = [(op, shape, layout) for op, shape in SHAPES.items() for layout in {None: 0, LAYOUTS.get(op): 0}]
     batched = answer(recommender, "matmul", "m=9,n=24,k=32,batch=2,activation=2", "nn", "f16")
@@ -65,7 +52,7 @@ def answers(recommender: Recommender) -> list[Recommendation]:
 
 
 @pytest.fixture(scope="module")
-def answers_8bit(recommender: Recommender) -> list[Recommendation]:
+def answers_8bit(recommender):
     """Problems of 8 bits with scales for rows, or for heads, and for whole tensors."""
     product, heads = "m=9,n=24,k=32,batch=2", "batch=2,heads=4,kv_heads=2,queries=5,keys=9,head_dim=64,causal=1"
     shapes = [("matmul", product + ",scales=1"), ("attention", heads + ",scales=1"), ("attention", heads)]
@@ -108,7 +95,7 @@ def emulated(text: str, recommended: Recommendation, suffix: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("op", "folder"), [("matmul", False), ("softmax", True)])
-def test_emitted_kernels_compute_the_op(op: str, folder: bool, recommender: Recommender) -> None:
+def test_emitted_kernels_compute_the_op(op, folder, recommender):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     recommended = answer(recommender, op, SHAPES[op])
     files = emit([recommended], "cuda", folder=folder)
@@ -134,9 +121,7 @@ def expectations(text: str) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="links with the options of Linux")
 @pytest.mark.parametrize("kind", ["answers", "answers_8bit"])
-def test_the_values_that_programs_expect_are_those_of_the_op(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_the_values_that_programs_expect_are_those_of_the_op(kind, request, tmp_path):
     """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
     answers: list[Recommendation] = request.getfixturevalue(kind)
     if kind == "answers":
@@ -166,7 +151,7 @@ def test_the_values_that_programs_expect_are_those_of_the_op(
 
 
 @pytest.mark.slow
-def test_check_program_compiles_without_a_warning_and_needs_a_gpu(recommender: Recommender, tmp_path: Path) -> None:
+def test_check_program_compiles_without_a_warning_and_needs_a_gpu(recommender, tmp_path):
     recommended = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
     write_files(tmp_path / "folder", emit([recommended], "cuda", folder=True))
     options = ["-std=c++17", f"-arch={recommended.gpu.arch}", "-Werror", "all-warnings"]
@@ -184,7 +169,7 @@ def test_check_program_compiles_without_a_warning_and_needs_a_gpu(recommender: R
 @pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("make") is None, reason="there is no CMake, or no make"
 )
-def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) -> None:
+def test_a_folder_builds_with_cmake(recommender, tmp_path):
     recommended = [
         answer(recommender, "reduce", "rows=3,columns=40"),
         answer(recommender, "reduce", "rows=64,columns=40"),
@@ -203,7 +188,7 @@ def test_a_folder_builds_with_cmake(recommender: Recommender, tmp_path: Path) ->
     assert len(expectations(printed.stdout)) == 2
 
 
-def test_header_has_one_function_per_shape(recommender: Recommender) -> None:
+def test_header_has_one_function_per_shape(recommender):
     recommended = [answer(recommender, "softmax", f"rows={rows},columns=512") for rows in (64, 8192, 64)]
     recommended.append(answer(recommender, "rmsnorm", "rows=64,columns=512"))
     files = {name: content.decode() for name, content in emit(recommended, "cuda", folder=True).items()}
@@ -216,14 +201,14 @@ def test_header_has_one_function_per_shape(recommender: Recommender) -> None:
     assert sorted(defined) == sorted(names)
 
 
-def test_folder_refuses_a_problem_without_a_reference(recommender: Recommender) -> None:
+def test_folder_refuses_a_problem_without_a_reference(recommender):
     recommended = answer(recommender, "reduce", SHAPES["reduce"])
     own = replace(recommended.problem, op="rows")
     with pytest.raises(KernrecError, match=r"reduce_rows has a problem of its own: give a file"):
         emit([replace(recommended, choices=(replace(recommended.best, problem=own),))], "cuda", folder=True)
 
 
-def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path, refuses):
     write_files(tmp_path / "new", {"a/b.txt": b"1", "c.txt": b"2"})
     assert sorted(p.name for p in (tmp_path / "new").rglob("*")) == ["a", "b.txt", "c.txt"]
     with pytest.raises(UsageError, match="is there already; expected a new or an empty folder"):

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from kernrec.recommender import Query, Recommender, Request
 from kernrec.recommender.result import Recommendation
 from tests.helpers.command import run_here
 from tests.helpers.paths import ROOT
-from tests.helpers.refusals import Refuses
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -33,7 +31,7 @@ def answers(query: Query | None = None) -> list[Recommendation]:
     ]
 
 
-def test_inductor_gets_one_entry_a_shape() -> None:
+def test_inductor_gets_one_entry_a_shape():
     recommended = answers(Query("latency"))
     (text,) = emit(recommended, "inductor").values()
     table = read_table(text.decode(), "table")
@@ -43,29 +41,29 @@ def test_inductor_gets_one_entry_a_shape() -> None:
     assert all(entry["template_id"] == TEMPLATE for (entry,) in json.loads(text).values())
 
 
-def test_the_command_prints_the_table() -> None:
+def test_the_command_prints_the_table():
     shapes = [part for shape in SHAPES for part in ("--shape", shape)]
     done = run_here("recommend", "--kernel", "matmul_triton", "--gpu", "a100", *shapes, "--emit", "inductor")
     assert len(read_table(done.stdout, "output")) == len(SHAPES)
 
 
-def test_other_kernels_than_the_template_s_are_refused(refuses: Refuses) -> None:
+def test_other_kernels_than_the_template_s_are_refused(refuses):
     answer = Recommender([]).answer(Request("a100", "matvec", None, "m=512,k=512"))
     refuses(lambda: emit([answer], "inductor"))
     refuses(lambda: emit([answer], "vllm:e=8,n=512,m=1,device=NVIDIA A100-SXM4-80GB"))
 
 
-def test_a_format_that_needs_a_detail_says_so(refuses: Refuses) -> None:
+def test_a_format_that_needs_a_detail_says_so(refuses):
     refuses(lambda: format_named("vllm"))
     refuses(lambda: format_named("cuda:x"))
     refuses(lambda: format_named("vlm:e=8"))
 
 
-def test_a_device_of_another_name_is_refused(refuses: Refuses) -> None:
+def test_a_device_of_another_name_is_refused(refuses):
     refuses(lambda: emit(answers()[:1], "sglang:e=8,n=512,m=1,device=NVIDIA L40S"))
 
 
-def test_a_file_of_expert_configs_has_the_best_config_of_each_number_of_tokens(refuses: Refuses) -> None:
+def test_a_file_of_expert_configs_has_the_best_config_of_each_number_of_tokens(refuses):
     recommended = []
     for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
@@ -95,7 +93,7 @@ k = 128
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     """A folder with a database in which `product` was analyzed."""
     pytest.importorskip("triton", reason="needs the extra `triton`")
     folder: Path = tmp_path_factory.mktemp("emitted")
@@ -115,7 +113,7 @@ class TestAnalyzed:
         return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
 
     @pytest.mark.slow
-    def test_files_of_vllm_and_sglang_grow_by_a_number_of_tokens(self, folder: Path) -> None:
+    def test_files_of_vllm_and_sglang_grow_by_a_number_of_tokens(self, folder):
         (folder / "moe").mkdir()
         for tokens in (1, 16):
             detail = f"e=8,n=512,m={tokens},device=NVIDIA A100-SXM4-80GB"
@@ -136,7 +134,7 @@ class TestAnalyzed:
         assert "other.json is not a file of expert configs" in done.stderr
 
 
-def test_entries_of_a_file_that_is_there_stay() -> None:
+def test_entries_of_a_file_that_is_there_stay():
     config = '{"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}'
     before = f'{{"triton_version": "3.4.0", "1": {config}, "8": {config}}}'.encode()
     new = f'{{"8": {config.replace("128", "32")}}}'.encode()

@@ -11,7 +11,6 @@ from kernrec.compile.triton_compile import with_dynamic_shared
 from kernrec.compile.triton_version import has_triton
 from kernrec.emit import emit
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
-from tests.helpers.refusals import Refuses
 
 QUERY = Query(Objective.LATENCY, top=1)
 
@@ -21,14 +20,14 @@ def answer() -> Recommendation:
     return Recommender([]).answer(Request("a100", None, "matmul_triton", "m=40,n=512,k=64", "f16", "nn", QUERY))
 
 
-def test_shared_memory_is_given_at_the_launch_again() -> None:
+def test_shared_memory_is_given_at_the_launch_again():
     fixed = ".visible .entry f()\n{\n\t.shared .align 16 .b8 global_smem[98304];\n}\n.shared .align 4 .b8 own[64];"
     assert with_dynamic_shared(fixed) == fixed.replace(".shared .align 16", ".extern .shared .align 16").replace(
         "[98304]", "[]"
     )
 
 
-def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch, refuses):
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
     recommended = replace(own, choices=(*answer().choices, *own.choices))
     assert recommended.best.kernel.name == "matmul_triton"
@@ -53,7 +52,7 @@ class Launched:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_emitted_launcher_passes_the_arguments_of_the_recommended_launch(layout: str) -> None:
+def test_emitted_launcher_passes_the_arguments_of_the_recommended_launch(layout):
     pytest.importorskip("triton", reason="needs the extra `triton`")
     recommended = Recommender([]).answer(
         Request("a100", None, "matmul_triton", "m=40,n=512,k=64", "f16", layout, QUERY)
@@ -73,7 +72,7 @@ def test_emitted_launcher_passes_the_arguments_of_the_recommended_launch(layout:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_triton(), reason="needs the extra `triton`")
-def test_ptx_of_a_triton_kernel_assembles(tmp_path: Path) -> None:
+def test_ptx_of_a_triton_kernel_assembles(tmp_path):
     (ptx,) = emit([answer()], "ptx").values()
     assert b".extern .shared .align 16 .b8 global_smem[]" in ptx
     (tmp_path / "k.ptx").write_bytes(ptx)

@@ -23,7 +23,7 @@ from tests.helpers.paths import ROOT
 RELEASE = Path(__file__).with_name("query_values.json")
 
 
-def test_results_equal_those_of_release_0_1_0() -> None:
+def test_results_equal_those_of_release_0_1_0():
     stored, computed = json.loads(RELEASE.read_text()), values()
     assert computed.keys() == stored.keys()
     for name, expected in stored.items():
@@ -47,18 +47,11 @@ def launch(**changed: object) -> object:
         "space": query.Space({"a": integers(1, 2)}, None, {}, {}, [], [], 9),
         "access": query.Access(integers(0), np.zeros((1, 1), np.uint8), integers(), np.zeros(1, np.uint8)),
         "demand": query.Demand(np.ones((1, 1, len(QUANTITIES))), False, True),
-        "device": query.Device(*[1.0] * 7, False, 1.0, 1.0),
-        "loops": 0,
-        "figures": [parse("a"), None, parse("a"), None],
-        "tensors": [("x", None, 0.0)],
-        "variant": integers(0, 0),
-        "performed": np.ones(2, bool),
-        "geometry": np.ones((3, 2)),
-        "quick": np.ones((1, 3, 2)),
-        "start_clk": 1.0,
-        "counted": True,
-        "given": None,
-    } | changed
+        "device": query.Device(*[1.0] * 7, False, 1.0, 1.0), "loops": 0,
+        "figures": [parse("a"), None, parse("a"), None], "tensors": [("x", None, 0.0)], "variant": integers(0, 0),
+        "performed": np.ones(2, bool), "geometry": np.ones((3, 2)), "quick": np.ones((1, 3, 2)), "start_clk": 1.0,
+        "counted": True, "given": None,
+    } | changed  # fmt: skip
     return query.Launch(*arguments.values()), arguments["space"]
 
 
@@ -119,7 +112,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 }  # fmt: skip
 
 
-def test_launches_of_two_problems_cost_what_each_costs() -> None:
+def test_launches_of_two_problems_cost_what_each_costs():
     alone, both = costs(integers(0, 1)), costs(integers(0, 1), 2)
     np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))  # type: ignore[attr-defined]
     of_second = quantities(2)
@@ -130,13 +123,13 @@ def test_launches_of_two_problems_cost_what_each_costs() -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_arguments_that_would_leave_arrays_are_refused(case: str) -> None:
+def test_arguments_that_would_leave_arrays_are_refused(case):
     with pytest.raises((ValueError, TypeError, RuntimeError, IndexError)):
         REFUSED[case]()
 
 
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
-def test_no_missing_value_leads_beyond_a_leaf(bits: int) -> None:
+def test_no_missing_value_leads_beyond_a_leaf(bits):
     nan, leaf = np.array([np.nan], np.float32), np.array([2.0], np.float32)
     trees = query.CompactTrees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
     sums = np.empty(1)
@@ -145,7 +138,7 @@ def test_no_missing_value_leads_beyond_a_leaf(bits: int) -> None:
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e300, np.inf, np.nan])
-def test_impossible_figures_of_launches_end_in_numbers(figure: float) -> None:
+def test_impossible_figures_of_launches_end_in_numbers(figure):
     work, times = np.full((13, 1), figure), np.zeros((8, 1))
     demand = query.Demand(np.full((1, 2, len(QUANTITIES)), figure), True, True)
     device = query.Device(*[1.0] * 7, True, 1.0, 1.0)
@@ -154,9 +147,7 @@ def test_impossible_figures_of_launches_end_in_numbers(figure: float) -> None:
 
 
 @pytest.mark.parametrize(("other", "reason"), [(False, "not compiled"), (True, "of another version")])
-def test_a_missing_engine_is_reported_in_one_line(
-    other: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_engine_is_reported_in_one_line(other, reason, tmp_path, monkeypatch):
     package = tmp_path / "kernrec"
     package.mkdir()
     if other:
@@ -177,5 +168,5 @@ main()
     assert "pip install ." in done.stderr.splitlines()[-1]
 
 
-def test_doctor_names_the_compiler_of_the_engine() -> None:
+def test_doctor_names_the_compiler_of_the_engine():
     assert engine.state().startswith("compiled by ")

@@ -27,11 +27,8 @@ def _mma(form: str, a: int, b: int, c: int, d: int, more: str = "", letter: str 
     loads = [f"ld.global.b{8 * size} %{letter}{1 + i}, [%a2+{size * i % 64}];" for i in range(a + b + c)]
     first_d = 1 + a + b + c
     operands = [
-        _listed(first_d, d, letter),
-        _listed(1, a, letter),
-        _listed(1 + a, b, letter),
-        _listed(1 + a + b, c, letter),
-    ]
+        _listed(first_d, d, letter), _listed(1, a, letter), _listed(1 + a, b, letter), _listed(1 + a + b, c, letter),
+    ]  # fmt: skip
     stores = [f"st.global.b{8 * size} [%a3+{size * i}], %{letter}{first_d + i};" for i in range(d)]
     return "\n".join([*loads, f"mma.sync.aligned.{form} {', '.join(operands)}{more};", *stores])
 
@@ -75,7 +72,7 @@ _PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_product_has_the_recorded_bits(name: str) -> None:
+def test_product_has_the_recorded_bits(name):
     module = parse(_HEAD + _PROGRAMS[name] + "\nret;\n}\n")
     values = np.random.default_rng(13).standard_normal(64 * 32).astype(np.float16)
     buffers = {"x": values, "y": np.zeros(64 * 64, np.uint8), "n": np.zeros(4, np.uint8)}

@@ -18,25 +18,14 @@ _TOKEN = re.compile(r"\s+|[\w.%]+|.", re.DOTALL)
 _VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 0.0, -0.0, 1e-9, 1e-300, 1e29, 1e31, 1e308, 5e-324),
     *(
-        "",
-        "a",
-        "a b",
-        "ok",
-        "crash",
-        "../../etc/passwd",
-        "a\x1b[2J",
-        "a\nb",
-        "\u202e",
-        "é" * 100,
-        "a" * 9000,
-        "{}",
+        "", "a", "a b", "ok", "crash", "../../etc/passwd", "a\x1b[2J", "a\nb", "\u202e", "é" * 100, "a" * 9000, "{}",
         "[]",
     ),
     *('{"a":1}', '{"a":1e999}', '{"a":{"b":1}}', '{"a":1,"a":2}', [], [1.0], [1e-3, 2e-3], [0.0], [-1.0], {}, {"a": 1}),
     *("2026-03-01T12:00:00", "0001-01-01", "9999-12-31", "matmul[m=1,n=2,k=3]f32,nn", "matmul[m=0,n=0,k=0]f32,nn"),
     *(r'{"a":"\q"}', r'{"a":"\u001b[2J"}', '{"a":%s}' % ("9" * 5000), '{"a":1e%s}' % ("9" * 50), '{"":0}', '{"a":01}'),
     *("2099-01-01T00:00:00", "monday", "final", "screen", "incorrect", "h200-sxm", "matmul_simt", "0123456789abcdef"),
-)
+)  # fmt: skip
 """Texts that are names elsewhere in a row are among them: a row of a stranger may claim to be one's own."""
 _BLOCK, _HEADER = 1 << 18, 1 << 12  # of a DuckDB file: https://duckdb.org/docs/stable/internals/storage
 _FACTOR = np.uint64(0xBF58476D1CE4E5B9)

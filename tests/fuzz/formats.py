@@ -234,33 +234,24 @@ def _stored(work: Path) -> Iterator[Format]:
     log = (work / "crashed.duckdb.wal").read_bytes()
     yield Format("wal", "own.duckdb.wal", (log,), replayed, damage.binary, apart=True)
 
-    def ingested(path: Path) -> None:
-        own = path.with_suffix("")
-        waiting_measurements(own)
-        with Journal(journal_path(own)) as journal:  # a journal of 0.1, which is read once
-            ingest(journal, work / "own.duckdb")
-
     lines = [json.dumps({"row": each.as_json()}) for each in measurements]
     lines += [
         json.dumps({"closed": 0, "session": "monday"}),
         json.dumps({"drifted": 1, "session": "monday", "error": "x"}),
     ]
-    yield Format("journal", "own.duckdb.journal", ("\n".join([*lines, ""]).encode(),), ingested)
 
-    def ingested_tables(path: Path) -> None:
+    def ingested(path: Path) -> None:
         own = Path(str(path).removesuffix(".journal.sqlite"))
         with suppress(OSError):  # which a command prints in one line
             waiting_measurements(own)
         with Journal(journal_path(own)) as journal:
-            journal.claim("a problem")
             journal.records()
             ingest(journal, work / "own.duckdb")
 
     with Journal(work / "left.journal.sqlite") as journal:
-        journal.claim("a problem")
         journal.append(*(json.loads(line) for line in lines))
     tables = (work / "left.journal.sqlite").read_bytes()
-    yield Format("journal-tables", "own.duckdb.journal.sqlite", (tables,), ingested_tables, damage.sqlite_file)
+    yield Format("journal", "own.duckdb.journal.sqlite", (tables,), ingested, damage.sqlite_file)
 
 
 def _crashed(path: Path, measurements: Sequence[Measurement]) -> None:
@@ -439,11 +430,8 @@ def _measurements() -> list[Measurement]:
     usual |= {"problem": find_op("matmul").problem(m=64, n=32, k=16), "protocol_version": 1, "tier": "final"}
     usual |= {"measured_at": "2026-03-01T12:00:00", "block": 0, "outcome": "ok", "latency_s": 1e-3, "energy_j": 0.2}
     usual |= {
-        "latency_samples_s": [1e-3, 2e-3, 5e-4],
-        "event_reasons": {"power cap": 0.5},
-        "ecc": True,
-        "registers": 40,
-    }
+        "latency_samples_s": [1e-3, 2e-3, 5e-4], "event_reasons": {"power cap": 0.5}, "ecc": True, "registers": 40,
+    }  # fmt: skip
     failed: dict[str, object] = {"outcome": "compile", "latency_s": None, "energy_j": None, "error": "no such type"}
     rows = [{"position": i, "config": {"block_m": 16 << i}} | (failed if i == 2 else {}) for i in range(4)]
     return [Measurement.from_columns(usual | row) for row in rows]

@@ -19,20 +19,7 @@ OTHER_PROBLEM = find_op("matmul").problem(m=512, n=512, k=512)
 _NINES = "9" * 5000
 _TEXTS = (
     *(
-        "",
-        " ",
-        "a",
-        "ok",
-        "crash",
-        "own",
-        "NULL",
-        "nan",
-        "1e309",
-        "-1",
-        "0x10",
-        "true",
-        "monday",
-        "tuesday",
+        "", " ", "a", "ok", "crash", "own", "NULL", "nan", "1e309", "-1", "0x10", "true", "monday", "tuesday",
         "incorrect",
     ),
     *(GPU, KERNEL, HASH, "final", "../../etc/passwd", "/dev/stdin", "file:///etc/passwd", "a\x00b", "a\x1b[2J", "a\nb"),
@@ -42,7 +29,7 @@ _TEXTS = (
     *('{"block_m":1e99}', '{"block_m":-0}', '{"block_m":064}', r'{"block_m":"\q"}', r'{"block_m":"\u001b[2J"}'),
     *('{"block_m":{"a":1}}', '{"block_m":64,"block_m":32}', '{"":0}', '{"block_m":64}{}', '{"block_m":64'),
     *('{"power cap":1e300}', '{"power cap":-1}', '{"thermal":"x"}'),
-)
+)  # fmt: skip
 _WHOLE = (0, 1, -1, 2, 7, NEWEST_PROTOCOL + 1, 127, 2**15, 2**31 - 1, -(2**31))
 _LONG = (*_WHOLE, 2**31, 2**53 + 1, 2**63 - 1, -(2**63))
 _NUMBERS = (

@@ -89,18 +89,13 @@ class Attack:
                 lines += [
                     repr(
                         (
-                            problem.key,
-                            row.kernel_hash,
-                            dict(row.config),
-                            row.latency_s,
-                            row.latency_low_s,
-                            row.energy_j,
-                            row.sessions,
+                            problem.key, row.kernel_hash, dict(row.config), row.latency_s, row.latency_low_s,
+                            row.energy_j, row.sessions,
                         )
                     )
                     for row in here.measured
                     if not row.merged
-                ]
+                ]  # fmt: skip
                 mine = [dict(row.config) for row in here.measured if not row.merged]
                 failed = [dict(row.config) for row in here.failed if row.kernel_hash == HASH]
                 lines += [repr((problem.key, "failed", config)) for config in mine if config in failed]

@@ -17,10 +17,7 @@ from kernrec.store.share.web_server import WebServer
 from tests.fuzz.formats import Format
 from tests.helpers.paths import ROOT
 
-_OPTIONS = (
-    b"-std=c++17\n-DWARP=32\n-lineinfo\n",
-    b"-D TILE = 4\n--std=c++20\n-O3\n-DNAME\n-Xptxas -v\n",
-)
+_OPTIONS = (b"-std=c++17\n-DWARP=32\n-lineinfo\n", b"-D TILE = 4\n--std=c++20\n-O3\n-DNAME\n-Xptxas -v\n")
 _MACROS = (b"N=4\nT=float\nF(x)=((x) * N)\n", b"N=(1 << 4)\nT=double\nF(x)=x\n")
 _SOURCE = 'extern "C" __global__ void f(T* x) { x[threadIdx.x] = F(x[threadIdx.x] + N); }\n'
 

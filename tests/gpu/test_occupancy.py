@@ -20,28 +20,25 @@ registers = st.integers(-2, 260)
 smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 101376, 101377, 166912, 232448, 232449]))
 
 
-@pytest.mark.parametrize(
-    ("sm", "block", "blocks", "limiter"),
-    [
-        (86, (256, 128, 0), 2, "registers"),  # 4,096 registers a warp: 16 warps per SM
-        (86, (256, 32, 0), 6, "warps"),
-        (86, (32, 32, 0), 16, "blocks"),
-        (89, (32, 32, 0), 24, "blocks"),
-        (120, (32, 32, 0), 24, "blocks"),
-        (80, (32, 32, 0), 32, "blocks"),
-        (75, (256, 64, 0), 4, "warps"),  # registers would hold 4 as well: the first of the two is named
-        (75, (128, 32, 32768), 2, "shared memory"),  # no reserve before compute capability 8.0
-        (86, (128, 32, 49152), 2, "shared memory"),  # 48 KB and the 1 KB reserve: two fill 98 of 100 KB
-        (86, (128, 32, 50176), 2, "shared memory"),  # 49 KB and the reserve: exactly 100 KB
-        (86, (128, 32, 50177), 1, "shared memory"),
-        (80, (1024, 33, 0), 1, "registers"),  # 40 registers allocated per thread: 1,280 a warp, 48 warps
-        (90, (128, 168, 0), 3, "registers"),
-        (90, (384, 168, 0), 1, "registers"),
-        (90, (256, 64, 232448), 1, "shared memory"),
-        (100, (512, 32, 0), 4, "warps"),
-    ],
-)
-def test_known_blocks(sm: int, block: tuple[int, int, int], blocks: int, limiter: str) -> None:
+@pytest.mark.parametrize(("sm", "block", "blocks", "limiter"), [
+    (86, (256, 128, 0), 2, "registers"),  # 4,096 registers a warp: 16 warps per SM
+    (86, (256, 32, 0), 6, "warps"),
+    (86, (32, 32, 0), 16, "blocks"),
+    (89, (32, 32, 0), 24, "blocks"),
+    (120, (32, 32, 0), 24, "blocks"),
+    (80, (32, 32, 0), 32, "blocks"),
+    (75, (256, 64, 0), 4, "warps"),  # registers would hold 4 as well: the first of the two is named
+    (75, (128, 32, 32768), 2, "shared memory"),  # no reserve before compute capability 8.0
+    (86, (128, 32, 49152), 2, "shared memory"),  # 48 KB and the 1 KB reserve: two fill 98 of 100 KB
+    (86, (128, 32, 50176), 2, "shared memory"),  # 49 KB and the reserve: exactly 100 KB
+    (86, (128, 32, 50177), 1, "shared memory"),
+    (80, (1024, 33, 0), 1, "registers"),  # 40 registers allocated per thread: 1,280 a warp, 48 warps
+    (90, (128, 168, 0), 3, "registers"),
+    (90, (384, 168, 0), 1, "registers"),
+    (90, (256, 64, 232448), 1, "shared memory"),
+    (100, (512, 32, 0), 4, "warps"),
+])  # fmt: skip
+def test_known_blocks(sm, block, blocks, limiter):
     result = occupancy(limits(sm), *block)
     assert (result.blocks, LIMITERS[result.limiter]) == (blocks, limiter)
     assert result.warps == blocks * -(-block[0] // 32)
@@ -51,22 +48,19 @@ def test_known_blocks(sm: int, block: tuple[int, int, int], blocks: int, limiter
 @pytest.mark.parametrize(
     "block", [(0, 32, 0), (-1, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (992, 72, 0), (32, 32, 101377)]
 )
-def test_impossible_block_has_no_occupancy_and_no_limiter(block: tuple[int, int, int]) -> None:
+def test_impossible_block_has_no_occupancy_and_no_limiter(block):
     result = occupancy(limits(86), *block)
     assert (result.blocks, result.warps, result.fraction, result.limiter) == (0, 0, 0.0, -1)
 
 
 @given(sm=sms, rows=st.lists(st.tuples(threads, registers, smem), min_size=1, max_size=50))
-def test_arrays_and_single_values_agree(sm: int, rows: list[tuple[int, int, int]]) -> None:
+def test_arrays_and_single_values_agree(sm, rows):
     many = occupancy(limits(sm), *np.array(rows).T)
     for i, row in enumerate(rows):
         single = occupancy(limits(sm), *row)
         assert (single.blocks, single.warps, single.fraction, single.limiter) == (
-            many.blocks[i],
-            many.warps[i],
-            many.fraction[i],
-            many.limiter[i],
-        )
+            many.blocks[i], many.warps[i], many.fraction[i], many.limiter[i],
+        )  # fmt: skip
 
 
 @given(
@@ -76,16 +70,14 @@ def test_arrays_and_single_values_agree(sm: int, rows: list[tuple[int, int, int]
     smem=st.integers(0, 232448),
     more=st.tuples(st.integers(0, 64), st.integers(0, 32), st.integers(0, 8192)),
 )
-def test_asking_for_more_never_fits_more_blocks(
-    sm: int, threads: int, registers: int, smem: int, more: tuple[int, int, int]
-) -> None:
+def test_asking_for_more_never_fits_more_blocks(sm, threads, registers, smem, more):
     before = occupancy(limits(sm), threads, registers, smem)
     after = occupancy(limits(sm), threads + more[0], registers + more[1], smem + more[2])
     assert after.blocks <= before.blocks
     assert 0 <= before.fraction <= 1
 
 
-def test_a_scalar_is_broadcast_against_an_array() -> None:
+def test_a_scalar_is_broadcast_against_an_array():
     result = occupancy(limits(89), np.array([64, 128, 256]), 64, 1024)
     assert result.blocks.tolist() == [occupancy(limits(89), t, 64, 1024).blocks for t in (64, 128, 256)]
 
@@ -125,7 +117,7 @@ int main(void) {
 
 @pytest.mark.skipif(HEADER is None, reason="no CUDA runtime wheel: pip install '.[cuda13]'")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_blocks_are_those_of_the_cuda_toolkit(tmp_path: Path) -> None:
+def test_blocks_are_those_of_the_cuda_toolkit(tmp_path):
     assert HEADER is not None
     (tmp_path / "oracle.c").write_text(ORACLE)
     program = tmp_path / "oracle"
@@ -152,7 +144,7 @@ def test_blocks_are_those_of_the_cuda_toolkit(tmp_path: Path) -> None:
         )
 
 
-def test_l1_has_what_shared_memory_leaves() -> None:
+def test_l1_has_what_shared_memory_leaves():
     ampere, turing = limits(86), limits(75)
     blocks = np.array([1, 1, 6, 16])
     assert l1_bytes(ampere, blocks, np.array([0, 48 << 10, 8 << 10, 6 << 10])).tolist() == [

@@ -19,19 +19,8 @@ from kernrec.store.measurement import Outcome
 OPENING = {"device": "tests.helpers.fault_injection:faulty_card"}
 """The request with which a worker opens the device."""
 FAULTS = (
-    "none",
-    "segfault",
-    "abort",
-    "hang",
-    "memory",
-    "raise",
-    "incorrect",
-    "unwritten",
-    "lost",
-    "deaf",
-    "slow",
-    "limit",
-)
+    "none", "segfault", "abort", "hang", "memory", "raise", "incorrect", "unwritten", "lost", "deaf", "slow", "limit",
+)  # fmt: skip
 _MEMORY_BYTES = 2 << 30
 
 

@@ -9,13 +9,9 @@ Entry = dict[str, Any]
 def cache(*entries: Entry, closed: bool = True, **header: Any) -> str:
     """A cache as Kernel Tuner writes it: the header indented by nothing, each entry appended on its own line."""
     usual = {
-        "device_name": "NVIDIA GeForce RTX 3090",
-        "kernel_name": "vector_add",
-        "problem_size": [1000, 1000],
-        "tune_params_keys": ["bx", "tile"],
-        "tune_params": {"bx": [32, 64, 128], "tile": [1, 2]},
-        "objective": "time",
-    }
+        "device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "vector_add", "problem_size": [1000, 1000],
+        "tune_params_keys": ["bx", "tile"], "tune_params": {"bx": [32, 64, 128], "tile": [1, 2]}, "objective": "time",
+    }  # fmt: skip
     begun = json.dumps(usual | header | {"cache": {}}, indent="")[:-3]
     lines = [json.dumps({f"{entry.get('bx')},{entry.get('tile')}": entry})[1:-1] for entry in entries]
     text = begun + "".join(f"\n{line}," for line in lines)
@@ -30,14 +26,10 @@ def entry(**arguments: Any) -> Entry:
 def result(**arguments: Any) -> Entry:
     """One result of a T4 file."""
     usual = {
-        "timestamp": "2024-05-01 12:00:00+00:00",
-        "configuration": {"bx": 32, "tile": 1},
-        "times": {"compilation": 900.0, "runtimes": [0.4, 0.5, 0.6]},
-        "invalidity": "correct",
-        "correctness": 1,
-        "measurements": [{"name": "time", "value": 0.5, "unit": ""}],
-        "objectives": ["time"],
-    }
+        "timestamp": "2024-05-01 12:00:00+00:00", "configuration": {"bx": 32, "tile": 1},
+        "times": {"compilation": 900.0, "runtimes": [0.4, 0.5, 0.6]}, "invalidity": "correct", "correctness": 1,
+        "measurements": [{"name": "time", "value": 0.5, "unit": ""}], "objectives": ["time"],
+    }  # fmt: skip
     return usual | arguments
 
 

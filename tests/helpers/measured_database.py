@@ -22,20 +22,12 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
             latency_s = choice.latency_s.value * factor * float(np.exp(draw.normal(0, 0.02)))
             rows.append(
                 {
-                    "gpu": answer.gpu.name,
-                    "device": answer.gpu.title,
-                    "kernel": choice.kernel.name,
-                    "kernel_hash": choice.kernel.hash,
-                    "config": dict(choice.config),
-                    "problem": answer.problem,
-                    "protocol_version": 1,
-                    "tier": "final",
-                    "session": "simulated",
-                    "measured_at": "2026-03-01T12:00:00",
-                    "latency_s": latency_s,
-                    "energy_j": latency_s * choice.power_w,
-                    "outcome": "ok",
+                    "gpu": answer.gpu.name, "device": answer.gpu.title, "kernel": choice.kernel.name,
+                    "kernel_hash": choice.kernel.hash, "config": dict(choice.config), "problem": answer.problem,
+                    "protocol_version": 1, "tier": "final", "session": "simulated",
+                    "measured_at": "2026-03-01T12:00:00", "latency_s": latency_s,
+                    "energy_j": latency_s * choice.power_w, "outcome": "ok",
                 }
-            )
+            )  # fmt: skip
     with Database.open(path, read_only=False, create=True) as database:
         database.add_measurements(map(Measurement.from_columns, rows))

@@ -1,14 +1,13 @@
 """What these tests share."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
+def write(tmp_path):
     """Writes a file: text, bytes, or what becomes JSON."""
 
     def write(content: object, name: str = "results.json") -> Path:

@@ -1,7 +1,6 @@
 """Tests for launches that are read from host code."""
 
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
 from kernrec.kernel.cuda_signature import Parameter
 from tests.helpers.needs import needs
-from tests.helpers.refusals import Refuses
 
 pytestmark = needs("tree_sitter_cuda")
 
@@ -62,14 +60,12 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
         ),
     ],
 )  # fmt: skip
-def test_launch_is_followed_to_parameters_and_numbers(
-    host: str, grid: str | None, block: tuple[int, ...], arguments: tuple[str, ...]
-) -> None:
+def test_launch_is_followed_to_parameters_and_numbers(host, grid, block, arguments):
     (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
 
 
-def test_names_that_define_each_other_end() -> None:
+def test_names_that_define_each_other_end():
     (launch,) = host_launches(
         KERNEL + "int a = c, c = a;\nint main() { f<<<a, 64 + c>>>(0, 1); }", "f", [("x", "f32"), ("n", None)]
     )
@@ -80,7 +76,7 @@ def test_names_that_define_each_other_end() -> None:
 @pytest.mark.parametrize(
     ("first", "step"), [("1 << 4000000000", "{0} + 1"), ("3", "{0} * {0}"), ("m", "{0} + {0}"), ("0", "{0} + {0}")]
 )
-def test_definitions_that_grow_end_at_once(first: str, step: str) -> None:
+def test_definitions_that_grow_end_at_once(first, step):
     chain = "".join(f"int a{i + 1} = {step.format(f'a{i}')};\n" for i in range(60))
     program = f"{KERNEL}int main(int m, char **v) {{ int a0 = {first};\n{chain} f<<<a60, 64>>>(0, m); }}"
     (launch,) = host_launches(program, "f", [("x", "f32"), ("n", None)])
@@ -94,7 +90,7 @@ def test_definitions_that_grow_end_at_once(first: str, step: str) -> None:
         ("1'024UL", "1024"), ("1.5f", "1.5"), ("2.F", "2.0"), ("010.5f", "10.5"),
     ],
 )  # fmt: skip
-def test_literal_has_its_value_in_c(text: str, value: str) -> None:
+def test_literal_has_its_value_in_c(text, value):
     assert literal(text) == value
 
 
@@ -106,13 +102,13 @@ def test_literal_has_its_value_in_c(text: str, value: str) -> None:
         ("max + 1", None), ("1 ? max : 2", None), ("ceil_div * 2", None), ("s[0]", None),
     ],
 )  # fmt: skip
-def test_grid_is_a_number_or_unknown(grid: str, expected: str | None) -> None:
+def test_grid_is_a_number_or_unknown(grid, expected):
     host = f"int main(int max, char **ceil_div) {{ int s[4] = {{}}; f<<<{grid}, 64>>>(max, ceil_div, s[0]); }}"
     (launch,) = host_launches(KERNEL + host, "f", [("max", None), ("ceil_div", None), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (expected, (64,), ())
 
 
-def test_empty_initializer_determines_neither_instance_nor_variable() -> None:
+def test_empty_initializer_determines_neither_instance_nor_variable():
     program = (
         "__constant__ int c; template <int N> __global__ void f() {}\n"
         "int main() { int s[4] = {}; cudaMemcpyToSymbol(c, s[0], 4); f<s[0]><<<1, 1>>>(); }"
@@ -121,7 +117,7 @@ def test_empty_initializer_determines_neither_instance_nor_variable() -> None:
     assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
 
 
-def test_instance_on_two_lines_has_a_name_on_one() -> None:
+def test_instance_on_two_lines_has_a_name_on_one():
     program = (
         "template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n"
         "template __global__ void f<float,\n 4>(float *);\n"
@@ -130,20 +126,20 @@ def test_instance_on_two_lines_has_a_name_on_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\nb", 'a"\\', "\r\t\x00\x1f\x7f", "plain é"])
-def test_quoted_text_is_a_toml_string(text: str) -> None:
+def test_quoted_text_is_a_toml_string(text):
     assert tomllib.loads(f"text = {quoted(text)}") == {"text": text}
 
 
-def test_type_on_several_lines_adds_no_line_to_the_spec() -> None:
+def test_type_on_several_lines_adds_no_line_to_the_spec():
     tensor = SpecTensor(Parameter("x", True, False, "f32", 1, "const\n[evil]\r\x00 float"), "input", shape=("n",))
     assert tensor.line("x").endswith("  # const [evil] float *x")
 
 
-def test_draft_that_is_not_toml_gets_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_draft_that_is_not_toml_gets_one_line(tmp_path, refuses):
     refuses(lambda: Draft(tmp_path / "k.cu", "f", "name = ", (), ()).kernel())
 
 
-def test_program_is_analyzed_with_nothing_typed(tmp_path: Path) -> None:
+def test_program_is_analyzed_with_nothing_typed(tmp_path):
     source = tmp_path / "program.cu"
     source.write_text(
         "#include <stdio.h>\n" + KERNEL + "int main() { int n = 4096; float *x; cudaMalloc(&x, n * sizeof(float));\n"
@@ -158,13 +154,13 @@ def test_program_is_analyzed_with_nothing_typed(tmp_path: Path) -> None:
     assert 'block = ["64"]' in stated.text
 
 
-def test_an_instance_that_the_template_does_not_have_is_named(tmp_path: Path, refuses: Refuses) -> None:
+def test_an_instance_that_the_template_does_not_have_is_named(tmp_path, refuses):
     (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
     refuses(lambda: draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32")))
     refuses(lambda: draft_spec(source, LaunchWords()))
 
 
-def test_nvcc_compiles_what_nvrtc_refuses(tmp_path: Path) -> None:
+def test_nvcc_compiles_what_nvrtc_refuses(tmp_path):
     if find_nvcc() is None:
         pytest.skip("there is no nvcc")
     (source := tmp_path / "odd.cu").write_text(

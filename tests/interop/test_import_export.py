@@ -17,7 +17,6 @@ from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.paths import SPACES
-from tests.helpers.refusals import Refuses
 
 Write = Callable[..., Path]
 
@@ -31,7 +30,7 @@ def database():
         yield database
 
 
-def test_a_row_says_where_it_comes_from(database: Database, write: Write) -> None:
+def test_a_row_says_where_it_comes_from(database, write):
     done = import_results(database, write(cache(entry(), entry(bx=64, time="RuntimeFailedConfig"))), PROBLEM)
     assert (done.gpu.name, done.parts[0].kernel, done.results, done.added) == ("rtx3090", "vector_add", 2, 2)
     assert done.parts[0].outcomes == {"ok": 1, "crash": 1}
@@ -48,7 +47,7 @@ def test_a_row_says_where_it_comes_from(database: Database, write: Write) -> Non
     assert database.altered() == []
 
 
-def test_the_whole_of_a_file_after_a_part_of_it_adds_only_the_rest(database: Database, write: Write) -> None:
+def test_the_whole_of_a_file_after_a_part_of_it_adds_only_the_rest(database, write):
     entries = [entry(bx=32 * i) for i in range(1, 6)]
     text = cache(*entries)
     part = import_results(database, write(text[: text.index('"128,1"') + 30]), PROBLEM)
@@ -60,9 +59,7 @@ def test_the_whole_of_a_file_after_a_part_of_it_adds_only_the_rest(database: Dat
     assert session
 
 
-def test_the_gpu_is_the_files_or_the_given_one_and_never_another(
-    database: Database, write: Write, refuses: Refuses
-) -> None:
+def test_the_gpu_is_the_files_or_the_given_one_and_never_another(database, write, refuses):
     path = write(cache(entry()))
     assert import_results(database, path, PROBLEM, gpu="3090").gpu.name == "rtx3090"
     refuses(lambda: import_results(database, path, PROBLEM, gpu="h200"))
@@ -73,7 +70,7 @@ def test_the_gpu_is_the_files_or_the_given_one_and_never_another(
     refuses(lambda: import_results(database, write(document(result())), PROBLEM, gpu="h200"))
 
 
-def test_nobodys_results_pass_for_those_of_the_library(database: Database, write: Write, refuses: Refuses) -> None:
+def test_nobodys_results_pass_for_those_of_the_library(database, write, refuses):
     refuses(lambda: import_results(database, write(cache(entry())), PROBLEM, kernel="matmul_simt"))
     assert set(database.counts().values()) == {0}
     for kernel in all_kernels():
@@ -84,13 +81,13 @@ def test_nobodys_results_pass_for_those_of_the_library(database: Database, write
     assert external_hash("k", ["a"], "T4") != external_hash("k", ["a", "b"], "T4")
 
 
-def test_one_bad_entry_among_thousands_and_nothing_is_added(database: Database, write: Write, refuses: Refuses) -> None:
+def test_one_bad_entry_among_thousands_and_nothing_is_added(database, write, refuses):
     entries = [entry(bx=i) for i in range(2500)]
     refuses(lambda: import_results(database, write(cache(*entries, entry(bx=7, tile=9, time=-1))), PROBLEM))
     assert set(database.counts().values()) == {0}
 
 
-def test_export_can_be_imported(database: Database, write: Write) -> None:
+def test_export_can_be_imported(database, write):
     import_results(database, write(cache(entry(), entry(bx=64, time="InvalidConfig"))), PROBLEM)
     text, left_out = export_t4(database, find_gpu("3090"), None, "matmul", None)
     document = json.loads(text)
@@ -114,12 +111,9 @@ def exported(database: Database, kernel: str | None) -> int:
 
 @pytest.mark.parametrize(
     ("made", "message"),
-    [
-        ({"replayed": True}, "holds only replayed rows"),
-        ({"mig": True}, "holds no such measurement"),
-    ],
+    [({"replayed": True}, "holds only replayed rows"), ({"mig": True}, "holds no such measurement")],
 )
-def test_export_leaves_out_replayed_and_mig_rows(database: Database, made: dict[str, object], message: str) -> None:
+def test_export_leaves_out_replayed_and_mig_rows(database, made, message):
     row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
            "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
            "outcome": "ok"}  # fmt: skip
@@ -130,7 +124,7 @@ def test_export_leaves_out_replayed_and_mig_rows(database: Database, made: dict[
     assert exported(database, None) == 1
 
 
-def test_an_export_is_of_one_kernel_and_problem(database: Database, write: Write, refuses: Refuses) -> None:
+def test_an_export_is_of_one_kernel_and_problem(database, write, refuses):
     for kernel in ("theirs", "others"):
         import_results(database, write(cache(entry())), PROBLEM, kernel=kernel)
     card = find_gpu("3090")
@@ -140,15 +134,12 @@ def test_an_export_is_of_one_kernel_and_problem(database: Database, write: Write
 
 
 @needs_spaces
-@pytest.mark.parametrize(
-    ("file", "count", "good", "best_s"),
-    [
-        ("convolution-a100.t4.json.gz", 4362, 4201, 0.5536000076681375e-3),
-        ("convolution-a4000.t4.json.gz", 4362, 4201, 1.021171996369958e-3),
-        ("gemm-rtx3090.kernel_tuner.json.gz", 17956, 17956, 5.657844e-3),
-    ],
-)
-def test_the_recorded_spaces_are_read_completely(file: str, count: int, good: int, best_s: float) -> None:
+@pytest.mark.parametrize(("file", "count", "good", "best_s"), [
+    ("convolution-a100.t4.json.gz", 4362, 4201, 0.5536000076681375e-3),
+    ("convolution-a4000.t4.json.gz", 4362, 4201, 1.021171996369958e-3),
+    ("gemm-rtx3090.kernel_tuner.json.gz", 17956, 17956, 5.657844e-3),
+])  # fmt: skip
+def test_the_recorded_spaces_are_read_completely(file, count, good, best_s):
     results = read_results(SPACES / file)
     assert len(results.results) == count
     latencies = [result.latency_s for result in results.results if result.latency_s is not None]
@@ -159,7 +150,7 @@ def test_the_recorded_spaces_are_read_completely(file: str, count: int, good: in
 
 
 @needs_spaces
-def test_a_recorded_space_is_a_database_of_as_many_rows(database: Database) -> None:
+def test_a_recorded_space_is_a_database_of_as_many_rows(database):
     problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
     path = SPACES / "convolution-a4000.t4.json.gz"
     done = import_results(database, path, problem, gpu="rtx-a4000", kernel="convolution")

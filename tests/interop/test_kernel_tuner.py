@@ -16,7 +16,6 @@ from kernrec.interop.results import ForeignResult
 from kernrec.op import find_op
 from kernrec.store import Database
 from tests.helpers.foreign_files import cache, entry
-from tests.helpers.refusals import Refuses
 
 Write = Callable[..., Path]
 
@@ -35,7 +34,7 @@ def read_one(write: Write, **arguments: Any) -> ForeignResult:
     return read_results(write(cache(entry(**arguments)))).results[0]
 
 
-def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
+def test_times_are_milliseconds_and_the_rest_is_kept(write):
     file = read_results(write(cache(entry())))
     assert (file.tool, file.device, file.kernel) == ("Kernel Tuner", "NVIDIA GeForce RTX 3090", "vector_add")
     assert (file.tunables, file.dropped) == (("bx", "tile"), 0)
@@ -47,7 +46,7 @@ def test_times_are_milliseconds_and_the_rest_is_kept(write: Write) -> None:
     assert (result.outcome, result.energy_j) == ("ok", None)
 
 
-def test_cache_made_without_a_gpu_is_read(refuses: Refuses) -> None:
+def test_cache_made_without_a_gpu_is_read(refuses):
     """Its cache of a whole run, that of a run that an error ended, and its T4 file."""
     whole, stopped, t4 = (
         read_results(SAMPLES / f"kernel_tuner{name}.json") for name in ("", "_stopped", "_t4")
@@ -68,42 +67,31 @@ def test_cache_made_without_a_gpu_is_read(refuses: Refuses) -> None:
         assert import_results(database, SAMPLES / "kernel_tuner.json", problem, "rtx3090").added == 8
 
 
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        ("InvalidConfig", "constraint"),
-        ("CompilationFailedConfig", "compile"),
-        ("RuntimeFailedConfig", "crash"),
-        ("ErrorConfig", "crash"),
-        ("TimeoutFailedConfig", "timeout"),
-    ],
-)
-def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write: Write, error: str, outcome: str) -> None:
+@pytest.mark.parametrize(("error", "outcome"), [
+    ("InvalidConfig", "constraint"), ("CompilationFailedConfig", "compile"), ("RuntimeFailedConfig", "crash"),
+    ("ErrorConfig", "crash"), ("TimeoutFailedConfig", "timeout"),
+])  # fmt: skip
+def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write, error, outcome):
     for arguments in ({"time": error}, {"__error__": error}):
         result = read_one(write, **arguments)
         assert (result.outcome, result.error, result.latency_s) == (outcome, error, None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "joules", "watts", "method"),
-    [
-        ({"nvml_energy": 0.1}, 0.1, 200.0, "nvml_energy"),
-        ({"nvml_energy": 0.1, "nvml_power": 190.0}, 0.1, 190.0, "nvml_energy"),
-        ({"nvml_power": 150.0}, 0.075, 150.0, "nvml_power x time"),
-        ({"energy": 0.1, "ps_energy": 0.09}, 0.09, 180.0, "ps_energy"),
-        ({"energy": 100.0}, None, None, None),  # 200 kW: not joules of one launch
-    ],
-)
-def test_energy_is_joules_of_a_launch_from_the_best_meter(
-    write: Write, arguments: dict[str, float], joules: float | None, watts: float | None, method: str | None
-) -> None:
+@pytest.mark.parametrize(("arguments", "joules", "watts", "method"), [
+    ({"nvml_energy": 0.1}, 0.1, 200.0, "nvml_energy"),
+    ({"nvml_energy": 0.1, "nvml_power": 190.0}, 0.1, 190.0, "nvml_energy"),
+    ({"nvml_power": 150.0}, 0.075, 150.0, "nvml_power x time"),
+    ({"energy": 0.1, "ps_energy": 0.09}, 0.09, 180.0, "ps_energy"),
+    ({"energy": 100.0}, None, None, None),  # 200 kW: not joules of one launch
+])  # fmt: skip
+def test_energy_is_joules_of_a_launch_from_the_best_meter(write, arguments, joules, watts, method):
     result = read_one(write, **arguments)
     assert result.energy_j == (None if joules is None else pytest.approx(joules))
     assert result.power_w == (None if watts is None else pytest.approx(watts))
     assert result.energy_method == method
 
 
-def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write: Write) -> None:
+def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write):
     keys = ["bx", "tile", "nvml_pwr_limit", "nvml_gr_clock"]
     text = cache(entry(nvml_pwr_limit=250, nvml_gr_clock=1410), tune_params_keys=keys)
     (result,) = read_results(write(text)).results
@@ -111,7 +99,7 @@ def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write:
     assert (result.power_limit_w, result.locked_sm_clock_hz) == (250.0, 1.41e9)
 
 
-def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write: Write) -> None:
+def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write):
     text = cache(*MANY)
     whole = read_results(write(text)).results
     ends = [text.index(json.dumps(entry)) + len(json.dumps(entry)) for entry in MANY]
@@ -128,7 +116,7 @@ def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write: Writ
             assert "\n" not in str(caught.value)
 
 
-def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write: Write) -> None:
+def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write):
     text = cache(*(entry(bx=32 * i, time=0.1 + i / 7) for i in range(500)))
     data = gzip.compress(text.encode())
     assert len(read_results(write(data)).results) == 500
@@ -136,7 +124,7 @@ def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write: W
     assert 0 < counts[0] < counts[1] < counts[2] < 500
 
 
-def test_malformed_cache_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
+def test_malformed_cache_is_refused_in_one_line(write, refuses):
     def refused(text: str) -> None:
         path = write(text)
         read_results(path)

@@ -1,31 +1,29 @@
 """The shapes of a model are read from its config.json, by the names that model families have for them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernrec.errors import UsageError
 from kernrec.interop.model_config import Experts, Quantization, StateSpace, read_model
-from tests.helpers.refusals import Refuses
 from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
 
 
-def test_mixtral_says_its_experts_as_local_ones_and_their_width_as_that_of_all_layers(tmp_path: Path) -> None:
+def test_mixtral_says_its_experts_as_local_ones_and_their_width_as_that_of_all_layers(tmp_path):
     model = read_model(str(written(tmp_path, MIXTRAL)))
     assert model.hidden == 4096
     assert model.experts == Experts(8, 2, 14336)
     assert model.quantization == Quantization(None)
 
 
-def test_a_model_of_several_modalities_has_its_language_model_inside(tmp_path: Path) -> None:
+def test_a_model_of_several_modalities_has_its_language_model_inside(tmp_path):
     model = read_model(str(written(tmp_path, QWEN_FP8)))
     assert model.experts == Experts(256, 8, 512)
     assert model.quantization == Quantization("fp8_w8a8", (128, 128), "fp8")
     assert {linear.name for linear in model.linears} >= {"queries, keys, values", "shared experts, down"}
 
 
-def test_a_gpu_has_one_head_of_keys_and_values_at_least(tmp_path: Path) -> None:
+def test_a_gpu_has_one_head_of_keys_and_values_at_least(tmp_path):
     model = read_model(str(written(tmp_path, QWEN_FP8)))
     queries = model.linears[0]
     assert queries.of_rank(1) == (16 * 256 + 2 * 2 * 256, 2048)
@@ -33,7 +31,7 @@ def test_a_gpu_has_one_head_of_keys_and_values_at_least(tmp_path: Path) -> None:
     assert queries.of_rank(3) is None
 
 
-def test_latent_attention_has_its_own_layers(tmp_path: Path) -> None:
+def test_latent_attention_has_its_own_layers(tmp_path):
     deepseek = {
         "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
         "n_shared_experts": 1, "intermediate_size": 18432, "first_k_dense_replace": 3, "num_attention_heads": 128,
@@ -44,7 +42,7 @@ def test_latent_attention_has_its_own_layers(tmp_path: Path) -> None:
     assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
 
 
-def test_state_space_layers_of_either_spelling(tmp_path: Path) -> None:
+def test_state_space_layers_of_either_spelling(tmp_path):
     nemotron = {"hidden_size": 4480, "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128}
     bamba = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
     bamba["mamba_ssm_cache_dtype"] = "float32"  # type: ignore[assignment]
@@ -76,11 +74,11 @@ def test_state_space_layers_of_either_spelling(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_quantizations(tmp_path: Path, quantized: dict[str, Any], expected: Quantization) -> None:
+def test_quantizations(tmp_path, quantized, expected):
     assert read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": quantized}))).quantization == expected
 
 
-def test_a_config_that_cannot_be_says_which_field(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_config_that_cannot_be_says_which_field(tmp_path, refuses):
     def refused(changed: dict[str, Any]) -> None:
         fields = {name: value for name, value in {**MIXTRAL, **changed}.items() if value is not None}
         read_model(str(written(tmp_path, fields)))
@@ -91,7 +89,7 @@ def test_a_config_that_cannot_be_says_which_field(tmp_path: Path, refuses: Refus
     ])  # fmt: skip
 
 
-def test_other_files_are_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_other_files_are_refused_in_one_line(tmp_path, refuses):
     file = tmp_path / "config.json"
     for text, message in (("[1]", "expected an object"), ('{"a": ', "cut short"), ("{]", "not the config.json")):
         file.write_text(text)

@@ -1,15 +1,13 @@
 """Sizes that a config.json names are bounded before anything is made of them."""
 
 import json
-from pathlib import Path
 
 from kernrec.interop.model_config import read_model
-from tests.helpers.refusals import Refuses
 
 MODEL = {"hidden_size": 4096, "moe_intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
-def test_a_size_that_no_model_has_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_size_that_no_model_has_is_refused(tmp_path, refuses):
     def refused(changed: dict[str, int]) -> None:
         (path := tmp_path / "config.json").write_text(json.dumps(MODEL | changed))
         read_model(str(path))
@@ -21,7 +19,7 @@ def test_a_size_that_no_model_has_is_refused(tmp_path: Path, refuses: Refuses) -
     ])  # fmt: skip
 
 
-def test_a_usual_model_is_read(tmp_path: Path) -> None:
+def test_a_usual_model_is_read(tmp_path):
     (path := tmp_path / "config.json").write_text(json.dumps(MODEL))
     experts = read_model(str(path)).experts
     assert experts is not None

@@ -1,14 +1,11 @@
 """A log of queries is a workload: each problem as often as it was asked about."""
 
-from pathlib import Path
-
 from kernrec.interop.query_log import append_query
 from kernrec.interop.workload_files import find_workload
 from kernrec.op import find_op
-from tests.helpers.refusals import Refuses
 
 
-def test_log_counts_equal_queries(tmp_path: Path) -> None:
+def test_log_counts_equal_queries(tmp_path):
     once, twice = (find_op("matmul").problem("f16", "tn", m=size, n=64, k=64) for size in (64, 128))
     log = tmp_path / "queries.jsonl"
     for problem in (once, twice, twice):
@@ -16,5 +13,5 @@ def test_log_counts_equal_queries(tmp_path: Path) -> None:
     assert {layer.problem: layer.count for layer in find_workload(str(log)).layers} == {once: 1, twice: 2}
 
 
-def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path, refuses):
     refuses(lambda: append_query(tmp_path, find_op("matmul").problem(m=64, n=64, k=64)))

@@ -2,7 +2,6 @@
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from kernrec.interop.spec_text import LaunchWords
 from kernrec.kernel.spec import ScalarArgument
 from kernrec.profile.tensor_values import sample_tensors
 from tests.helpers.paths import ROOT
-from tests.helpers.refusals import Refuses
 
 pytest.importorskip("cupy", reason="compiling needs CuPy")
 
@@ -37,13 +35,13 @@ rows(const float4* A, const int* index, unsigned char* out, float scale, long lo
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
+def rows(tmp_path):
     path = tmp_path / "rows.cu"
     path.write_text(SOURCE)
     return path
 
 
-def test_a_launch_in_the_words_of_the_source_makes_the_spec_of_the_guide() -> None:
+def test_a_launch_in_the_words_of_the_source_makes_the_spec_of_the_guide():
     words = LaunchWords(
         grid="(width + BX - 1) / BX, ceil(height / block_y)",
         block="16x16,32x8,16x8",
@@ -69,7 +67,7 @@ def test_a_launch_in_the_words_of_the_source_makes_the_spec_of_the_guide() -> No
     assert draft.assumed == ("width * height elements in blurred",)
 
 
-def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_tunable() -> None:
+def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_tunable():
     words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
     (tunable,) = draft_spec(SAXPY, words).kernel().tunables
     assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
@@ -80,20 +78,20 @@ def test_a_block_that_the_code_reads_is_tuned_at_the_launch_and_one_block_is_no_
 
 
 @pytest.mark.parametrize("text", ["1e-6", "1E-6", "1e-6f", ".000001", "0.0000010"])
-def test_a_fraction_is_written_as_in_c(text: str) -> None:
+def test_a_fraction_is_written_as_in_c(text):
     kernel = draft_spec(SAXPY, LaunchWords(grid="1", arguments=("n=5000", f"a={text}"))).kernel()
     (fraction, *_) = kernel.launches[0].arguments
     assert isinstance(fraction, ScalarArgument)
     assert fraction.value.evaluate({}) == 1e-6
 
 
-def test_packed_weights_have_a_fraction_of_the_elements() -> None:
+def test_packed_weights_have_a_fraction_of_the_elements():
     words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
     problem = draft_spec(SAXPY, words).kernel().definition.problem()
     assert problem.tensors["x"].shape == (512,)
 
 
-def test_a_dimension_may_be_of_the_grid_alone(rows: Path, refuses: Refuses) -> None:
+def test_a_dimension_may_be_of_the_grid_alone(rows, refuses):
     words = ("N=1024", "m=64", "flip=0", "step=1", "batch=7", "out=[N*batch]", "index=i32[N]")
     launch = LaunchWords(None, "ceil(N/THREADS), batch", "64,256", words, shared="4")
     kernel = draft_spec(rows, launch).kernel()
@@ -104,7 +102,7 @@ def test_a_dimension_may_be_of_the_grid_alone(rows: Path, refuses: Refuses) -> N
     refuses(lambda: draft_spec(rows, replace(launch, arguments=("batch=x",))))
 
 
-def test_a_block_that_nothing_says_is_asked_for(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_block_that_nothing_says_is_asked_for(tmp_path, refuses):
     (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
     refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 
@@ -141,25 +139,20 @@ extern "C" __global__ void count(const int *idx, float *y, int n)
 """
 
 
-@pytest.mark.parametrize(
-    ("entry", "arguments", "values", "says"),
-    [
-        ("gather", ("c=64", "x=f32[5000*c]", "idx=i32[n]", "y=f32[n*c]"), {"idx": "index x c"}, "idx uniform over x"),
-        ("pairs", ("x=f32[600]",), {"idx": "index x 2"}, "idx uniform over x"),
-        ("scatter", ("y=f32[33]",), {"idx": "index y"}, "idx uniform over y"),
-        (
-            "spmv",
-            ("off=i32[n+1]", "col=i32[9*n]", "val=f32[9*n]"),
-            {"off": "offsets col, val", "col": "index x"},
-            "off ascending over col and val",
-        ),
-        ("count", (), {}, ""),
-        ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
-    ],
-)
-def test_indexes_range_over_the_tensor_that_they_index(
-    tmp_path: Path, entry: str, arguments: tuple[str, ...], values: dict[str, str], says: str
-) -> None:
+@pytest.mark.parametrize(("entry", "arguments", "values", "says"), [
+    ("gather", ("c=64", "x=f32[5000*c]", "idx=i32[n]", "y=f32[n*c]"), {"idx": "index x c"}, "idx uniform over x"),
+    ("pairs", ("x=f32[600]",), {"idx": "index x 2"}, "idx uniform over x"),
+    ("scatter", ("y=f32[33]",), {"idx": "index y"}, "idx uniform over y"),
+    (
+        "spmv",
+        ("off=i32[n+1]", "col=i32[9*n]", "val=f32[9*n]"),
+        {"off": "offsets col, val", "col": "index x"},
+        "off ascending over col and val",
+    ),
+    ("count", (), {}, ""),
+    ("scatter", ("idx=zeros:u32[n]",), {"idx": "zeros"}, ""),
+])  # fmt: skip
+def test_indexes_range_over_the_tensor_that_they_index(tmp_path, entry, arguments, values, says):
     (path := tmp_path / "indexed.cu").write_text(INDEXED)
     draft = draft_spec(path, LaunchWords(entry, "ceil(n/block_x)", arguments=("n=1000", *arguments)))
     kernel = draft.kernel()
@@ -178,19 +171,12 @@ def test_indexes_range_over_the_tensor_that_they_index(
             assert filled[name].tolist() == [9 * row for row in range(1001)]
 
 
-def test_missing_statements_are_listed_and_marked(rows: Path, refuses: Refuses) -> None:
+def test_missing_statements_are_listed_and_marked(rows, refuses):
     draft = draft_spec(rows, LaunchWords(), suggest=True)
     assert draft.missing == (
-        "--shared BYTES",
-        '--grid, such as --grid "ceil(n/block_x)"',
-        "N=NUMBER",
-        "flip=NUMBER",
-        "m=NUMBER",
-        "step=NUMBER",
-        "A=f32[ELEMENTS]",
-        "index=i32[ELEMENTS]",
-        "out=u8[ELEMENTS]",
-    )
+        "--shared BYTES", '--grid, such as --grid "ceil(n/block_x)"', "N=NUMBER", "flip=NUMBER", "m=NUMBER",
+        "step=NUMBER", "A=f32[ELEMENTS]", "index=i32[ELEMENTS]", "out=u8[ELEMENTS]",
+    )  # fmt: skip
     assert draft.text.count('"?"') == len(draft.missing) + 1  # and in the line that explains it
     assert "# Macros that the source fixes: WIDTH (8)." in draft.text
     spec = tomllib.loads(draft.text)
@@ -199,7 +185,7 @@ def test_missing_statements_are_listed_and_marked(rows: Path, refuses: Refuses) 
     refuses(lambda: draft.kernel())
 
 
-def test_scalars_vectors_files_and_shared_memory_of_a_launch(rows: Path, tmp_path: Path) -> None:
+def test_scalars_vectors_files_and_shared_memory_of_a_launch(rows, tmp_path):
     np.save(tmp_path / "index.npy", np.arange(64, dtype=np.int32))
     arguments = ("N=1024", "flip=true", "m=64", "step=-3", "out=[N]", f"index=@{tmp_path / 'index.npy'}")
     words = LaunchWords(None, "ceil(N/THREADS)", "64,256", arguments, shared="4 * block_x")
@@ -221,7 +207,7 @@ def test_scalars_vectors_files_and_shared_memory_of_a_launch(rows: Path, tmp_pat
     assert not constraint.evaluate({"threads": 512})
 
 
-def test_wrong_words_get_one_line(rows: Path, refuses: Refuses) -> None:
+def test_wrong_words_get_one_line(rows, refuses):
     refuses(lambda words: draft_spec(rows, words), [
         LaunchWords("rwos"), LaunchWords(arguments=("M=3",)), LaunchWords(arguments=("m",)),
         LaunchWords(arguments=("m=1", "m=2")), LaunchWords(arguments=("m=2.5",)),
@@ -234,7 +220,7 @@ def test_wrong_words_get_one_line(rows: Path, refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-def test_sources_that_no_launch_fits_get_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_sources_that_no_launch_fits_get_one_line(tmp_path, refuses):
     def refused(source: str) -> None:
         path = tmp_path / "a.cu"
         path.write_text(source)

@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Space, bind_launches
-from tests.helpers.refusals import Refuses
 
 SOURCE = """
 __constant__ float weights[8];
@@ -51,7 +49,7 @@ T1: dict[str, Any] = {
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., Any]:
+def load(tmp_path):
     def make(change: Callable[[dict[str, Any]], object] | None = None, source: str = SOURCE) -> Any:
         data = copy.deepcopy(T1)
         if change:
@@ -63,7 +61,7 @@ def load(tmp_path: Path) -> Callable[..., Any]:
     return make
 
 
-def test_all_that_a_t1_file_says_arrives(load: Callable[..., Any]) -> None:
+def test_all_that_a_t1_file_says_arrives(load):
     kernel, left_out = load()
     problem = kernel.definition.problem()
     assert kernel.name == "scale_it"
@@ -83,7 +81,7 @@ def test_all_that_a_t1_file_says_arrives(load: Callable[..., Any]) -> None:
     assert kernel.initial_values["x"].numbers == (0.0, 2.5)
 
 
-def test_a_grid_without_a_problem_size_is_the_global_size(load: Callable[..., Any]) -> None:
+def test_a_grid_without_a_problem_size_is_the_global_size(load):
     def change(data: dict[str, Any]) -> None:
         spec = data["KernelSpecification"]
         del spec["ProblemSize"], spec["GridDivX"], spec["Arguments"][4:]
@@ -96,7 +94,7 @@ def test_a_grid_without_a_problem_size_is_the_global_size(load: Callable[..., An
         assert bind_launches(kernel, config, kernel.definition.problem(), 86)[0].grid == (blocks, 1, 1)
 
 
-def test_types_with_a_width_in_bits_are_scalars(load: Callable[..., Any]) -> None:
+def test_types_with_a_width_in_bits_are_scalars(load):
     def change(data: dict[str, Any]) -> None:
         arguments = data["KernelSpecification"]["Arguments"]
         for argument, kind in zip(arguments[:2], ("uint8", "int16"), strict=True):
@@ -114,7 +112,7 @@ def test_types_with_a_width_in_bits_are_scalars(load: Callable[..., Any]) -> Non
     assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
 
 
-def test_arguments_may_be_missing_where_the_kernel_takes_none(load: Callable[..., Any], refuses: Refuses) -> None:
+def test_arguments_may_be_missing_where_the_kernel_takes_none(load, refuses):
     def change(data: dict[str, Any]) -> None:
         del data["KernelSpecification"]["Arguments"]
 
@@ -137,7 +135,7 @@ def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
 SPEC, SPACE = "KernelSpecification", "ConfigurationSpace"
 
 
-def test_a_t1_file_that_is_none_gets_one_line(load: Callable[..., Any], refuses: Refuses) -> None:
+def test_a_t1_file_that_is_none_gets_one_line(load, refuses):
     refuses(load, [
         keys(SPACE), keys(SPEC, "Language", to="OpenCL"), keys(SPEC, "KernelName", to="scael"),
         keys(SPEC, "KernelFile", to="other.cu"), keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"),
@@ -151,7 +149,7 @@ def test_a_t1_file_that_is_none_gets_one_line(load: Callable[..., Any], refuses:
     ])  # fmt: skip
 
 
-def test_text_that_is_no_json_gets_one_line(tmp_path: Path) -> None:
+def test_text_that_is_no_json_gets_one_line(tmp_path):
     for text in ("", "{", "[" * 100_000, "\x00"):
         (tmp_path / "t.json").write_text(text)
         with pytest.raises(UsageError, match=r"t\.json"):
@@ -159,6 +157,6 @@ def test_text_that_is_no_json_gets_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("divisors", [5, "block_size_x", {"X": 1}])
-def test_divisors_of_a_grid_that_are_no_list_are_one_line(load: Callable[..., Any], divisors: object) -> None:
+def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))

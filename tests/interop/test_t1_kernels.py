@@ -43,7 +43,7 @@ def smaller(name: str, folder: Path) -> Kernel:
 
 
 @pytest.fixture(autouse=True)
-def nvrtc() -> None:
+def nvrtc():
     try:
         compiler()
     except NoCompilerError as error:
@@ -51,7 +51,7 @@ def nvrtc() -> None:
 
 
 @pytest.mark.parametrize(("name", "apart"), [("stencil2d", 0.0), ("filter2d", 0.0), ("dedisperse", 0.02)])
-def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name: str, apart: float, tmp_path: Path) -> None:
+def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name, apart, tmp_path):
     """Instructions and requests to the last one; where addresses come from a table, nearly."""
     kernel = smaller(name, tmp_path)
     problem = kernel.definition.problem()
@@ -79,7 +79,7 @@ def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name: str, apart: fl
 
 
 @pytest.mark.parametrize("name", SMALLER)
-def test_every_flag_changes_the_code(name: str) -> None:
+def test_every_flag_changes_the_code(name):
     kernel, left_out = load_t1(FOLDER / f"{name}.json")
     assert left_out == []
     macros = [tunable.macro for tunable in kernel.tunables if len(tunable.values) > 1]

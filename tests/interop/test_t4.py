@@ -19,7 +19,6 @@ from kernrec.interop.t4 import write_t4
 from kernrec.op import find_op
 from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import document, result
-from tests.helpers.refusals import Refuses
 
 Write = Callable[..., Path]
 
@@ -71,43 +70,30 @@ def measured(**values: tuple[object, str]) -> list[dict[str, object]]:
     return [{"name": name, "value": value, "unit": unit} for name, (value, unit) in values.items()]
 
 
-@pytest.mark.parametrize(
-    ("timeunit", "unit", "seconds"),
-    [
-        ("miliseconds", "", 0.5e-3),  # misspelt, as the files of benchmark_hub are
-        ("milliseconds", "", 0.5e-3),
-        ("seconds", "", 0.5),
-        ("Microseconds", "", 0.5e-6),
-        ("seconds", "ns", 0.5e-9),
-    ],
-)
-def test_a_time_has_its_own_unit_or_that_of_the_file(write: Write, timeunit: str, unit: str, seconds: float) -> None:
+@pytest.mark.parametrize(("timeunit", "unit", "seconds"), [
+    ("miliseconds", "", 0.5e-3),  # misspelt, as the files of benchmark_hub are
+    ("milliseconds", "", 0.5e-3),
+    ("seconds", "", 0.5),
+    ("Microseconds", "", 0.5e-6),
+    ("seconds", "ns", 0.5e-9),
+])  # fmt: skip
+def test_a_time_has_its_own_unit_or_that_of_the_file(write, timeunit, unit, seconds):
     result = read_one(write, timeunit, measurements=measured(time=(0.5, unit)))
     assert result.latency_s == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    ("invalidity", "correctness", "outcome"),
-    [
-        ("timeout", 0, "timeout"),
-        ("compile", 1, "compile"),
-        ("runtime", 0, "crash"),
-        ("correctness", 0, "incorrect"),
-        ("constraints", 1, "constraint"),
-        ("correct", 0, "incorrect"),
-        ("correct", 1, "ok"),
-    ],
-)
-def test_an_invalid_config_is_kept_with_its_reason(
-    write: Write, invalidity: str, correctness: float, outcome: str
-) -> None:
+@pytest.mark.parametrize(("invalidity", "correctness", "outcome"), [
+    ("timeout", 0, "timeout"), ("compile", 1, "compile"), ("runtime", 0, "crash"), ("correctness", 0, "incorrect"),
+    ("constraints", 1, "constraint"), ("correct", 0, "incorrect"), ("correct", 1, "ok"),
+])  # fmt: skip
+def test_an_invalid_config_is_kept_with_its_reason(write, invalidity, correctness, outcome):
     result = read_one(write, invalidity=invalidity, correctness=correctness)
     assert result.outcome == outcome
     assert (result.latency_s is None) is (outcome != "ok")
     assert result.error == (None if outcome == "ok" else invalidity)
 
 
-def test_file_of_ktt_is_read_without_version_and_with_textual_numbers() -> None:
+def test_file_of_ktt_is_read_without_version_and_with_textual_numbers():
     file = read_results(KTT)
     assert (file.tool, file.device) == ("KTT", "NVIDIA RTX 500 Ada Generation Laptop GPU")
     assert [(each.config, each.registers) for each in file.results] == [
@@ -117,7 +103,7 @@ def test_file_of_ktt_is_read_without_version_and_with_textual_numbers() -> None:
     assert file.results[0].measured_at == datetime(2026, 3, 5, 9, 4, 43)
 
 
-def test_malformed_file_of_ktt_is_refused_in_one_line(write: Write, refuses: Refuses) -> None:
+def test_malformed_file_of_ktt_is_refused_in_one_line(write, refuses):
     def refused(before: str, after: str) -> None:
         path = write(KTT.read_text().replace(before, after))
         read_results(path)
@@ -128,12 +114,12 @@ def test_malformed_file_of_ktt_is_refused_in_one_line(write: Write, refuses: Ref
     ])  # fmt: skip
 
 
-def test_energy_has_its_unit(write: Write) -> None:
+def test_energy_has_its_unit(write):
     result = read_one(write, measurements=measured(time=(0.5, "ms"), energy=(90.0, "mJ"), power=(180.0, "W")))
     assert (result.energy_j, result.power_w) == (pytest.approx(0.09), 180.0)
 
 
-def test_malformed_result_is_refused_with_its_number(write: Write, refuses: Refuses) -> None:
+def test_malformed_result_is_refused_with_its_number(write, refuses):
     refuses(lambda arguments: read_one(write, **arguments), [
         {"timeunit": "fortnights"}, {"timeunit": None}, {"invalidity": "bad"}, {"configuration": None}, {"times": 3},
         {"measurements": [1]}, {"measurements": [], "times": {}},
@@ -142,7 +128,7 @@ def test_malformed_result_is_refused_with_its_number(write: Write, refuses: Refu
     ])  # fmt: skip
 
 
-def test_a_t4_file_that_is_cut_short_is_refused(write: Write) -> None:
+def test_a_t4_file_that_is_cut_short_is_refused(write):
     text = json.dumps(document(result(), result()))
     for cut in range(1, len(text)):
         with pytest.raises(UsageError, match=r"is cut short|lacks results|has T4 schema"):
@@ -177,7 +163,7 @@ def rows(file: ForeignResults) -> list[dict[str, Any]]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), tunables=st.lists(names, min_size=1, max_size=4, unique=True))
-def test_rows_survive_being_written_and_read(write: Write, data: st.DataObject, tunables: list[str]) -> None:
+def test_rows_survive_being_written_and_read(write, data, tunables):
     drawn = data.draw(st.lists(results(tunables), min_size=1, max_size=6))
     before = rows(ForeignResults("T4", "NVIDIA GeForce RTX 3090", "theirs", drawn))
     path = write(
@@ -207,13 +193,12 @@ EVERY_OUTCOME = [
 ]
 
 
-def test_the_schemas_own_validator_accepts_what_is_written() -> None:
+def test_the_schemas_own_validator_accepts_what_is_written():
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
     jsonschema.validate(
         json.loads(
             write_t4(
-                to_measurements(ForeignResults("T4", None, None, EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")),
-                {},
+                to_measurements(ForeignResults("T4", None, None, EVERY_OUTCOME), PROBLEM, StoredAs("rtx3090", "k")), {}
             )
         ),
         SCHEMA,
@@ -222,7 +207,7 @@ def test_the_schemas_own_validator_accepts_what_is_written() -> None:
         jsonschema.validate(document(result(invalidity="bad")), SCHEMA)
 
 
-def test_a_bomb_is_refused_before_it_is_parsed(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_bomb_is_refused_before_it_is_parsed(tmp_path, refuses):
     def refused(bomb: Callable[[], bytes]) -> None:
         path = tmp_path / "bomb.json"
         path.write_bytes(bomb())
@@ -233,7 +218,7 @@ def test_a_bomb_is_refused_before_it_is_parsed(tmp_path: Path, refuses: Refuses)
     ])  # fmt: skip
 
 
-def test_oversized_small_file_is_not_read(tmp_path: Path, refuses: Refuses) -> None:
+def test_oversized_small_file_is_not_read(tmp_path, refuses):
     path = tmp_path / "large.json"
     path.write_bytes(b" " * (2**20 + 1))
     refuses(lambda: read_text(path, 2**20))

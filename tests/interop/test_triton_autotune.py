@@ -14,7 +14,6 @@ from kernrec.interop.read_results import read_results
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.measurement import Outcome
-from tests.helpers.refusals import Refuses
 
 INFINITY = float("inf")
 
@@ -31,7 +30,7 @@ def write(folder: Path, entries: Sequence[Any], name: str = "matmul_kernel.autot
     return path
 
 
-def test_configs_have_their_meta_parameters_and_their_median(tmp_path: Path) -> None:
+def test_configs_have_their_meta_parameters_and_their_median(tmp_path):
     entries = [(config(128), [0.5, 0.4, 0.6]), (config(64, num_warps=8), [INFINITY] * 3)]
     file = read_results(write(tmp_path, entries))
     assert (file.tool, file.kernel, file.device) == ("Triton autotune", "matmul_kernel", None)
@@ -41,38 +40,34 @@ def test_configs_have_their_meta_parameters_and_their_median(tmp_path: Path) -> 
     assert (failed.outcome, failed.latency_s) == (Outcome.CONSTRAINT, None)
 
 
-def test_a_limit_of_registers_or_a_cluster_is_kept_where_a_config_has_one(tmp_path: Path) -> None:
+def test_a_limit_of_registers_or_a_cluster_is_kept_where_a_config_has_one(tmp_path):
     entries = [(config(), [0.5, 0.4, 0.6]), (config(maxnreg=128, num_ctas=2), [0.5, 0.4, 0.6])]
     assert set(read_results(write(tmp_path, entries)).tunables) >= {"maxnreg", "num_ctas"}
 
 
-def test_a_cache_of_triton_3_2_lacks_a_later_attribute(tmp_path: Path) -> None:
+def test_a_cache_of_triton_3_2_lacks_a_later_attribute(tmp_path):
     earlier = {name: value for name, value in config().items() if name != "ir_override"}
     assert read_results(write(tmp_path, [(earlier, [0.5, 0.4, 0.6])])).results[0].config["num_warps"] == 4
 
 
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        ((config(cluster_dims=[1, 1, 1]), [1, 1, 1]), "other attributes than those of Triton 3.2 to 3.9: cluster_dims"),
-        ((config(pre_hook="f"), [1, 1, 1]), "a hook or code of its own"),
-        ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or code of its own"),
-        ((config(), [0.4, 0.5, 0.6]), "are not median, 20th and 80th percentile"),
-        ((config(), 0.4), "expected three times"),
-        ((config(), [INFINITY, 1, 1]), "time is not finite"),
-        ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),
-        ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
-        ("config", "expected the attributes of a config and its times"),
-    ],
-)
-def test_foreign_cache_is_refused_in_one_line(tmp_path: Path, entry: Any, says: str) -> None:
+@pytest.mark.parametrize(("entry", "says"), [
+    ((config(cluster_dims=[1, 1, 1]), [1, 1, 1]), "other attributes than those of Triton 3.2 to 3.9: cluster_dims"),
+    ((config(pre_hook="f"), [1, 1, 1]), "a hook or code of its own"),
+    ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or code of its own"),
+    ((config(), [0.4, 0.5, 0.6]), "are not median, 20th and 80th percentile"),
+    ((config(), 0.4), "expected three times"), ((config(), [INFINITY, 1, 1]), "time is not finite"),
+    ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),
+    ((config(kwargs={"num_warps": 4}), [1, 1, 1]), "num_warps is stated twice"),
+    ("config", "expected the attributes of a config and its times"),
+])  # fmt: skip
+def test_foreign_cache_is_refused_in_one_line(tmp_path, entry, says):
     with pytest.raises(UsageError) as error:
         read_results(write(tmp_path, [entry]))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_rows_are_stored_as_those_of_another_tuner(tmp_path: Path, refuses: Refuses) -> None:
+def test_rows_are_stored_as_those_of_another_tuner(tmp_path, refuses):
     path = write(tmp_path, [(config(block), [0.5, 0.4, 0.6]) for block in (32, 64, 128)])
     problem = find_op("matmul").problem("f16", m=4096, n=4096, k=1024)
     with Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
@@ -82,7 +77,7 @@ def test_rows_are_stored_as_those_of_another_tuner(tmp_path: Path, refuses: Refu
         refuses(lambda: import_results(database, path, problem))
 
 
-def test_cache_of_the_installed_triton_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_the_installed_triton_is_read(tmp_path, monkeypatch):
     triton = pytest.importorskip("triton", reason="needs the extra `triton`")
     from triton.backends.compiler import GPUTarget
     from triton.runtime import autotuner
@@ -109,6 +104,6 @@ def test_cache_of_the_installed_triton_is_read(tmp_path: Path, monkeypatch: pyte
     assert [result.outcome for result in file.results] == [Outcome.OK, Outcome.CONSTRAINT]
 
 
-def test_configs_of_different_parameters_are_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_configs_of_different_parameters_are_refused(tmp_path, refuses):
     other = config() | {"kwargs": {"BLOCK_M": 64, "BLOCK_K": 64}}
     refuses(lambda: read_results(write(tmp_path, [(config(), [0.5, 0.4, 0.6]), (other, [0.5, 0.4, 0.6])])))

@@ -1,17 +1,14 @@
 """Networks from files of a user's own: what is read, what is listed, and what is refused in one line."""
 
-from pathlib import Path
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.interop.workload_files import find_workload
 from kernrec.op.workload import workload
-from tests.helpers.refusals import Refuses
 
 
-def test_a_name_is_a_workload_that_ships_and_a_path_is_a_file(tmp_path: Path) -> None:
+def test_a_name_is_a_workload_that_ships_and_a_path_is_a_file(tmp_path):
     assert find_workload("ResNet-50") is workload("resnet50")
     path = tmp_path / "mine.toml"
     path.write_text(
@@ -26,7 +23,7 @@ def test_a_name_is_a_workload_that_ships_and_a_path_is_a_file(tmp_path: Path) ->
     assert (mine.name, mine.published) == ("mine", None)
 
 
-def test_equal_shapes_of_a_table_are_one_layer_and_unknown_ops_are_listed(tmp_path: Path) -> None:
+def test_equal_shapes_of_a_table_are_one_layer_and_unknown_ops_are_listed(tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_text("op,count,m,n,k,dtype\nmm,2,64,8,8,f16\ngemm,3,64,8,8,half\nrope,,1,,,\nmv,,8,,8,\n")
     network = find_workload(str(path))
@@ -37,20 +34,20 @@ def test_equal_shapes_of_a_table_are_one_layer_and_unknown_ops_are_listed(tmp_pa
     assert network.unknown == ("1 of op 'rope', which is not known",)
 
 
-def test_a_log_has_the_most_frequent_request_first(tmp_path: Path) -> None:
+def test_a_log_has_the_most_frequent_request_first(tmp_path):
     path = tmp_path / "calls.jsonl"
     line = '{"op": "mm", "shape": {"m": %d, "n": 8, "k": 8}, "dtype": "f16", "gpu": "h200"}\n'
     path.write_text(line % 32 + line % 64 + "\n" + line % 64)
     assert [(layer.problem.dim["m"], layer.count) for layer in find_workload(str(path)).layers] == [(64, 2), (32, 1)]
 
 
-def test_names_from_files_are_printable(tmp_path: Path) -> None:
+def test_names_from_files_are_printable(tmp_path):
     path = tmp_path / "names.csv"
     path.write_text('op,name,m,n,k\nmm,"evil\x1b[31m\nname",8,8,8\n')
     assert find_workload(str(path)).layers[0].name == "evil [31m name"
 
 
-def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_malformed_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(name: str, text: str) -> None:
         path = tmp_path / name
         path.write_text(text)
@@ -67,13 +64,13 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, refuses: Refuse
     ])  # fmt: skip
 
 
-def test_a_file_or_name_that_is_not_there_is_refused(refuses: Refuses) -> None:
+def test_a_file_or_name_that_is_not_there_is_refused(refuses):
     refuses(find_workload, ["absent.csv", "absent.toml", "folder/absent", "resnet5"])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), ending=st.sampled_from([".csv", ".jsonl"]))
-def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, ending: str) -> None:
+def test_any_file_is_read_or_refused(tmp_path, content, ending):
     path = tmp_path / f"any{ending}"
     path.write_bytes(b"op,m,n,k\n" + content if ending == ".csv" else content)
     message = "read"

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.gpu import SmLimits, limits
-from kernrec.kernel import Kernel, load_kernel
+from kernrec.gpu import limits
+from kernrec.kernel import load_kernel
 
 SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
 
 
 @pytest.fixture(scope="session")
-def tiled() -> Kernel:
+def tiled():
     return load_kernel(SPEC)
 
 
 @pytest.fixture(scope="session")
-def ada() -> SmLimits:
+def ada():
     return limits(89)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from kernrec.gpu import limits
 from kernrec.kernel import Space, bind_launches
 from kernrec.kernel.spec_reader import kernel_from
-from tests.helpers.refusals import Refuses
 
 SPEC = {
     "name": "copy",
@@ -46,7 +45,7 @@ def test_constraints_apply_to_listed_configs():
     assert space.columns["width"].tolist() == [64, 128]
 
 
-def test_a_config_that_is_not_listed_is_refused(refuses: Refuses):
+def test_a_config_that_is_not_listed_is_refused(refuses):
     kernel, _ = space_of(SPEC)
     refuses(lambda: bind_launches(kernel, {"width": 64, "vector": 4}, kernel.definition.problem(), 80))
 
@@ -60,7 +59,7 @@ def test_every_listed_config_is_found_in_its_row(pairs):
     assert np.array_equal(found_rows, np.arange(len(space)))
 
 
-def test_lists_that_do_not_fit_are_refused_in_one_line(refuses: Refuses):
+def test_lists_that_do_not_fit_are_refused_in_one_line(refuses):
     refuses(lambda configs: space_of(SPEC | {"configs": configs}), [
         {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
         {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},

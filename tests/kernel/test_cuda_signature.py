@@ -23,50 +23,33 @@ __global__ void last() {}
 """
 
 
-def test_kernels_and_their_parameters_are_read() -> None:
+def test_kernels_and_their_parameters_are_read():
     copies, first, last = signatures(SOURCE)
     assert (copies.name, copies.template) == ("copies", ("N",))
     assert (first.name, first.template, last.name, last.parameters) == ("first", (), "last", ())
     assert [(p.name, p.dtype, p.lanes, p.pointer, p.written) for p in first.parameters] == [
-        ("a", "f32", 4, True, False),
-        ("b", "f32", 1, True, True),
-        ("n", "i64", 1, False, False),
-        ("c", "f64", 1, True, True),
-        ("h", "f16", 2, True, True),
-        ("p", None, 1, False, False),
-    ]
+        ("a", "f32", 4, True, False), ("b", "f32", 1, True, True), ("n", "i64", 1, False, False),
+        ("c", "f64", 1, True, True), ("h", "f16", 2, True, True), ("p", None, 1, False, False),
+    ]  # fmt: skip
 
 
-def test_macros_say_whether_another_value_can_be_set() -> None:
+def test_macros_say_whether_another_value_can_be_set():
     assert [tuple(macro) for macro in macros(SOURCE)] == [("TILE", 16, True), ("ROWS", 7, False)]
 
 
-@pytest.mark.parametrize(
-    ("ctype", "element"),
-    [
-        ("const unsigned long long", ("u64", 1)),
-        ("uchar4", ("u8", 4)),
-        ("__nv_bfloat16", ("bf16", 1)),
-        ("nv_bfloat162", ("bf16", 2)),
-        ("volatile int", ("i32", 1)),
-        ("cudaTextureObject_t", (None, 1)),
-        ("float5", (None, 1)),
-    ],
-)
-def test_types_have_the_names_of_kernrec(ctype: str, element: tuple[str | None, int]) -> None:
+@pytest.mark.parametrize(("ctype", "element"), [
+    ("const unsigned long long", ("u64", 1)), ("uchar4", ("u8", 4)), ("__nv_bfloat16", ("bf16", 1)),
+    ("nv_bfloat162", ("bf16", 2)), ("volatile int", ("i32", 1)), ("cudaTextureObject_t", (None, 1)),
+    ("float5", (None, 1)),
+])  # fmt: skip
+def test_types_have_the_names_of_kernrec(ctype, element):
     assert element_type(ctype) == element
 
 
-@pytest.mark.parametrize(
-    ("body", "output"),
-    [
-        ("y[i * (n + 1)] = x[i]; y[x[0]] = 2;", True),
-        ("y[i] += x[i];", False),
-        ("if (y[i] == 1) y[i] = 2;", False),
-        ("float* z = y; z[i] = 1;", False),
-        ("x[i];", False),
-    ],
-)
-def test_a_pointer_that_is_assigned_alone_is_an_output(body: str, output: bool) -> None:
+@pytest.mark.parametrize(("body", "output"), [
+    ("y[i * (n + 1)] = x[i]; y[x[0]] = 2;", True), ("y[i] += x[i];", False), ("if (y[i] == 1) y[i] = 2;", False),
+    ("float* z = y; z[i] = 1;", False), ("x[i];", False),
+])  # fmt: skip
+def test_a_pointer_that_is_assigned_alone_is_an_output(body, output):
     source = f"__global__ void k(const int* x, int* y, int n) {{ int i = 0; {{ {body} }} }} void f(int* y) {{ y = y; }}"
     assert is_only_assigned(source, "k", "y") == output

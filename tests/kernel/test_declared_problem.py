@@ -1,13 +1,11 @@
 """Problems that a kernel's spec declares for itself."""
 
 import pickle
-from pathlib import Path
 
 import pytest
 
 from kernrec.errors import UsageError
 from kernrec.kernel import load_kernel
-from tests.helpers.refusals import Refuses
 
 SPEC = """
 name = "blur"
@@ -29,13 +27,13 @@ arguments = ["image", "blurred", "f32 0.25"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "blur.cu").write_text("__global__ void blur(const unsigned char*, float*, float) {}")
     (tmp_path / "kernel.toml").write_text(SPEC)
     return tmp_path
 
 
-def test_a_declared_problem_has_what_an_op_has(folder: Path) -> None:
+def test_a_declared_problem_has_what_an_op_has(folder):
     kernel = load_kernel(folder / "kernel.toml")
     problem = kernel.definition.problem(width=100)
     assert problem.key == "blur[width=100,height=480]f32,any"
@@ -49,7 +47,7 @@ def test_a_declared_problem_has_what_an_op_has(folder: Path) -> None:
     assert kernel.defines({"bx": 32}, "f32", "any")["block_x"] == "32"
 
 
-def test_a_shape_may_divide_or_subtract_from_a_dimension(folder: Path) -> None:
+def test_a_shape_may_divide_or_subtract_from_a_dimension(folder):
     shapes = SPEC.replace('["height", "width"]', '["height // 8", "width - 16"]').replace("width = 640", "width = {}")
     (folder / "kernel.toml").write_text(shapes)
     op = load_kernel(folder / "kernel.toml").definition
@@ -58,14 +56,14 @@ def test_a_shape_may_divide_or_subtract_from_a_dimension(folder: Path) -> None:
         _ = op.problem(width=16).tensors
 
 
-def test_a_kernel_travels_to_another_process_whole(folder: Path) -> None:
+def test_a_kernel_travels_to_another_process_whole(folder):
     kernel = load_kernel(folder / "kernel.toml")
     again = pickle.loads(pickle.dumps(kernel))
     assert (again.hash, again.source, again.initial_values) == (kernel.hash, kernel.source, kernel.initial_values)
     assert again.definition.problem().key == kernel.definition.problem().key
 
 
-def test_a_problem_that_cannot_be_read_gets_one_line(folder: Path, refuses: Refuses) -> None:
+def test_a_problem_that_cannot_be_read_gets_one_line(folder, refuses):
     def refused(old: str, new: str) -> None:
         assert old in SPEC
         (folder / "kernel.toml").write_text(SPEC.replace(old, new))
@@ -91,10 +89,9 @@ def test_a_problem_that_cannot_be_read_gets_one_line(folder: Path, refuses: Refu
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("integers 0 256", "image.npy"), ('role = "output"', 'role = "output", reference = "image.npy"')],
+    ("old", "new"), [("integers 0 256", "image.npy"), ('role = "output"', 'role = "output", reference = "image.npy"')]
 )
-def test_other_values_in_a_file_are_another_kernel(folder: Path, old: str, new: str) -> None:
+def test_other_values_in_a_file_are_another_kernel(folder, old, new):
     (folder / "kernel.toml").write_text(SPEC.replace(old, new))
     hashes = set()
     for content in (b"one", b"two", b"one"):

@@ -17,7 +17,6 @@ from kernrec.kernel import (
     probe_problems,
 )
 from kernrec.op import Problem, find_op
-from tests.helpers.refusals import Refuses
 
 # By op, or by kernel where it is for a part of the op's problems.
 PROBLEMS = {
@@ -82,15 +81,13 @@ def _problems(kernel: Kernel, dtype: str, layout: str) -> list[Problem]:
 
 
 @CASES
-def test_every_kernel_has_tens_to_a_few_thousand_configs_on_every_architecture(
-    kernel: Kernel, dtype: str, layout: str
-) -> None:
+def test_every_kernel_has_tens_to_a_few_thousand_configs_on_every_architecture(kernel, dtype, layout):
     for sm in (75, 80, 86, 89, 90, 100, 120):
         if kernel.runs_on(dtype, sm):
             assert 20 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
 
 
-def test_a_kernel_of_one_architecture_is_offered_on_no_other(refuses: Refuses) -> None:
+def test_a_kernel_of_one_architecture_is_offered_on_no_other(refuses):
     offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (89, 90, 100)}
     assert [sm for sm, names in offered.items() if "matmul_wgmma" in names] == [90]
     refuses(lambda: able_kernels("matmul", "f8e4m3", "nt", 86))
@@ -101,7 +98,7 @@ def test_a_kernel_of_one_architecture_is_offered_on_no_other(refuses: Refuses) -
 
 
 @CASES
-def test_some_config_runs_every_problem_however_awkward(kernel: Kernel, dtype: str, layout: str) -> None:
+def test_some_config_runs_every_problem_however_awkward(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 80)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):
@@ -109,7 +106,7 @@ def test_some_config_runs_every_problem_however_awkward(kernel: Kernel, dtype: s
 
 
 @CASES
-def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kernel, dtype: str, layout: str) -> None:
+def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 89)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):
@@ -129,7 +126,7 @@ def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel: Kerne
 
 
 @CASES
-def test_every_launch_is_probed_on_small_problems(kernel: Kernel, dtype: str, layout: str) -> None:
+def test_every_launch_is_probed_on_small_problems(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 89)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for row in random.Random(0).sample(range(len(space)), 8):
@@ -142,19 +139,19 @@ def test_every_launch_is_probed_on_small_problems(kernel: Kernel, dtype: str, la
                 assert problem.bytes < 64 << 20
 
 
-def test_kernels_are_found_by_op_dtype_and_layout() -> None:
+def test_kernels_are_found_by_op_dtype_and_layout():
     for kernel in all_kernels():
         assert kernel in kernels_for(kernel.op, kernel.dtypes[0], kernel.layouts[-1])
         assert kernel not in kernels_for(kernel.op, "f64" if "f64" not in kernel.dtypes else "i1")
     assert {kernel.op for kernel in kernels_for("gemm")} <= {"matmul"}
 
 
-def test_a_name_is_found_however_it_is_spelt() -> None:
+def test_a_name_is_found_however_it_is_spelt():
     for name in kernel_names():
         assert find_kernel(name.upper().replace("_", "-")).name == name
 
 
-def test_an_unknown_kernel_is_refused_with_the_nearest() -> None:
+def test_an_unknown_kernel_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as refusal:
         find_kernel("matmul_smit")
     assert "unknown kernel 'matmul_smit'" in str(refusal.value)

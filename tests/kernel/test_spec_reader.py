@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.kernel import Kernel, PointerArgument, ScalarArgument, load_kernel
-from tests.helpers.refusals import Refuses
+from kernrec.kernel import PointerArgument, ScalarArgument, load_kernel
 
 SPEC = Path(__file__).parent / "tiled" / "kernel.toml"
 
@@ -13,7 +12,7 @@ Write = Callable[[str, str], Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path):
     """Writes the spec with one text replaced by another."""
 
     def edited(old: str, new: str) -> Path:
@@ -28,7 +27,7 @@ def write(tmp_path: Path) -> Write:
     return edited
 
 
-def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
+def test_a_spec_is_read_as_it_is_written(tiled):
     assert (tiled.name, tiled.op, tiled.min_sm) == ("tiled", "matmul", 75)
     assert (tiled.dtypes, tiled.layouts) == (("f32",), ("nn",))
     assert [t.name for t in tiled.tunables][:3] == ["block_m", "block_n", "block_k"]
@@ -44,7 +43,7 @@ def test_a_spec_is_read_as_it_is_written(tiled: Kernel) -> None:
     assert len(first.probes) == 3
 
 
-def test_a_wrong_spec_is_refused_in_one_line_that_says_where(write: Write, refuses: Refuses) -> None:
+def test_a_wrong_spec_is_refused_in_one_line_that_says_where(write, refuses):
     refuses(lambda old, new: load_kernel(write(old, new)), [
         ('name = "tiled"', "name = 3"), ('name = "tiled"', 'nmae = "tiled"'), ('op = "matmul"', 'op = "matmull"'),
         ('dtypes = ["f32"]', 'dtypes = ["f23"]'), ('dtypes = ["f32"]', "dtypes = []"),
@@ -71,20 +70,20 @@ def test_a_wrong_spec_is_refused_in_one_line_that_says_where(write: Write, refus
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 5000, b"a = " + b"[" * 100_000, b"x" * (2 << 20)])
-def test_a_file_that_is_no_spec_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_spec_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "kernel.toml").write_bytes(content)
     with pytest.raises(UsageError) as refusal:
         load_kernel(tmp_path / "kernel.toml")
     assert "\n" not in str(refusal.value)
 
 
-def test_a_missing_file_or_a_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_refused_in_one_line(tmp_path):
     for path in (tmp_path / "kernel.toml", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
             load_kernel(path)
 
 
-def test_the_hash_follows_code_and_geometry_and_not_prose(write: Write, tiled: Kernel) -> None:
+def test_the_hash_follows_code_and_geometry_and_not_prose(write, tiled):
     assert load_kernel(write("rows of C per thread block", "height of the tile")).hash == tiled.hash
     assert load_kernel(write("[let]", "# lets\n[let]")).hash == tiled.hash
     assert load_kernel(write("values = [2, 3, 4]", "values = [2, 4, 3]")).hash != tiled.hash
@@ -94,7 +93,7 @@ def test_the_hash_follows_code_and_geometry_and_not_prose(write: Write, tiled: K
     assert load_kernel(path).hash != tiled.hash
 
 
-def test_the_order_of_tunables_is_part_of_the_hash(write: Write, tiled: Kernel) -> None:
+def test_the_order_of_tunables_is_part_of_the_hash(write, tiled):
     lines = SPEC.read_text().splitlines()
     m, n = (next(line for line in lines if line.startswith(name)) for name in ("block_m", "block_n"))
     assert load_kernel(write(f"{m}\n{n}", f"{n}\n{m}")).hash != tiled.hash
@@ -109,7 +108,7 @@ def copy_of(folder: Path, source: str) -> Path:
     return target / "kernel.toml"
 
 
-def test_include_is_inserted_once(tmp_path: Path, tiled: Kernel) -> None:
+def test_include_is_inserted_once(tmp_path, tiled):
     source = (SPEC.parent / "kernel.cu").read_text()
     spec = copy_of(tmp_path, '#include "shared.cuh"\n  # include "shared.cuh"\n' + source)
     (tmp_path / "shared.cuh").write_text("// shared by kernels")
@@ -120,5 +119,5 @@ def test_include_is_inserted_once(tmp_path: Path, tiled: Kernel) -> None:
     assert load_kernel(spec).hash != loaded.hash
 
 
-def test_an_include_that_is_not_there_is_named(tmp_path: Path, refuses: Refuses) -> None:
+def test_an_include_that_is_not_there_is_named(tmp_path, refuses):
     refuses(lambda: load_kernel(copy_of(tmp_path, '#include "absent.cuh"\n')))

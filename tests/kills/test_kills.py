@@ -5,9 +5,6 @@ for each seed (`KERNREC_KILLS_SEED`).
 """
 
 import os
-from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +20,9 @@ SEED = int(os.environ.get("KERNREC_KILLS_SEED", "1"))
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    ["all", pytest.param("refine", marks=pytest.mark.deep), pytest.param("genetic", marks=pytest.mark.deep)],
+    "strategy", ["all", pytest.param("refine", marks=pytest.mark.deep), pytest.param("genetic", marks=pytest.mark.deep)]
 )
-def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_path: Path, strategy: str) -> None:
+def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_path, strategy):
     configs = 3000 if DEEP else 120
     cost = kill_collect(tmp_path, KILLS, configs, SEED, strategy)
     assert (cost["lost"], cost["doubled"]) == (0, 0)
@@ -34,24 +30,24 @@ def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_pat
 
 
 @pytest.mark.parametrize("command", ["merge", pytest.param("import", marks=pytest.mark.deep)])
-def test_a_killed_merge_or_import_adds_everything_or_nothing(command: str, tmp_path: Path) -> None:
+def test_a_killed_merge_or_import_adds_everything_or_nothing(command, tmp_path):
     counts = kill_add(tmp_path, command, KILLS, 3000 if DEEP else 200, SEED + 2)
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
 
-def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path: Path) -> None:
+def test_killed_merges_under_a_changing_clock_lose_no_answer(tmp_path):
     counts = kill_merge_by_clocks(tmp_path, KILLS, SEED)
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kill", [kill_withdraw, kill_migration, pytest.param(kill_train, marks=pytest.mark.deep)])
-def test_killed_changes_lose_no_row_and_no_model(kill: Callable[..., Counter[str]], tmp_path: Path) -> None:
+def test_killed_changes_lose_no_row_and_no_model(kill, tmp_path):
     counts = kill(tmp_path, KILLS, SEED)
     assert sum(counts[each] for each in ("lost", "doubled", "halved", "unreadable")) == 0, counts
 
 
 @pytest.mark.deep
-def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path: Path) -> None:
+def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path):
     counts = kill_contribute(tmp_path, KILLS, SEED)
     assert (counts["lost"], counts["doubled"], counts["refused"]) == (0, 0, 0)
     assert counts["bundles"] > 0
@@ -59,6 +55,6 @@ def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("command", ["push", "pull"])
-def test_killed_pushes_and_pulls_show_only_whole_bundles(command: str, tmp_path: Path) -> None:
+def test_killed_pushes_and_pulls_show_only_whole_bundles(command, tmp_path):
     counts = kill_sharing(tmp_path, command, KILLS, 3000, SEED)
     assert (counts["lost"], counts["doubled"], counts["halved"], counts["unreadable"]) == (0, 0, 0, 0)

@@ -1,18 +1,15 @@
 """Tools read the files of one folder and no other."""
 
-from pathlib import Path
-
 import pytest
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
 from kernrec.gpu.card_file import card_text
 from kernrec.mcp.folder import Folder
-from tests.helpers.refusals import Refuses
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path):
     inside = tmp_path / "inside"
     (inside / "sub").mkdir(parents=True)
     (inside / "sub" / "kernel.cu").write_text("code")
@@ -22,27 +19,27 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(inside)
 
 
-def test_a_file_inside_is_read(folder: Folder) -> None:
+def test_a_file_inside_is_read(folder):
     assert folder.text("sub/kernel.cu") == "code"
     assert folder.text("sub/../sub/kernel.cu") == "code"
 
 
-def test_nothing_else_is(folder: Folder, refuses: Refuses) -> None:
+def test_nothing_else_is(folder, refuses):
     refuses(lambda name: folder.text(name), [
         "../secret", "/etc/passwd", "link", "up/secret", "sub/../../secret", "", ".", "nothing", "a\0b", "~/x",
     ])  # fmt: skip
 
 
-def test_without_a_folder_no_file_is_read(refuses: Refuses) -> None:
+def test_without_a_folder_no_file_is_read(refuses):
     refuses(lambda: Folder(None).text("kernel.cu"))
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="there is no such folder"):
         Folder(tmp_path / "nothing")
 
 
-def test_a_card_file_of_the_folder_is_a_gpu_and_no_other_file_is(folder: Folder, tmp_path: Path) -> None:
+def test_a_card_file_of_the_folder_is_a_gpu_and_no_other_file_is(folder, tmp_path):
     card = card_text(find_gpu("l4"), "mine")
     (tmp_path / "inside" / "mine.toml").write_text(card)
     (tmp_path / "outside.toml").write_text(card)

@@ -73,7 +73,7 @@ async def session(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def answered(tmp_path_factory):
     outside = tmp_path_factory.mktemp("mcp")
     inside = outside / "inside"
     inside.mkdir()
@@ -88,7 +88,7 @@ def text_of(answer: Any) -> str:
     return "".join(part.text for part in answer.content)
 
 
-def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_every_tool_has_a_schema_that_its_questions_fit(answered):
     tools, _ = answered
     assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check"}
     for name, (tool, supplied) in CALLS.items():
@@ -102,13 +102,13 @@ def test_every_tool_has_a_schema_that_its_questions_fit(answered: tuple[dict[str
 @pytest.mark.parametrize(
     "name", ["recommend", "backend", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
 )
-def test_questions_are_answered(answered: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
+def test_questions_are_answered(answered, name):
     answer = answered[1][name]
     assert not answer.is_error, text_of(answer)
     assert json.loads(text_of(answer)) == answer.structured_content
 
 
-def test_tools_are_asked_about_other_inputs(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_tools_are_asked_about_other_inputs(answered):
     _, answers = answered
     assert answers["recommend"].structured_content["inputs"] == "random"
     assert answers["zeros"].structured_content["inputs"] == "zeros"
@@ -116,17 +116,13 @@ def test_tools_are_asked_about_other_inputs(answered: tuple[dict[str, Any], dict
     assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
 
 
-def test_tools_take_a_backend_and_the_file_of_a_card(
-    answered: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
+def test_tools_take_a_backend_and_the_file_of_a_card(answered):
     lines = answered[1]["backend"].structured_content["lines"]
     assert {line["stack"] for line in lines} == {"vLLM"}
     assert answered[1]["card file"].structured_content["gpu"] == "mine"
 
 
-def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(
-    answered: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
+def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(answered):
     first, second = answered[1]["model"].structured_content["gpus"]
     assert (first["fits"], second["fits"]) == (True, False)
     assert (first["name"], first["batch"], first["per"]) == ("vLLM today", 8, "token")
@@ -134,41 +130,29 @@ def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(
     assert "does not fit" in second["reason"]
 
 
-def test_a_program_learns_whether_its_kernel_is_right(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_a_program_learns_whether_its_kernel_is_right(answered):
     right, wrong, beyond = (answered[1][name].structured_content for name in ("right", "wrong", "out of bounds"))
     assert right["correct"]
     assert (wrong["correct"], wrong["outcome"]) == (False, "incorrect")
     assert "offset 4000 of x" in beyond["message"]
 
 
-def test_an_endless_kernel_costs_its_own_process(answered: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_an_endless_kernel_costs_its_own_process(answered):
     answer = answered[1]["endless"].structured_content
     assert answer["outcome"] == "timeout"
     assert not answered[1]["after all that"].is_error
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("include", "no other file is read"),
-        ("escape", "outside the folder"),
-        ("absolute", "outside the folder"),
-        ("value file", "files are not read here"),
-        ("network file", "unknown workload"),
-        ("huge", "at most"),
-        ("long", "larger than"),
-        ("no such op", "did you mean matmul"),
-        ("no such backend", "did you mean vLLM"),
-        ("wrong type", "recommend: top: "),
-        ("two kernels", "name one as in"),
-        ("reference", "unknown function in a reference"),
-        ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
-        ("hidden include", "no other file is read"),
-    ],
-)
-def test_hostile_questions_are_refused_in_one_line(
-    answered: tuple[dict[str, Any], dict[str, Any]], name: str, message: str
-) -> None:
+@pytest.mark.parametrize(("name", "message"), [
+    ("include", "no other file is read"), ("escape", "outside the folder"), ("absolute", "outside the folder"),
+    ("value file", "files are not read here"), ("network file", "unknown workload"), ("huge", "at most"),
+    ("long", "larger than"), ("no such op", "did you mean matmul"), ("no such backend", "did you mean vLLM"),
+    ("wrong type", "recommend: top: "), ("two kernels", "name one as in"),
+    ("reference", "unknown function in a reference"),
+    ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
+    ("hidden include", "no other file is read"),
+])  # fmt: skip
+def test_hostile_questions_are_refused_in_one_line(answered, name, message):
     answer = answered[1][name]
     assert answer.is_error
     assert message in text_of(answer)
@@ -177,7 +161,7 @@ def test_hostile_questions_are_refused_in_one_line(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker in /proc")
-def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path: Path) -> None:
+def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path):
     """Of 60 endless checks none has ended when the catalog answers; the workers end with the killed server."""
 
     async def worker_during_checks() -> int:

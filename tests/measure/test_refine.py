@@ -1,7 +1,5 @@
 """Refining on a replayed device: only what is uncertain is measured, and nobody measures it twice."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +9,7 @@ import pytest
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import collect, outlook
-from kernrec.measure.device.replay import chosen_gpus
-from kernrec.measure.knowledge import Knowledge
-from kernrec.measure.refine_planner import Refined, RefinePlanner
+from kernrec.measure.refine_planner import Refined
 from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
 from kernrec.model.learn import features
@@ -111,47 +107,6 @@ def test_best_unpredicted_config_is_found_without_measuring_all(tmp_path: Path) 
     (answer,) = result.changed
     assert any(f"x={x} " in answer.after for x in range(BEST["x"] - 1, BEST["x"] + 2))  # a neighbor is 2 % slower
     assert len(keys(database)) == 32
-
-
-_RUN = """
-import sys
-from pathlib import Path
-from kernrec.measure.collect import collect
-from kernrec.measure.request import CollectRequest, Strategy
-request = CollectRequest(None, Path(sys.argv[2]), recording=Path(sys.argv[1]), strategy=Strategy(sys.argv[3]))
-result = collect(request)
-print(sum(each.measured for each in result.results), result.error)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["refine", "all"])
-def test_two_runs_on_one_database_share_the_work(library: Path, tmp_path: Path, strategy: str) -> None:
-    database = tmp_path / "k.duckdb"
-    program = [sys.executable, "-c", _RUN, str(library), str(database), strategy]
-    runs = [subprocess.Popen(program, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    counts = [run.communicate(timeout=300)[0].split() for run in runs]
-    assert [error for _, error in counts] == ["None", "None"]
-    rows = keys(database)
-    assert len(rows) == len(set(rows)) == 12
-    with Database.open(database) as opened:
-        assert opened.counts()["measurement"] == sum(int(measured) for measured, _ in counts)
-
-
-def test_rows_that_another_process_added_unnoticed_end_no_visit_in_vain_for_ever(library: Path, tmp_path: Path) -> None:
-    wanted = request(library, tmp_path / "k.duckdb")
-    (gpu,) = chosen_gpus(library, "auto")
-    planner = RefinePlanner(wanted, Knowledge(subject_on(gpu, wanted), wanted))
-
-    def others_write() -> int:
-        refine(wanted)
-        return 0
-
-    planner.store(others_write)  # as if the rows were of this run
-    while (visit := planner.next()) is not None:
-        planner.done(visit, 0.0)  # the campaign finds them all, and measures nothing
-    posterior = planner.knowledge.posterior
-    assert [len(posterior.measured(problem)) for problem in range(len(posterior))] == [4, 4, 4]
 
 
 def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path: Path) -> None:

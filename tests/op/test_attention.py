@@ -13,7 +13,6 @@ from numpy.testing import assert_allclose
 from kernrec.errors import UsageError
 from kernrec.op import Problem, decode_elements, find_op, inputs, reference
 from kernrec.op.dtype import ELEMENT_BYTES
-from tests.helpers.refusals import Refuses
 
 ATTENTION = find_op("attention")
 
@@ -47,7 +46,7 @@ def meeting(d: dict[str, int], query: int) -> range:
 
 
 @given(attentions(), st.integers(0, 100))
-def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
+def test_attention_is_its_definition(problem, seed):
     d = problem.sizes
     stored = inputs(problem, seed)
     values = decoded(problem, stored) | reference(problem, stored)
@@ -71,14 +70,14 @@ def test_attention_is_its_definition(problem: Problem, seed: int) -> None:
 
 
 @given(attentions())
-def test_flops_are_those_of_the_pairs_that_meet(problem: Problem) -> None:
+def test_flops_are_those_of_the_pairs_that_meet(problem):
     d = problem.sizes
     pairs = sum(len(meeting(d, query)) for query in range(d["queries"]))
     assert problem.flops == 2 * 2 * d["batch"] * d["heads"] * pairs * d["head_dim"]
 
 
 @given(attentions())
-def test_grouped_queries_share_keys_and_values_in_memory(problem: Problem) -> None:
+def test_grouped_queries_share_keys_and_values_in_memory(problem):
     d = problem.sizes
     assert d["group"] * d["kv_heads"] == d["heads"]
     met = {key for query in range(d["queries"]) for key in meeting(d, query)}
@@ -90,7 +89,7 @@ def test_grouped_queries_share_keys_and_values_in_memory(problem: Problem) -> No
 
 
 @given(attentions(), st.integers(0, 100))
-def test_layout_moves_values_and_changes_none(problem: Problem, seed: int) -> None:
+def test_layout_moves_values_and_changes_none(problem, seed):
     first, other = (ATTENTION.problem(problem.dtype, layout, **problem.dim) for layout in ("bhsd", "bshd"))
     tensors = inputs(first, seed)
     swapped = tensors | {name: np.ascontiguousarray(tensors[name].swapaxes(1, 2)) for name in "qkv"}
@@ -100,7 +99,7 @@ def test_layout_moves_values_and_changes_none(problem: Problem, seed: int) -> No
     assert_allclose(reference(other, swapped)["o"].swapaxes(1, 2), reference(first, tensors)["o"], atol=1e-14)
 
 
-def test_the_last_token_of_causal_attention_is_decode() -> None:
+def test_the_last_token_of_causal_attention_is_decode():
     prompt = ATTENTION.problem(heads=4, kv_heads=2, queries=6, head_dim=8, causal=1)
     token = ATTENTION.problem(heads=4, kv_heads=2, queries=1, keys=6, head_dim=8)
     tensors = inputs(prompt)
@@ -108,14 +107,14 @@ def test_the_last_token_of_causal_attention_is_decode() -> None:
     assert_allclose(reference(token, last)["o"], reference(prompt, tensors)["o"][:, :, -1:], atol=1e-14)
 
 
-def test_large_scores_do_not_overflow() -> None:
+def test_large_scores_do_not_overflow():
     problem = ATTENTION.problem(heads=1, queries=2, head_dim=4)
     tensors = inputs(problem)
     large = reference(problem, tensors | {"q": 1000 * tensors["q"]})["o"]
     assert np.isfinite(large).all()
 
 
-def test_heads_and_tokens_that_do_not_fit_together_are_refused(refuses: Refuses) -> None:
+def test_heads_and_tokens_that_do_not_fit_together_are_refused(refuses):
     refuses(lambda dims: ATTENTION.problem(head_dim=8, **dims), [
         {"heads": 6, "kv_heads": 4, "queries": 2}, {"heads": 2, "queries": 3, "keys": 2, "causal": 1},
         {"heads": 2, "queries": 3, "causal": 2}, {"heads": 2, "queries": 3, "window": 2},
@@ -123,7 +122,7 @@ def test_heads_and_tokens_that_do_not_fit_together_are_refused(refuses: Refuses)
     ])  # fmt: skip
 
 
-def test_8_bits_have_scales_for_all_or_for_each_head_of_keys_and_results_in_16_bits() -> None:
+def test_8_bits_have_scales_for_all_or_for_each_head_of_keys_and_results_in_16_bits():
     dims: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 3, "head_dim": 8}
     for spelling in ("fp8", "e4m3", "float8_e4m3fn"):
         assert ATTENTION.problem(spelling, **dims).dtype == "f8e4m3"
@@ -137,7 +136,7 @@ def test_8_bits_have_scales_for_all_or_for_each_head_of_keys_and_results_in_16_b
             ATTENTION.problem("bf16", **dims | {name: 1})
 
 
-def test_scores_are_multiplied_by_the_scales_of_queries_and_keys_and_results_by_that_of_values() -> None:
+def test_scores_are_multiplied_by_the_scales_of_queries_and_keys_and_results_by_that_of_values():
     problem = ATTENTION.problem("fp8", heads=2, queries=5, head_dim=8)
     tensors = inputs(problem)
     twice = {name: 2 * tensors[name] for name in ("q_scale", "k_scale", "v_scale")}
@@ -150,11 +149,11 @@ def test_scores_are_multiplied_by_the_scales_of_queries_and_keys_and_results_by_
     )
 
 
-def test_without_a_mask_there_may_be_more_queries_than_keys() -> None:
+def test_without_a_mask_there_may_be_more_queries_than_keys():
     assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)
 
 
-def test_without_a_window_a_problem_keeps_its_key() -> None:
+def test_without_a_window_a_problem_keeps_its_key():
     plain = ATTENTION.problem("bf16", heads=8, queries=64, head_dim=64, causal=1)
     assert plain == ATTENTION.problem("bf16", heads=8, queries=64, head_dim=64, causal=1, window=0, kv_dtype=0)
     assert "window" not in plain.key

@@ -22,7 +22,7 @@ def run(op: str, seed: int = 0, **dims: int) -> tuple[dict[str, Any], np.ndarray
 
 
 @given(sizes, sizes, seeds)
-def test_softmax_is_its_definition(rows: int, columns: int, seed: int) -> None:
+def test_softmax_is_its_definition(rows, columns, seed):
     given_, y = run("softmax", seed, rows=rows, columns=columns)
     for x_row, y_row in zip(given_["x"], y, strict=True):
         total = sum(map(exp, x_row))
@@ -30,7 +30,7 @@ def test_softmax_is_its_definition(rows: int, columns: int, seed: int) -> None:
 
 
 @given(sizes, sizes, seeds)
-def test_softmax_shares_out_one_and_does_not_see_a_shift(rows: int, columns: int, seed: int) -> None:
+def test_softmax_shares_out_one_and_does_not_see_a_shift(rows, columns, seed):
     problem = find_op("softmax").problem(rows=rows, columns=columns)
     x = inputs(problem, seed)["x"]
     y = reference(problem, {"x": x})["y"]
@@ -39,7 +39,7 @@ def test_softmax_shares_out_one_and_does_not_see_a_shift(rows: int, columns: int
 
 
 @given(sizes, sizes, seeds)
-def test_layernorm_is_its_definition(rows: int, columns: int, seed: int) -> None:
+def test_layernorm_is_its_definition(rows, columns, seed):
     t, y = run("layernorm", seed, rows=rows, columns=columns)
     for x_row, y_row in zip(t["x"], y, strict=True):
         mean = sum(x_row) / columns
@@ -49,7 +49,7 @@ def test_layernorm_is_its_definition(rows: int, columns: int, seed: int) -> None
 
 
 @given(sizes, sizes, seeds)
-def test_rmsnorm_is_its_definition(rows: int, columns: int, seed: int) -> None:
+def test_rmsnorm_is_its_definition(rows, columns, seed):
     t, y = run("rmsnorm", seed, rows=rows, columns=columns)
     for x_row, y_row in zip(t["x"], y, strict=True):
         size = sqrt(sum(value**2 for value in x_row) / columns + 1e-5)
@@ -57,7 +57,7 @@ def test_rmsnorm_is_its_definition(rows: int, columns: int, seed: int) -> None:
 
 
 @given(sizes, sizes, seeds)
-def test_reduce_sums_each_row_and_transpose_swaps_the_axes(rows: int, columns: int, seed: int) -> None:
+def test_reduce_sums_each_row_and_transpose_swaps_the_axes(rows, columns, seed):
     t, y = run("reduce", seed, rows=rows, columns=columns)
     assert_allclose(y, [sum(row) for row in t["x"]], atol=1e-12)
     t, y = run("transpose", seed, rows=rows, columns=columns)
@@ -65,13 +65,13 @@ def test_reduce_sums_each_row_and_transpose_swaps_the_axes(rows: int, columns: i
 
 
 @given(sizes, seeds)
-def test_elementwise_is_a_multiply_add_clipped_at_zero(n: int, seed: int) -> None:
+def test_elementwise_is_a_multiply_add_clipped_at_zero(n, seed):
     t, y = run("elementwise", seed, n=n)
     assert_allclose(y, [max(0.0, t["a"][0] * x + b) for x, b in zip(t["x"], t["b"], strict=True)])
 
 
 @given(seeds)
-def test_a_step_left_out_of_a_reference_shows(seed: int) -> None:
+def test_a_step_left_out_of_a_reference_shows(seed):
     t, y = run("layernorm", seed, rows=4, columns=256)
     for wrong in (
         (t["x"] / t["x"].std(axis=1, keepdims=True)) * t["weight"] + t["bias"],
@@ -85,7 +85,7 @@ def test_a_step_left_out_of_a_reference_shows(seed: int) -> None:
 
 
 @given(sizes, sizes)
-def test_bytes_are_each_tensor_once_and_flops_follow_the_elements(rows: int, columns: int) -> None:
+def test_bytes_are_each_tensor_once_and_flops_follow_the_elements(rows, columns):
     elements = rows * columns
     expected = {
         "softmax": (5 * elements, 2 * elements),

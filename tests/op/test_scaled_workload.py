@@ -8,25 +8,24 @@ from kernrec.op import find_op
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, workload, workloads
-from tests.helpers.refusals import Refuses
 
 SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwen3-30b-a3b-prefill", "vit-l-16")
 
 
 @given(st.sampled_from(workloads()), st.integers(1, 24))
-def test_the_flops_of_a_batch_are_those_of_its_items(name: str, batch: int) -> None:
+def test_the_flops_of_a_batch_are_those_of_its_items(name, batch):
     single = workload(name)
     assert with_batch(single, batch).flops == batch * single.flops
 
 
-def test_a_batch_is_said_in_the_title_and_has_no_published_figure() -> None:
+def test_a_batch_is_said_in_the_title_and_has_no_published_figure():
     several = with_batch(workload("resnet50"), 32)
     assert several.title == "ResNet-50, 224x224, batch 32"
     assert several.published is None
     assert with_batch(several, 1).flops == workload("resnet50").flops
 
 
-def test_more_than_sixteen_rows_of_a_linear_layer_are_a_product() -> None:
+def test_more_than_sixteen_rows_of_a_linear_layer_are_a_product():
     decode = workload("llama-3-8b-decode")
     assert {layer.problem.op for layer in with_batch(decode, 16).layers} >= {"matvec"}
     products = [layer.problem for layer in with_batch(decode, 32).layers if layer.problem.op == "matmul"]
@@ -34,7 +33,7 @@ def test_more_than_sixteen_rows_of_a_linear_layer_are_a_product() -> None:
     assert {problem.layout for problem in products} == {"nt"}
 
 
-def test_a_matvec_and_the_product_that_it_is_have_the_same_work() -> None:
+def test_a_matvec_and_the_product_that_it_is_have_the_same_work():
     few = find_op("matvec").problem("bf16", m=4096, k=1024, n=4)
     product = as_matmul(few)
     assert (product.flops, product.bytes) == (few.flops, few.bytes)
@@ -42,7 +41,7 @@ def test_a_matvec_and_the_product_that_it_is_have_the_same_work() -> None:
 
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("gpus", [2, 4])
-def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name: str, gpus: int) -> None:
+def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name, gpus):
     whole, part = workload(name), as_tensor_parallel(workload(name), gpus)
     for before, after in zip(whole.layers, part.layers, strict=True):
         divided = before.split or before.problem.op == "moe"
@@ -53,7 +52,7 @@ def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name: str, gpus
     assert part.title.endswith(f", one of {gpus} GPUs")
 
 
-def test_unscalable_workload_is_refused(refuses: Refuses) -> None:
+def test_unscalable_workload_is_refused(refuses):
     refuses(lambda: as_tensor_parallel(workload("vit-l-16"), 3))
     refuses(lambda: as_tensor_parallel(workload("resnet50"), 2))
     refuses(lambda: with_batch(workload("resnet50"), 0))

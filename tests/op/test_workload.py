@@ -2,30 +2,17 @@
 
 from collections import Counter
 from math import prod
-from pathlib import Path
 
 import pytest
 
 from kernrec.op import all_ops
-from kernrec.op.workload import Workload, default_workload, load_workload, workload, workloads
-from tests.helpers.refusals import Refuses
+from kernrec.op.workload import default_workload, load_workload, workload, workloads
 
 EXPECTED = (
-    "bert-base",
-    "gpt2",
-    "llama-3-70b-decode",
-    "llama-3-70b-prefill",
-    "llama-3-8b-decode",
-    "llama-3-8b-prefill",
-    "mixtures-of-experts",
-    "mobilenetv2",
-    "qwen3-30b-a3b-decode",
-    "qwen3-30b-a3b-prefill",
-    "resnet50",
-    "stable-diffusion-unet",
-    "vgg16",
-    "vit-l-16",
-)
+    "bert-base", "gpt2", "llama-3-70b-decode", "llama-3-70b-prefill", "llama-3-8b-decode", "llama-3-8b-prefill",
+    "mixtures-of-experts", "mobilenetv2", "qwen3-30b-a3b-decode", "qwen3-30b-a3b-prefill", "resnet50",
+    "stable-diffusion-unet", "vgg16", "vit-l-16",
+)  # fmt: skip
 
 # Published parameter counts less what is no weight of a convolution or linear layer, by the architecture's definition.
 # Sources: torchvision's weights (resnet50, mobilenetv2, vgg16), the released weights (gpt2, llama, U-Net), and for
@@ -64,15 +51,15 @@ NORMALIZATION |= {"qwen3-30b-a3b-decode": 97 * 2_048 + 48 * 256}
 
 
 @pytest.fixture(params=EXPECTED)
-def each(request: pytest.FixtureRequest) -> Workload:
+def each(request):
     return workload(request.param)
 
 
-def test_every_set_that_ships_is_tested_here() -> None:
+def test_every_set_that_ships_is_tested_here():
     assert workloads() == EXPECTED
 
 
-def test_the_layers_add_up_to_the_published_flops(each: Workload) -> None:
+def test_the_layers_add_up_to_the_published_flops(each):
     total = sum(layer.count * layer.problem.flops for layer in each.layers if layer.compared)
     assert each.published is not None
     assert each.compared_flops == total <= each.flops
@@ -80,7 +67,7 @@ def test_the_layers_add_up_to_the_published_flops(each: Workload) -> None:
     assert each.published.tolerance <= 0.01
 
 
-def test_the_layers_hold_the_published_weights(each: Workload) -> None:
+def test_the_layers_hold_the_published_weights(each):
     weights = sum(
         layer.count * prod(layer.problem.tensors[name].shape)
         for layer in each.layers
@@ -90,7 +77,7 @@ def test_the_layers_hold_the_published_weights(each: Workload) -> None:
 
 
 @pytest.mark.parametrize("name", NORMALIZATION)
-def test_the_normalizations_hold_the_published_parameters(name: str) -> None:
+def test_the_normalizations_hold_the_published_parameters(name):
     tensors = [
         layer.count * tensor.elements
         for layer in workload(name).layers
@@ -101,7 +88,7 @@ def test_the_normalizations_hold_the_published_parameters(name: str) -> None:
     assert sum(tensors) == NORMALIZATION[name]
 
 
-def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(each: Workload) -> None:
+def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(each):
     for layer in each.layers:
         assert layer.compared == (
             layer.problem.op in WEIGHT
@@ -109,11 +96,11 @@ def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(
         )
 
 
-def test_every_layer_on_up_to_16_rows_is_a_matvec(each: Workload) -> None:
+def test_every_layer_on_up_to_16_rows_is_a_matvec(each):
     assert all(layer.problem.dim["m"] > 16 for layer in each.layers_of("matmul"))
 
 
-def test_attention_is_as_wide_as_the_projections_around_it() -> None:
+def test_attention_is_as_wide_as_the_projections_around_it():
     def attention(name: str) -> dict[str, int]:
         (layer,) = workload(name).layers_of("attention")
         return layer.problem.dim
@@ -124,23 +111,23 @@ def test_attention_is_as_wide_as_the_projections_around_it() -> None:
     assert (attention("llama-3-8b-decode")["queries"], attention("llama-3-8b-decode")["keys"]) == (1, 2048)
 
 
-def test_equal_layers_are_one_entry_and_every_name_is_its_own(each: Workload) -> None:
+def test_equal_layers_are_one_entry_and_every_name_is_its_own(each):
     assert max(Counter((layer.problem, layer.split) for layer in each.layers).values()) == 1
     assert max(Counter(layer.name for layer in each.layers).values()) == 1
 
 
-def test_a_set_says_where_it_comes_from_and_what_it_covers(each: Workload) -> None:
+def test_a_set_says_where_it_comes_from_and_what_it_covers(each):
     assert each.published is not None
     assert all((each.title, each.source, each.published.covers, each.published.source))
 
 
-def test_depthwise_layers_have_as_many_groups_as_channels() -> None:
+def test_depthwise_layers_have_as_many_groups_as_channels():
     depthwise = [layer.problem.dim for layer in workload("mobilenetv2").layers if "depthwise" in layer.name]
     assert len(depthwise) == 10
     assert all(dim["groups"] == dim["c"] == dim["k"] for dim in depthwise)
 
 
-def test_each_op_has_a_default_set_with_layers_of_its_own() -> None:
+def test_each_op_has_a_default_set_with_layers_of_its_own():
     assert default_workload("conv").name == "resnet50"
     assert default_workload("mm").name == "llama-3-8b-prefill"
     assert default_workload("gemv").name == "llama-3-8b-decode"
@@ -148,7 +135,7 @@ def test_each_op_has_a_default_set_with_layers_of_its_own() -> None:
         assert default_workload(op).layers_of(op)
 
 
-def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for() -> None:
+def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for():
     layers = workload("resnet50").layers_of("conv", "fp16", "nhwc")
     assert sum(layer.count for layer in layers) == 53
     assert {(layer.problem.op, layer.problem.dtype, layer.problem.layout) for layer in layers} == {
@@ -156,7 +143,7 @@ def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for() -> None:
     }
 
 
-def test_a_set_is_found_by_loose_spelling() -> None:
+def test_a_set_is_found_by_loose_spelling():
     assert workload("ResNet-50") is workload("resnet50")
     assert workload("MobileNet_V2").name == "mobilenetv2"
 
@@ -172,7 +159,7 @@ tolerance = 0.0
 """
 
 
-def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path, refuses):
     def refused(text: str) -> None:
         path = tmp_path / "x.toml"
         path.write_text(text)
@@ -187,5 +174,5 @@ def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path: Path, refuses: 
     ])  # fmt: skip
 
 
-def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path, refuses):
     refuses(lambda: load_workload(tmp_path / "absent.toml"))

@@ -19,17 +19,16 @@ from kernrec.page.subject import Subject
 from kernrec.recommender import Recommender
 from kernrec.store import Database
 from tests.helpers.depth import few_examples
-from tests.helpers.refusals import Refuses
 
 ASKED = {"gpu": "rtx4090", "op": "matmul", "dtype": "f32", "layout": "nn", "shape": "m=256,n=512,k=256", "clocks": "1"}
 
 
 @pytest.fixture(scope="module")
-def answers() -> Answers:
+def answers():
     return Answers(Recommender(databases=[]))
 
 
-def test_every_point_of_a_front_can_be_explained(answers: Answers) -> None:
+def test_every_point_of_a_front_can_be_explained(answers):
     front = answers.answer("front", ASKED)
     for number in front["front"]:
         explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
@@ -37,7 +36,7 @@ def test_every_point_of_a_front_can_be_explained(answers: Answers) -> None:
         assert sum(explained["energy_by_part_j"].values()) == pytest.approx(explained["energy_j"], rel=1e-3)
 
 
-def test_the_copied_commands_run(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_copied_commands_run(answers, capsys):
     front = answers.answer("front", ASKED)
     for number in (front["front"][0], front["front"][-1]):
         explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
@@ -46,9 +45,7 @@ def test_the_copied_commands_run(answers: Answers, capsys: pytest.CaptureFixture
             assert explained["kernel"] in capsys.readouterr().out
 
 
-def test_a_command_that_is_copied_at_a_locked_clock_has_it(
-    answers: Answers, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_is_copied_at_a_locked_clock_has_it(answers, capsys):
     front = answers.answer("front", ASKED)
     places = {i for i, point in enumerate(front["operating_points"]) if point["clock_hz"]}
     number = next(n for n, place in enumerate(front["points"]["point"]) if place in places)
@@ -59,7 +56,7 @@ def test_a_command_that_is_copied_at_a_locked_clock_has_it(
     assert answer["clock_hz"] == pytest.approx(explained["clock_hz"], rel=1e-3)
 
 
-def test_a_problem_that_no_kernel_runs_has_lines_and_no_points(answers: Answers) -> None:
+def test_a_problem_that_no_kernel_runs_has_lines_and_no_points(answers):
     query = {"gpu": "a100", "op": "matmul", "dtype": "f32", "layout": "tt", "shape": "m=64,n=765,k=30521"}
     front, other = answers.answer("front", query), answers.answer("front", ASKED)
     assert set(front) == set(other)
@@ -71,9 +68,7 @@ def test_a_problem_that_no_kernel_runs_has_lines_and_no_points(answers: Answers)
 
 
 @pytest.mark.parametrize("about", [{"op": "matmul"}, {"kernel": "matmul_simt"}])
-def test_inputs_are_passed_to_each_answer(
-    answers: Answers, about: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inputs_are_passed_to_each_answer(answers, about, capsys):
     query = {"gpu": "rtx4090", **about, "dtype": "f32", "layout": "nn", "shape": "m=2048,n=2048,k=2048"}
     least = []
     for inputs in ({}, {"inputs": "zeros"}):
@@ -95,7 +90,7 @@ def test_inputs_are_passed_to_each_answer(
         answers.answer("front", query | {"inputs": "ones"})
 
 
-def test_offered_choices_are_answered(answers: Answers) -> None:
+def test_offered_choices_are_answered(answers):
     options = answers.options()
     assert "resnet50" in options["workloads"]
     assert options["inputs"] == ["random", "zeros"]
@@ -106,7 +101,7 @@ def test_offered_choices_are_answered(answers: Answers) -> None:
     assert Subject(problem).parameters["shape"] == "rows=64,columns=128"
 
 
-def test_one_kernel_is_answered_like_an_op(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_kernel_is_answered_like_an_op(answers, capsys):
     query = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
     front = answers.answer("front", query)
     assert front["kernels"] == ["matmul_simt"]
@@ -117,7 +112,7 @@ def test_one_kernel_is_answered_like_an_op(answers: Answers, capsys: pytest.Capt
     assert "matmul_simt" in capsys.readouterr().out
 
 
-def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tmp_path: Path) -> None:
+def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tmp_path):
     examples = Path(__file__).resolve().parents[2] / "docs/examples"
     kernel, _ = load_spec(examples / "blur.toml", examples / "blur.cu")
     path = tmp_path / "own.duckdb"
@@ -128,7 +123,7 @@ def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tm
     assert offered["layers"][0]["shape"].startswith("width=")
 
 
-def test_unknown_names_are_refused_in_one_line(answers: Answers, refuses: Refuses) -> None:
+def test_unknown_names_are_refused_in_one_line(answers, refuses):
     refuses(lambda path, query: answers.answer(path, query), [
         ("front", {**ASKED, "op": "matmull"}), ("front", {**ASKED, "gpu": "h2000"}),
         ("front", {**ASKED, "kernel": "matmul_simt"}), ("front", {"gpu": "h200"}),
@@ -145,6 +140,6 @@ def test_unknown_names_are_refused_in_one_line(answers: Answers, refuses: Refuse
 
 @few_examples(20)
 @given(name=st.sampled_from(sorted(ASKED)), value=st.text(max_size=40))
-def test_no_text_breaks_an_answer(answers: Answers, name: str, value: str) -> None:
+def test_no_text_breaks_an_answer(answers, name, value):
     with suppress(KernrecError):
         assert answers.answer("front", {**ASKED, name: value})["gpu"]

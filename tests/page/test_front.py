@@ -1,7 +1,6 @@
 """The points of a front are the recommender's candidates, and its front is the recommender's."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +19,11 @@ GPU = find_gpu("rtx4090")
 
 
 @pytest.fixture(scope="module")
-def recommender() -> Recommender:
+def recommender():
     return Recommender(databases=[])
 
 
-def test_every_candidate_at_every_operating_point_is_a_point(recommender: Recommender) -> None:
+def test_every_candidate_at_every_operating_point_is_a_point(recommender):
     front = front_answer(recommender, Subject(PROBLEM, clocks=True), GPU)
     candidates = recommender.candidates(PROBLEM, GPU, op_points(GPU, Query(clocks=True)))
     assert len(front["points"]["latency_s"]) == int(np.isfinite(candidates.latency_s).sum())
@@ -33,14 +32,14 @@ def test_every_candidate_at_every_operating_point_is_a_point(recommender: Recomm
     assert sum(point["default"] for point in front["operating_points"]) == 1
 
 
-def test_the_short_forms_of_configs_are_explained(recommender: Recommender) -> None:
+def test_the_short_forms_of_configs_are_explained(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     for configs in front["configs"]:
         explained = " ".join(names.partition(" (")[0] for _, names in configs["codes"])
         assert set(configs["names"]) <= set(explained.split()) | {code.rstrip("=N") for code, _ in configs["codes"]}
 
 
-def test_the_front_is_what_no_point_beats(recommender: Recommender) -> None:
+def test_the_front_is_what_no_point_beats(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     latency, energy = front["points"]["latency_s"], front["points"]["energy_j"]
     for number in front["front"]:
@@ -53,7 +52,7 @@ def test_the_front_is_what_no_point_beats(recommender: Recommender) -> None:
     assert [latency[n] for n in front["front"]] == sorted(latency[n] for n in front["front"])
 
 
-def test_the_front_is_the_choices_of_the_recommender(recommender: Recommender) -> None:
+def test_the_front_is_the_choices_of_the_recommender(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     choices = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).choices
     points, ends = front["points"], (front["front"][0], front["front"][-1])
@@ -64,7 +63,7 @@ def test_the_front_is_the_choices_of_the_recommender(recommender: Recommender) -
         assert math.isclose(points["latency_high_s"][number], choice.latency_s.high, rel_tol=1e-4)
 
 
-def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender: Recommender) -> None:
+def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender):
     whole = front_answer(recommender, Subject(PROBLEM), GPU)
     few = front_answer(recommender, Subject(PROBLEM), GPU, most=50)
 
@@ -77,7 +76,7 @@ def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender
     assert any(note.startswith(f"{left_out} of ") for note in few["notes"])
 
 
-def test_measured_points_say_when_and_where(tmp_path: Path) -> None:
+def test_measured_points_say_when_and_where(tmp_path):
     path = tmp_path / "measured.duckdb"
     make_measured_database(path, problems=1, configs=3)
     front = front_answer(Recommender(databases=[path]), Subject(PROBLEM), GPU, most=60)
@@ -87,6 +86,6 @@ def test_measured_points_say_when_and_where(tmp_path: Path) -> None:
     assert {row["measured_at"][:10] for row in front["measured"].values()} == {"2026-03-01"}
 
 
-def test_a_problem_that_nothing_can_run_is_an_error(recommender: Recommender) -> None:
+def test_a_problem_that_nothing_can_run_is_an_error(recommender):
     with pytest.raises(KernrecError):
         front_answer(recommender, Subject(find_op("matmul").problem("f8e4m3", None, m=8, n=8, k=8)), find_gpu("t4"))

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -20,7 +19,6 @@ from kernrec.page.server import PageServer
 from kernrec.recommender import Recommender
 from tests.helpers.needs import needs
 from tests.helpers.process import environment
-from tests.helpers.refusals import Refuses
 
 pytestmark = needs("bokeh")
 
@@ -28,7 +26,7 @@ CHOSEN = {"gpus": ["rtx4090"], "problem": {}}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PageServer]:
+def server():
     served = PageServer(Answers(Recommender(databases=[])), 0, CHOSEN)
     thread = threading.Thread(target=served.serve_forever, args=(0.01,))
     thread.start()
@@ -52,7 +50,7 @@ def get(
     return answer, body
 
 
-def test_the_page_and_its_files_are_served(server: PageServer) -> None:
+def test_the_page_and_its_files_are_served(server):
     page, body = get(server, "/")
     assert page.status == 200
     assert "script-src 'self';" in page.headers["Content-Security-Policy"]
@@ -61,20 +59,20 @@ def test_the_page_and_its_files_are_served(server: PageServer) -> None:
         assert get(server, "/" + name.decode())[0].status == 200
 
 
-def test_a_front_is_answered(server: PageServer) -> None:
+def test_a_front_is_answered(server):
     answer, body = get(server, "/api/front?gpu=rtx4090&op=matmul&shape=m%3D64%2Cn%3D64%2Ck%3D64")
     assert answer.status == 200
     assert json.loads(body)["gpu"] == "rtx4090"
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "", "127.0.0.1:1"])
-def test_another_name_of_this_machine_gets_nothing(server: PageServer, host: str) -> None:
+def test_another_name_of_this_machine_gets_nothing(server, host):
     answer, body = get(server, "/api/database", host=host)
     assert answer.status == 403
     assert b"asked_at" not in body
 
 
-def test_localhost_is_a_name_of_it(server: PageServer) -> None:
+def test_localhost_is_a_name_of_it(server):
     assert get(server, "/", host=f"localhost:{server.server_address[1]}")[0].status == 200
 
 
@@ -82,11 +80,11 @@ def test_localhost_is_a_name_of_it(server: PageServer) -> None:
     "path",
     ["/../pyproject.toml", "/page.html", "/api/", "/api/../page.js", "/api/eval", "/static/page.js", "//etc/passwd"],
 )
-def test_no_other_file_can_be_had(server: PageServer, path: str) -> None:
+def test_no_other_file_can_be_had(server, path):
     assert get(server, path)[0].status == 404
 
 
-def test_a_name_of_no_machine_is_no_page(server: PageServer) -> None:
+def test_a_name_of_no_machine_is_no_page(server):
     for path in ("http://[::1", "//["):
         assert get(server, path, host=f"127.0.0.1:{server.server_address[1]}")[0].status == 404
 
@@ -94,22 +92,22 @@ def test_a_name_of_no_machine_is_no_page(server: PageServer) -> None:
 @pytest.mark.parametrize(
     "query", ["gpu=rtx4090&op=nothing", "gpu", "&&&", "a=1" + "&a=1" * 50, "gpu=%00&op=matmul", "op=__import__('os')"]
 )
-def test_a_wrong_question_is_one_line(server: PageServer, query: str) -> None:
+def test_a_wrong_question_is_one_line(server, query):
     answer, body = get(server, f"/api/front?{query.replace(' ', '%20')}")
     assert answer.status == 400
     assert "\n" not in json.loads(body)["error"]
 
 
-def test_nothing_but_get_is_answered(server: PageServer) -> None:
+def test_nothing_but_get_is_answered(server):
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         assert get(server, "/api/database", method)[0].status == 501
 
 
-def test_server_listens_only_on_loopback(server: PageServer) -> None:
+def test_server_listens_only_on_loopback(server):
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFixture[str], refuses: Refuses) -> None:
+def test_a_port_in_use_is_one_line(server, capsys, refuses):
     port = server.server_address[1]
     with pytest.raises(UsageError, match=f"port {port} is in use; give another --port"):
         PageServer(server.answers, port, CHOSEN)
@@ -122,7 +120,7 @@ def test_a_port_in_use_is_one_line(server: PageServer, capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an interrupt is sent otherwise there")
-def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_peace() -> None:
+def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_peace():
     import signal
 
     command = [sys.executable, "-m", "kernrec", "explore", "--port", "0", "--gpu", "t4"]
@@ -141,18 +139,11 @@ def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_pea
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    "length",
-    [
-        b"Content-Length: 57",
-        b"Content-Length:\r\nContent-Length: 57",
-        b"Content-Length : 57",
-        b"X: a\r\n Content-Length: 57",
-        b"Transfer-Encoding:\r\nTransfer-Encoding: chunked",
-        b"Connection: keep-alive",
-    ],
-)
-def test_text_after_a_request_is_no_second_request(server: PageServer, length: bytes) -> None:
+@pytest.mark.parametrize("length", [
+    b"Content-Length: 57", b"Content-Length:\r\nContent-Length: 57", b"Content-Length : 57",
+    b"X: a\r\n Content-Length: 57", b"Transfer-Encoding:\r\nTransfer-Encoding: chunked", b"Connection: keep-alive",
+])  # fmt: skip
+def test_text_after_a_request_is_no_second_request(server, length):
     host = b" HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % server.server_address[1]
     with socket.create_connection(server.server_address, timeout=60) as connection:
         connection.sendall(b"GET /page.css" + host + length + b"\r\n\r\n" + b"GET /api/database" + host + b"\r\n")
@@ -162,7 +153,7 @@ def test_text_after_a_request_is_no_second_request(server: PageServer, length: b
     assert received.count(b"HTTP/1.0 ") == 1
 
 
-def test_a_browser_that_leaves_is_no_news(server: PageServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_browser_that_leaves_is_no_news(server, capfd):
     for error in (BrokenPipeError(), ConnectionResetError(), TimeoutError()):
         try:
             raise error
@@ -176,7 +167,7 @@ def test_a_browser_that_leaves_is_no_news(server: PageServer, capfd: pytest.Capt
     assert "ValueError: a fault" in capfd.readouterr().err
 
 
-def test_two_hundred_clients_are_served_at_once(server: PageServer) -> None:
+def test_two_hundred_clients_are_served_at_once(server):
     """All of them are connected before the first of them asks."""
     clients = [socket.create_connection(server.server_address, timeout=60) for _ in range(200)]
     request = f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n\r\n".encode()

@@ -1,7 +1,5 @@
 """A launch that was emulated is not emulated again, on another architecture either."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -35,7 +33,7 @@ arguments = ["x"]
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def kernel(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     (tmp_path / "twice.cu").write_text(SOURCE)
     (tmp_path / "twice.toml").write_text(SPEC)
@@ -56,7 +54,7 @@ def profiles(compiled: Compiled) -> list[LaunchProfile]:
     return [LaunchProfile(0, "twice", compiled.resources["twice"], counts, compiled.ptx_hash, compiled.compiler)]
 
 
-def test_counts_come_back_with_the_resources_of_the_architecture_that_is_asked_for(kernel: Kernel) -> None:
+def test_counts_come_back_with_the_resources_of_the_architecture_that_is_asked_for(kernel):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx", "launch"), profiles(code(16)))
     restored = cache.get(("ptx", "launch"), code(40))
@@ -67,7 +65,7 @@ def test_counts_come_back_with_the_resources_of_the_architecture_that_is_asked_f
     assert restored[0].profile.metrics == ("issue", "issue.alu")
 
 
-def test_nothing_else_is_known(kernel: Kernel) -> None:
+def test_nothing_else_is_known(kernel):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx", "launch"), profiles(code(16)))
     assert cache.get(("ptx", "other launch"), code(16)) is None
@@ -75,7 +73,7 @@ def test_nothing_else_is_known(kernel: Kernel) -> None:
     assert cache.get(("ptx", "launch"), code(16, "another")) is None
 
 
-def test_a_damaged_file_counts_as_absent(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_damaged_file_counts_as_absent(kernel, tmp_path):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx",), "it never ends")
     assert cache.get(("ptx",), code(16)) == "it never ends"
@@ -84,7 +82,7 @@ def test_a_damaged_file_counts_as_absent(kernel: Kernel, tmp_path: Path) -> None
     assert cache.get(("ptx",), code(16)) is None
 
 
-def test_counts_from_machine_code_hold_for_their_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_from_machine_code_hold_for_their_architecture(monkeypatch):
     monkeypatch.delenv(disassemble.COUNTS, raising=False)
     monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
     monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
@@ -92,7 +90,7 @@ def test_counts_from_machine_code_hold_for_their_architecture(monkeypatch: pytes
     assert disassemble.code_source(70) == ""
 
 
-def test_another_architecture_is_compiled_and_not_emulated(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_architecture_is_compiled_and_not_emulated(kernel, monkeypatch):
     monkeypatch.setenv(disassemble.COUNTS, "ptx")
     configs = [{"threads": 64}, {"threads": 128}]
 

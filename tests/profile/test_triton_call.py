@@ -8,7 +8,6 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import TritonCall, read_call
-from tests.helpers.refusals import Refuses
 from tests.helpers.triton_kernels import FOLDER, compile_configs, configs_of
 
 CALL = """
@@ -33,14 +32,11 @@ def called(folder: Path, text: str = CALL, target: str = TARGET) -> TritonCall:
     return read_call(folder / "call.toml", target)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[arguments]", "[argument]", "unknown key 'argument'; did you mean arguments"),
-        ("flops", "flop", "unknown key 'flop'"),
-        ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', "", "grid is missing"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("[arguments]", "[argument]", "unknown key 'argument'; did you mean arguments"),
+    ("flops", "flop", "unknown key 'flop'"),
+    ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', "", "grid is missing"),
+])  # fmt: skip
 def test_a_call_that_cannot_be_read_is_refused(tmp_path, old, new, message):
     with pytest.raises(UsageError, match=message):
         called(tmp_path, CALL.replace(old, new, 1))
@@ -48,13 +44,13 @@ def test_a_call_that_cannot_be_read_is_refused(tmp_path, old, new, message):
         called(tmp_path, target="kernels.py")
 
 
-def test_a_changed_dimension_has_to_be_an_argument(tmp_path, refuses: Refuses):
+def test_a_changed_dimension_has_to_be_an_argument(tmp_path, refuses):
     (tmp_path / "call.toml").write_text(CALL)
     assert read_call(tmp_path / "call.toml", TARGET, {"M": 512}).arguments["m"] == 512
     refuses(lambda: read_call(tmp_path / "call.toml", TARGET, {"mm": 512}))
 
 
-def test_a_file_of_values_may_be_named_by_an_integer_of_the_call(tmp_path, refuses: Refuses):
+def test_a_file_of_values_may_be_named_by_an_integer_of_the_call(tmp_path, refuses):
     text = CALL.replace('a = { dtype = "f16", shape = ["m", "k"] }', 'a = { values = "rows-{m}-{K}.npy" }')
     (tmp_path / "call.toml").write_text(text)
     changed = read_call(tmp_path / "call.toml", TARGET, {"m": 512})
@@ -92,34 +88,27 @@ class TestWithTriton:
                 assert (key == "D") == (name in spec["divisible"]), name
         assert spec["parameters"] == ["a", "b", "c", "m", "n", "k", "stride_a", "stride_c"]
 
-    @pytest.mark.parametrize(
-        ("old", "new", "message"),
-        [
-            ("stride_c = 100", "stride_d = 100", "unknown parameter 'stride_d'; did you mean stride"),
-            ("stride_c = 100", "", "the value of parameter stride_c is missing"),
-            ('c = { dtype = "f16", shape = ["m", "n"] }', 'c = "x"', "c is text, which only a tl.constexpr"),
-            ("stride_c = 100", "stride_c = 100\nBLOCK_M = 64", "BLOCK_M is an argument and a meta-parameter"),
-            ("stride_c = 100", "stride_c = 100\n[[configs]]\nBLOCKM = 64", "unknown meta-parameter 'BLOCKM'"),
-            ('"ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"', '"ceil_div(q, BLOCK_M)"', "unknown name 'q'"),
-            ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', 'grid = "grids"', "no function 'grids'"),
-            ('dtype = "f16"', 'dtype = "f17"', "unknown dtype 'f17'; did you mean f16"),
-            ("stride_c = 100", 'stride_c = { python = "Nope" }', "python = 'Nope'.*: expected a literal such as None"),
-        ],
-    )
+    @pytest.mark.parametrize(("old", "new", "message"), [
+        ("stride_c = 100", "stride_d = 100", "unknown parameter 'stride_d'; did you mean stride"),
+        ("stride_c = 100", "", "the value of parameter stride_c is missing"),
+        ('c = { dtype = "f16", shape = ["m", "n"] }', 'c = "x"', "c is text, which only a tl.constexpr"),
+        ("stride_c = 100", "stride_c = 100\nBLOCK_M = 64", "BLOCK_M is an argument and a meta-parameter"),
+        ("stride_c = 100", "stride_c = 100\n[[configs]]\nBLOCKM = 64", "unknown meta-parameter 'BLOCKM'"),
+        ('"ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"', '"ceil_div(q, BLOCK_M)"', "unknown name 'q'"),
+        ('grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]', 'grid = "grids"', "no function 'grids'"),
+        ('dtype = "f16"', 'dtype = "f17"', "unknown dtype 'f17'; did you mean f16"),
+        ("stride_c = 100", 'stride_c = { python = "Nope" }', "python = 'Nope'.*: expected a literal such as None"),
+    ])  # fmt: skip
     @pytest.mark.slow
     def test_what_does_not_fit_is_refused_in_one_line(self, tmp_path, old, new, message):
         with pytest.raises(UsageError, match=message) as caught:
             kernel_of_triton(called(tmp_path, CALL.replace(old, new, 1)))
         assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("stages", "rows"),
-        [
-            ("[[configs]]\nBLOCK = 64\nnum_stages = 2\n[[configs]]\nBLOCK = 64\nnum_stages = 4", [2, 4]),
-            ("num_stages = 5\n[[configs]]\nBLOCK = 64", [5]),
-            ("[[configs]]\nBLOCK = 64", [7]),
-        ],
-    )
+    @pytest.mark.parametrize(("stages", "rows"), [
+        ("[[configs]]\nBLOCK = 64\nnum_stages = 2\n[[configs]]\nBLOCK = 64\nnum_stages = 4", [2, 4]),
+        ("num_stages = 5\n[[configs]]\nBLOCK = 64", [5]), ("[[configs]]\nBLOCK = 64", [7]),
+    ])  # fmt: skip
     def test_a_parameter_with_the_name_of_an_option_is_both_as_in_a_launch(self, tmp_path, stages, rows):
         """Seen before: the function of Triton's tutorial got the default, and configs with other stages were one."""
         (tmp_path / "f.py").write_text(

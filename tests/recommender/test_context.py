@@ -18,12 +18,11 @@ from kernrec.recommender.context import Context, own_databases
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from tests.helpers.reading import reading_here
-from tests.helpers.refusals import Refuses
 
 GPU = find_gpu("a100")
 
 
-def test_a_table_is_made_once_for_all_problems_of_a_dtype() -> None:
+def test_a_table_is_made_once_for_all_problems_of_a_dtype():
     context = Context([])
     small, large = (find_op("matmul").problem(m=m, n=256, k=256) for m in (64, 4096))
     table, *_ = context.tables(small, GPU)
@@ -31,13 +30,11 @@ def test_a_table_is_made_once_for_all_problems_of_a_dtype() -> None:
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
 
 
-def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses: Refuses) -> None:
+def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses):
     refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
-def test_databases_given_stand_for_the_users_own_also_where_they_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_databases_given_stand_for_the_users_own_also_where_they_are_none(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("KERNREC_DB", raising=False)
     assert own_databases(None) == []
@@ -47,7 +44,7 @@ def test_databases_given_stand_for_the_users_own_also_where_they_are_none(
     assert own_databases([]) == []
 
 
-def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:
+def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(tmp_path):
     """Seen before: `--kernel matmul_kernel` took the one that was analyzed last, and said nothing."""
     path = tmp_path / "own.duckdb"
     spec = {
@@ -83,7 +80,7 @@ def add_kernel(path: Path, name: str, file: str, code: str) -> str:
     return kernel.hash
 
 
-def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path: Path) -> None:
+def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path):
     """`Context.kernel` took the newest, and `--emit cuda` printed what a stranger had written."""
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     mine = add_kernel(own, "scale", "scale.cu", "mine")
@@ -102,7 +99,7 @@ def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path: Path
     assert context.own_kernels() == ["other", "scale", "scale.cu:matmul_simt"]
 
 
-def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path: Path) -> None:
+def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path):
     theirs, database = tmp_path / "theirs.duckdb", tmp_path / "database.duckdb"
     add_kernel(theirs, "scale", "scale.cu", "false")
     shutil.copyfile(theirs, database)
@@ -110,7 +107,7 @@ def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path: Path
         assert Context([database]).kernel("scale").owner == f"unsigned, in {database}"
 
 
-def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_path: Path) -> None:
+def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_path):
     path = tmp_path / "own.duckdb"
     mine = add_kernel(path, "matmul_simt", "mine.cu", "mine")
     context = Context([path])
@@ -119,7 +116,7 @@ def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_pa
     assert context.own_kernels() == ["mine.cu:matmul_simt"]
 
 
-def test_code_of_somebody_else_is_emitted_only_if_it_is_asked_for(tmp_path: Path) -> None:
+def test_code_of_somebody_else_is_emitted_only_if_it_is_asked_for(tmp_path):
     best = SimpleNamespace(kernel=replace(find_kernel("matmul_simt"), owner="unsigned, in x.duckdb"))
     answer = SimpleNamespace(gpu=GPU, best=best, problem=find_op("matmul").problem(m=64, n=64, k=64))
     for form in ("cuda", "ptx"):

@@ -42,23 +42,12 @@ def row(choice: Choice, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """A measurement of a choice: `factor` times its predicted latency, at its predicted power."""
     latency = choice.latency_s.value * factor
     usual = {
-        "gpu": GPU,
-        "device": "NVIDIA H200",
-        "kernel": choice.kernel.name,
-        "kernel_hash": choice.kernel.hash,
-        "config": dict(choice.config),
-        "problem": PROBLEM,
-        "protocol_version": 1,
-        "tier": "final",
-        "session": "monday",
-        "measured_at": "2026-03-01T12:00:00",
-        "latency_s": latency,
-        "latency_low_s": latency * 0.98,
-        "latency_high_s": latency * 1.03,
-        "energy_j": latency * choice.power_w,
-        "power_w": choice.power_w,
+        "gpu": GPU, "device": "NVIDIA H200", "kernel": choice.kernel.name, "kernel_hash": choice.kernel.hash,
+        "config": dict(choice.config), "problem": PROBLEM, "protocol_version": 1, "tier": "final", "session": "monday",
+        "measured_at": "2026-03-01T12:00:00", "latency_s": latency, "latency_low_s": latency * 0.98,
+        "latency_high_s": latency * 1.03, "energy_j": latency * choice.power_w, "power_w": choice.power_w,
         "outcome": "ok",
-    }
+    }  # fmt: skip
     return usual | changes
 
 
@@ -176,7 +165,7 @@ def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
-    estimated = costs(Space([table]), [PROBLEM], [OperatingPoint()]).kernels[0].estimated
+    estimated = costs(Space([table]), [PROBLEM], [OperatingPoint()]).kernels[0].whole.rows
     left_out = next(row for row in table.runnable(problem_space).tolist() if row not in estimated)
     first = recommender.recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 0.3, config=table.space.config(left_out))])
@@ -233,22 +222,14 @@ def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple
     assert "matmul_simt: measurements of 3 configs not used: other version of the source" in answer.notes
 
 
-@pytest.mark.parametrize(
-    ("measured", "limits", "counts"),
-    [
-        ({}, {}, True),
-        ({}, {"power_limit_w": 700.0}, True),
-        ({"power_limit_w": 700.0}, {}, True),
-        ({"power_limit_w": 400.0}, {}, False),
-        ({"power_limit_w": 400.0}, {"power_limit_w": 400.0}, True),
-        ({}, {"power_limit_w": 400.0}, False),
-        ({"locked_sm_clock_hz": 1.41e9}, {}, False),
-        ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.41e9}, True),
-        ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False),
-        ({}, {"clock_hz": 1.41e9}, False),
-        ({"locked_memory_clock_hz": 1e9}, {}, False),
-    ],
-)
+@pytest.mark.parametrize(("measured", "limits", "counts"), [
+    ({}, {}, True), ({}, {"power_limit_w": 700.0}, True), ({"power_limit_w": 700.0}, {}, True),
+    ({"power_limit_w": 400.0}, {}, False), ({"power_limit_w": 400.0}, {"power_limit_w": 400.0}, True),
+    ({}, {"power_limit_w": 400.0}, False), ({"locked_sm_clock_hz": 1.41e9}, {}, False),
+    ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.41e9}, True),
+    ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False), ({}, {"clock_hz": 1.41e9}, False),
+    ({"locked_memory_clock_hz": 1e9}, {}, False),
+])  # fmt: skip
 def test_a_measurement_counts_at_its_own_limits(
     ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
 ) -> None:

@@ -12,30 +12,27 @@ LONGEST = 100
 """Characters of a note: a line of most terminals."""
 
 
-@pytest.mark.parametrize(
-    ("op", "gpu", "shape", "dtype", "query"),
-    [
-        ("matmul", "rtx4090", {"m": 1000, "n": 1001, "k": 999}, "f32", Query()),
-        ("matmul", "t4", {"m": 512, "n": 512, "k": 512}, "bf16", Query()),
-        ("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", Query(stacks=("cuDNN",))),
-        ("softmax", "rtx3090", {"rows": 512, "columns": 512}, "f32", Query(inputs="zeros")),
-        ("attention", "l40s", {"heads": 8, "queries": 512, "head_dim": 64}, "f16", Query(power_limit_w=200.0)),
-    ],
-)
-def test_notes_of_an_answer_are_short_lines(op: str, gpu: str, shape: dict[str, int], dtype: str, query: Query) -> None:
+@pytest.mark.parametrize(("op", "gpu", "shape", "dtype", "query"), [
+    ("matmul", "rtx4090", {"m": 1000, "n": 1001, "k": 999}, "f32", Query()),
+    ("matmul", "t4", {"m": 512, "n": 512, "k": 512}, "bf16", Query()),
+    ("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", Query(stacks=("cuDNN",))),
+    ("softmax", "rtx3090", {"rows": 512, "columns": 512}, "f32", Query(inputs="zeros")),
+    ("attention", "l40s", {"heads": 8, "queries": 512, "head_dim": 64}, "f16", Query(power_limit_w=200.0)),
+])  # fmt: skip
+def test_notes_of_an_answer_are_short_lines(op, gpu, shape, dtype, query):
     notes = Recommender([]).recommend(op, gpu, shape, dtype, None, query).notes
     assert notes
     assert all(len(note) <= LONGEST and "\n" not in note for note in notes)
 
 
-def test_notes_of_a_network_are_short_lines() -> None:
+def test_notes_of_a_network_are_short_lines():
     wanted = NetworkRequest("llama-3-70b-decode", batch=4, tp=4)
     notes = answer_network(Recommender([]), "h200", wanted, Query("latency")).notes
     assert all(len(note) <= LONGEST for note in notes)
     assert any(isinstance(note, Note) and note.why for note in notes)
 
 
-def test_why_prints_the_explanation_of_each_note(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_prints_the_explanation_of_each_note(capsys):
     command = ["recommend", "--op", "softmax", "--gpu", "a100", "--shape", "rows=512,columns=512", "--top", "1"]
     printed = []
     for words in (command, [*command, "--why"]):

@@ -103,7 +103,7 @@ def drawn_question(number: int) -> Question:
 
 
 @pytest.fixture(scope="module")
-def recommender() -> Recommender:
+def recommender():
     return Recommender([])
 
 
@@ -137,10 +137,7 @@ def _of_json(answer: dict[str, Any]) -> dict[str, Any]:
     problem = {"problem": answer["problem"], "notes": answer["notes"]}
     if not answer["choices"]:
         line = answer["lines"][0]
-        return problem | {
-            "stack": line["stack"],
-            "latency": [line["latency_s"], *line["latency_interval_s"]],
-        }
+        return problem | {"stack": line["stack"], "latency": [line["latency_s"], *line["latency_interval_s"]]}
     return problem | _of_choice(answer["choices"][0])
 
 
@@ -255,13 +252,13 @@ def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", FOUND)
-def test_questions_that_had_several_answers_have_one(recommender: Recommender, tmp_path: Path, number: int) -> None:
+def test_questions_that_had_several_answers_have_one(recommender, tmp_path, number):
     test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number)
 
 
 @pytest.mark.every(15)
 @pytest.mark.parametrize("number", range(COUNT))
-def test_every_entry_point_gives_the_same_answer(recommender: Recommender, tmp_path: Path, number: int) -> None:
+def test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number):
     question = drawn_question(number)
     try:
         answer = recommender.answer(question.request)
@@ -283,7 +280,7 @@ def test_every_entry_point_gives_the_same_answer(recommender: Recommender, tmp_p
 
 @pytest.mark.every(30)
 @pytest.mark.parametrize("number", range(COUNT))
-def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender: Recommender, number: int) -> None:
+def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender, number):
     question = replace(drawn_question(number), layout=None)
     limit_w = find_gpu(question.gpu).power_min_w
     layouts = set()
@@ -296,7 +293,7 @@ def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender: Recomme
 
 
 @pytest.mark.parametrize("command", ["recommend", "explain"])
-def test_a_process_answers_as_a_call_in_python_does(recommender: Recommender, command: str) -> None:
+def test_a_process_answers_as_a_call_in_python_does(recommender, command):
     question = Question(0, "h100-sxm", "matmul", "bf16", None, {"m": 4096, "n": 4096, "k": 4096})
     words = [sys.executable, "-m", "kernrec", command, *question.options, "--objective", "latency", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())

@@ -65,7 +65,7 @@ def test_every_cost_is_that_of_one_by_one(
             assert (ours.heuristic, ours.belief) == (theirs.heuristic, theirs.belief)
             assert repr(ours.scope) == repr(theirs.scope)
             np.testing.assert_array_equal(ours.rows, theirs.rows)
-            np.testing.assert_array_equal(ours.runnable.rows, theirs.runnable.rows)
+            np.testing.assert_array_equal(ours.prediction.runnable, theirs.prediction.runnable)
             np.testing.assert_array_equal(ours.limited.latency_s, theirs.limited.latency_s)
             estimated = np.isfinite(theirs.limited.latency_s)
             np.testing.assert_array_equal(ours.limited.costs[:, estimated], theirs.limited.costs[:, estimated])

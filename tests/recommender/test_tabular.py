@@ -9,18 +9,16 @@ import pytest
 
 import kernrec
 from kernrec.errors import KernrecError
-from kernrec.recommender import Recommendation
-from kernrec.recommender.networks.result import NetworkAnswer
 from kernrec.util.flat_rows import flat
 
 
 @pytest.fixture(scope="module")
-def answer() -> Recommendation:
+def answer():
     return kernrec.recommend(op="matmul", gpu="a100", dtype="f16", m=2048, n=2048, k=2048, objective="latency")
 
 
 @pytest.fixture(scope="module")
-def network() -> NetworkAnswer:
+def network():
     return kernrec.recommend_network("bert-base", "a100")
 
 
@@ -29,7 +27,7 @@ def missing(answer: Any) -> list[str]:
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 
-def test_names_in_python_are_those_of_json(answer: Recommendation, network: NetworkAnswer) -> None:
+def test_names_in_python_are_those_of_json(answer, network):
     assert answer.lines
     assert [missing(part) for part in (answer, answer.best, answer.lines[0], network, network.choice)] == [[]] * 5
     values = answer.best.as_dict()
@@ -39,7 +37,7 @@ def test_names_in_python_are_those_of_json(answer: Recommendation, network: Netw
     assert (answer.op, answer.shape, answer.dtype) == ("matmul", {"m": 2048, "n": 2048, "k": 2048}, "f16")
 
 
-def test_a_repr_is_one_short_line(answer: Recommendation, network: NetworkAnswer) -> None:
+def test_a_repr_is_one_short_line(answer, network):
     assert answer.context is not None
     model = answer.context.models.vendor_model("matmul")
     parts = [answer, answer.best, answer.best.kernel, answer.gpu, network, network.layers[0], model, *answer.models]
@@ -49,7 +47,7 @@ def test_a_repr_is_one_short_line(answer: Recommendation, network: NetworkAnswer
     assert "87.9 us" in repr(answer) or "us, " in repr(answer)
 
 
-def test_str_is_the_table(answer: Recommendation, network: NetworkAnswer) -> None:
+def test_str_is_the_table(answer, network):
     title, heading, *rows = str(answer).splitlines()
     assert title.startswith("matmul[m=2048,n=2048,k=2048]f16,nn on NVIDIA A100")
     assert len(rows) == len(answer.choices) + len(answer.lines)
@@ -75,7 +73,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_html_is_whole_and_escaped(answer: Recommendation, network: NetworkAnswer) -> None:
+def test_html_is_whole_and_escaped(answer, network):
     for shown, rows in ((answer, len(str(answer).splitlines()) - 1), (network, len(network.layers))):
         reader = Tags()
         reader.feed(shown._repr_html_())
@@ -83,7 +81,7 @@ def test_html_is_whole_and_escaped(answer: Recommendation, network: NetworkAnswe
         assert reader.rows >= rows
 
 
-def test_arrow_has_the_columns_of_csv(answer: Recommendation, network: NetworkAnswer) -> None:
+def test_arrow_has_the_columns_of_csv(answer, network):
     pytest.importorskip("pyarrow", reason="PyArrow is not installed")
     table = answer.to_arrow()
     rows = (*answer.choices, *answer.lines)
@@ -100,13 +98,13 @@ def test_arrow_has_the_columns_of_csv(answer: Recommendation, network: NetworkAn
     assert polars.from_arrow(table)["gpu"].unique().to_list() == ["a100-sxm4-80gb"]
 
 
-def test_without_pyarrow_there_is_one_clear_line(answer: Recommendation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_there_is_one_clear_line(answer, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(KernrecError, match=r"needs pyarrow: install it with .*\[arrow\]"):
         answer.to_arrow()
 
 
-def test_a_flat_row_has_no_nesting() -> None:
+def test_a_flat_row_has_no_nesting():
     row = {"config": {"a": 1, "b": 2}, "latency_interval_s": [1.0, 2.0], "energy_interval_j": None, "x": {"y": [1, 2]}}
     assert flat(row) == {
         "config": "a=1 b=2", "latency_low_s": 1.0, "latency_high_s": 2.0,

@@ -15,7 +15,6 @@ pytest.importorskip("cupy", reason="compiling needs CuPy")
 from kernrec.errors import UsageError  # noqa: E402
 from kernrec.op import find_op  # noqa: E402
 from kernrec.recommender import Objective, Query, Recommender  # noqa: E402
-from kernrec.run import BuiltKernel  # noqa: E402
 from kernrec.run.arrays import TorchReader  # noqa: E402
 from kernrec.run.build import build_kernel  # noqa: E402
 from kernrec.run.shapes import Shapes  # noqa: E402
@@ -31,7 +30,7 @@ def tensor(driver: EmulatingDriver, *shape: int) -> Any:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> BuiltKernel:
+def kernel(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
     driver = EmulatingDriver(89, HOST)
     monkeypatch.setattr(TorchReader, "empty", lambda self, expected, device: tensor(driver, *expected.shape))
@@ -40,13 +39,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> BuiltKernel:
 
 
 @pytest.fixture
-def arrays(kernel: BuiltKernel) -> tuple[Any, Any, Any]:
+def arrays(kernel):
     """x, weight, and what PyTorch computes of them."""
     x, weight = tensor(kernel._driver, 5, 64), tensor(kernel._driver, 64)
     return x, weight, x / torch.sqrt((x * x).mean(1, keepdim=True) + 1e-5) * weight
 
 
-def test_tensors_are_taken_and_returned(kernel: BuiltKernel, arrays: tuple) -> None:
+def test_tensors_are_taken_and_returned(kernel, arrays):
     x, weight, expected = arrays
     torch.testing.assert_close(kernel(x, weight), expected)
     torch.testing.assert_close(kernel.torch_op(x, weight), expected)
@@ -54,11 +53,11 @@ def test_tensors_are_taken_and_returned(kernel: BuiltKernel, arrays: tuple) -> N
     assert str(kernel.torch_op).startswith("kernrec.rmsnorm_f32_row_")
 
 
-def test_the_custom_op_keeps_the_rules_of_pytorch(kernel: BuiltKernel, arrays: tuple) -> None:
+def test_the_custom_op_keeps_the_rules_of_pytorch(kernel, arrays):
     torch.library.opcheck(kernel.torch_op, arrays[:2])
 
 
-def test_the_compiler_keeps_the_call(kernel: BuiltKernel, arrays: tuple) -> None:
+def test_the_compiler_keeps_the_call(kernel, arrays):
     x, weight, expected = arrays
     calls: list[str] = []
 
@@ -75,7 +74,7 @@ def test_the_compiler_keeps_the_call(kernel: BuiltKernel, arrays: tuple) -> None
     torch.testing.assert_close(y, expected)
 
 
-def test_an_exported_program_takes_every_number_of_rows(kernel: BuiltKernel, arrays: tuple) -> None:
+def test_an_exported_program_takes_every_number_of_rows(kernel, arrays):
     class Norm(torch.nn.Module):
         def forward(self, x: Any, weight: Any) -> Any:
             return kernel(x, weight)
@@ -86,7 +85,7 @@ def test_an_exported_program_takes_every_number_of_rows(kernel: BuiltKernel, arr
     torch.testing.assert_close(program(x, arrays[1]), kernel(x, arrays[1]))
 
 
-def test_wrong_tensor_is_refused_in_one_line(kernel: BuiltKernel, arrays: tuple) -> None:
+def test_wrong_tensor_is_refused_in_one_line(kernel, arrays):
     x, weight, _ = arrays
     for wrong, says in (
         (x.double(), "x has dtype float64; expected float32"),

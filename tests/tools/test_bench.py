@@ -23,14 +23,14 @@ def bench(*words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
 
 
-def test_benchmarks_are_listed() -> None:
+def test_benchmarks_are_listed():
     assert {line.split()[0] for line in bench().stdout.splitlines()} == {*LITTLE}
 
 
 @pytest.mark.slow
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", LITTLE)
-def test_benchmark_prints_its_figures(name: str) -> None:
+def test_benchmark_prints_its_figures(name):
     done = bench(name, *LITTLE[name])
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1), done.stderr  # 1: an aim is missed on a busy machine

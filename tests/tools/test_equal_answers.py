@@ -19,7 +19,7 @@ def compared_with(checkout: Path, *words: object) -> "subprocess.CompletedProces
 
 
 @pytest.mark.slow
-def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path: Path) -> None:
+def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path):
     some = "--queries", 40, "--seed", 3
     itself = compared_with(ROOT, *some)
     assert itself.returncode == 0, itself.stdout + itself.stderr
@@ -39,18 +39,18 @@ def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path: Path) -> None:
     assert different > 20
 
 
-def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path):
     done = compared_with(tmp_path)
     assert (done.returncode, done.stderr) == (2, f"equal_answers: {tmp_path} is not a checkout of kernrec\n")
 
 
-def test_release_that_history_lacks_is_skipped() -> None:
+def test_release_that_history_lacks_is_skipped():
     command = [sys.executable, "tools/equal_answers.py", "--release", "0.0.9"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
 
 
-def test_change_covers_only_its_queries_and_paths() -> None:
+def test_change_covers_only_its_queries_and_paths():
     change = Change("one-warp blocks", r"latency_s", ops=("reduce",))
     query = {"op": "reduce", "gpu": "rtx3090", "dtype": "f32"}
     assert change.covers(query, ".choices[0].latency_s is 1.0, now 2.0")
@@ -61,21 +61,16 @@ def test_change_covers_only_its_queries_and_paths() -> None:
     assert not change.covers(of_kernel | {"kernel": "softmax_rows"}, ".latency_s is 1.0, now 2.0")
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "differences"),
-    [
-        ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-13, "x"]}, []),
-        ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-11, "y"]}, [".a[0] is 1.0, now 1.00000000001", ".a[1] is 'x', now 'y'"]),
-        ({"slowdown": 1e-9}, {"slowdown": 1e-9 + 1e-16}, []),
-        ({"slowdown": 1e-9}, {"slowdown": 2e-9}, [".slowdown is 1e-09, now 2e-09"]),
-        ({"a": 1e-9}, {"a": 1e-9 + 1e-16}, [".a is 1e-09, now 1.0000001e-09"]),
-        ({"a": float("nan")}, {"a": float("nan")}, []),
-        ({"a": float("inf")}, {"a": 1e308}, [".a is inf, now 1e+308"]),
-        ({"a": 1}, {"a": True}, [".a is 1, now True"]),
-        ({"a": None}, {"a": 0}, [".a is None, now 0"]),
-        ({"a": 1, "b": 2}, {"a": 1, "c": 2}, [".b is gone", ".c is new"]),
-        ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
-    ],
-)
-def test_differences_are_named_by_their_path(before: object, now: object, differences: list[str]) -> None:
+@pytest.mark.parametrize(("before", "now", "differences"), [
+    ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-13, "x"]}, []),
+    ({"a": [1.0, "x"]}, {"a": [1.0 + 1e-11, "y"]}, [".a[0] is 1.0, now 1.00000000001", ".a[1] is 'x', now 'y'"]),
+    ({"slowdown": 1e-9}, {"slowdown": 1e-9 + 1e-16}, []),
+    ({"slowdown": 1e-9}, {"slowdown": 2e-9}, [".slowdown is 1e-09, now 2e-09"]),
+    ({"a": 1e-9}, {"a": 1e-9 + 1e-16}, [".a is 1e-09, now 1.0000001e-09"]),
+    ({"a": float("nan")}, {"a": float("nan")}, []), ({"a": float("inf")}, {"a": 1e308}, [".a is inf, now 1e+308"]),
+    ({"a": 1}, {"a": True}, [".a is 1, now True"]), ({"a": None}, {"a": 0}, [".a is None, now 0"]),
+    ({"a": 1, "b": 2}, {"a": 1, "c": 2}, [".b is gone", ".c is new"]),
+    ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
+])  # fmt: skip
+def test_differences_are_named_by_their_path(before, now, differences):
     assert list(json_differences(before, now, 1e-12, shares=["slowdown"])) == differences

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,14 +27,14 @@ def table_rows(text: str, start: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.startswith(start)]
 
 
-def test_experiments_are_listed_with_a_line_each() -> None:
+def test_experiments_are_listed_with_a_line_each():
     lines = evidence().stdout.splitlines()
     assert {line.split()[0] for line in lines} == NAMES
     assert all(line.endswith(".") for line in lines)
 
 
 @pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("prior", "--sets", "gem")])
-def test_unknown_experiment_option_and_set_are_refused(words: tuple[str, ...]) -> None:
+def test_unknown_experiment_option_and_set_are_refused(words):
     done = evidence(*words)
     assert done.returncode == 2
     assert words[0] != "prior" or "'gem'; did you mean gemm?" in done.stderr
@@ -43,14 +42,14 @@ def test_unknown_experiment_option_and_set_are_refused(words: tuple[str, ...]) -
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", NEED_DATA)
-def test_experiment_without_recordings_says_what_it_skipped(name: str, tmp_path: Path) -> None:
+def test_experiment_without_recordings_says_what_it_skipped(name, tmp_path):
     done = evidence(name, "--data", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "skipped" in done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
-def test_library_is_close_to_tuned_matmuls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_library_is_close_to_tuned_matmuls(capsys):
     library.run(RECORDINGS, only=["tuned Triton"])
     (row,) = table_rows(capsys.readouterr().out, "f16 matmul, tuned Triton")
     assert row[4:6] == ["rtx3090", "21"]
@@ -58,7 +57,7 @@ def test_library_is_close_to_tuned_matmuls(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("spec", sorted((TOOLS / "evidence/recordings/kernels").glob("*.toml")), ids=lambda p: p.stem)
-def test_every_recorded_kernel_has_a_spec_that_reads(spec: Path, tmp_path: Path) -> None:
+def test_every_recorded_kernel_has_a_spec_that_reads(spec, tmp_path):
     text = spec.read_text()
     entry = next(line.split('"')[1] for line in text.splitlines() if line.startswith("entry"))
     (tmp_path / f"{spec.stem}.cu").write_text(f"__global__ void {entry}() {{}}")
@@ -75,7 +74,7 @@ def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
     return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
 
 
-def test_metrics_score_the_order_and_the_level() -> None:
+def test_metrics_score_the_order_and_the_level():
     recorded = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
     assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
@@ -86,7 +85,7 @@ def test_metrics_score_the_order_and_the_level() -> None:
     assert (choices(reverse)["first"], choices(reverse)["of 5"]) == ("0.200", "1.000")
 
 
-def test_cases_are_split_written_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cases_are_split_written_and_read(tmp_path, capsys):
     cases = joined([made_up("k", "a", np.zeros(3)), made_up("l", "b", np.full(2, np.log(2.0)))])
     assert [(name, mask.sum()) for name, mask in held_out(cases, "gpu")] == [("a", 3), ("b", 2)]
     cases.write(tmp_path / "cases.json")
@@ -98,7 +97,7 @@ def test_cases_are_split_written_and_read(tmp_path: Path, capsys: pytest.Capture
         read_cases([tmp_path / "none.json"])
 
 
-def test_intervals_cover_kernels_that_they_were_not_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_intervals_cover_kernels_that_they_were_not_made_of(tmp_path, capsys):
     """Every kernel is off by a fifth on one GPU and not on the other, one config of sixty by a tenth more."""
     errors = {gpu: level + 0.1 * (np.arange(60) == 0) for gpu, level in (("a", 0.2), ("b", 0.0))}
     parts = [made_up(f"k{number}", gpu, each) for number in range(40) for gpu, each in errors.items()]
@@ -114,9 +113,7 @@ def test_intervals_cover_kernels_that_they_were_not_made_of(tmp_path: Path, caps
     assert ratio[2:6] == ["ratio", "40", "1.00", "96.7%"]
 
 
-def test_energy_intervals_hold_a_wrong_time_and_a_wrong_power(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_energy_intervals_hold_a_wrong_time_and_a_wrong_power(tmp_path, capsys):
     """Time makes energy wrong by a fifth, power by a tenth, each on one GPU and not on the other."""
     times, powers = [], []
     for number in range(40):

@@ -1,7 +1,7 @@
 """Rows and powers that training leaves out do not ship either."""
 
 import pytest
-from evidence.recordings.exclusions import EXCLUSIONS, Exclusion, excluded, power_of
+from evidence.recordings.exclusions import EXCLUSIONS, excluded, power_of
 from evidence.recordings.files import parquet_dicts
 
 from tests.helpers.paths import RECORDINGS, ROOT
@@ -21,19 +21,19 @@ ABSENT = {
 
 
 @pytest.mark.parametrize(("op", "condition"), [(op, each) for op, every in ABSENT.items() for each in every])
-def test_excluded_rows_and_powers_do_not_ship(op: str, condition: str) -> None:
+def test_excluded_rows_and_powers_do_not_ship(op, condition):
     assert parquet_dicts(SHIPPED / f"{op}.parquet", condition, "count(*) AS n") == [{"n": 0}]
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
 @pytest.mark.parametrize("each", EXCLUSIONS, ids=lambda each: f"{each.file}-{each.rows[:30]}")
-def test_every_exclusion_finds_rows(each: Exclusion) -> None:
+def test_every_exclusion_finds_rows(each):
     path = RECORDINGS / "library" / f"{each.file}.parquet"
     kept_rows = parquet_dicts(path, f"NOT ({excluded(each.file)})", "count(*) AS n")[0]["n"]
     excluded_rows = parquet_dicts(path, each.rows, "count(*) AS n")[0]["n"]
     assert 0 < excluded_rows < kept_rows
 
 
-def test_a_file_without_exclusions_is_whole() -> None:
+def test_a_file_without_exclusions_is_whole():
     assert excluded("serving_moe") == "false"
     assert power_of("serving_moe", "watts") == "CASE WHEN false THEN NULL ELSE watts END"

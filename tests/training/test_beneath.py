@@ -1,7 +1,6 @@
 """A model of an op corrects the kernel's own model where there is one, not the prior."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from tests.helpers.sharing import measurement
 from tests.helpers.simulated_groups import simulated_groups
 
 
-def test_upper_model_learns_residuals_of_the_model_beneath() -> None:
+def test_upper_model_learns_residuals_of_the_model_beneath():
     groups = simulated_groups(3, rows=12)
     plain = Dataset(tuple(groups))
     beneath = np.linspace(-0.3, 0.3, len(groups[0]))
@@ -25,7 +24,7 @@ def test_upper_model_learns_residuals_of_the_model_beneath() -> None:
     np.testing.assert_allclose(above.matrix, plain.matrix)
 
 
-def test_rows_of_a_kernel_with_a_model_of_its_own_are_trained_above_it(tmp_path: Path) -> None:
+def test_rows_of_a_kernel_with_a_model_of_its_own_are_trained_above_it(tmp_path):
     """Also those of a type and layout that no kernel in CUDA takes."""
     kernel, gpu = find_kernel("matmul_triton"), find_gpu("h100-sxm-96gb")
     path = tmp_path / "own.duckdb"

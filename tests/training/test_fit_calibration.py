@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import RowGroup
 from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit, fit_multipliers
-from tests.helpers.refusals import Refuses
 from tests.helpers.simulated_groups import simulated_groups
 
 KNOWN = {"core_time": 1.6, "dram_time": 1.1, "static_power": 0.7, "core_energy": 1.3, "dram_energy": 2.0}
@@ -41,7 +39,7 @@ def machines(groups: Iterable[RowGroup], **factors: float) -> list[RowGroup]:
     return [machine(group, seed=number, **factors) for number, group in enumerate(groups)]
 
 
-def test_known_coefficients_are_recovered_and_stored() -> None:
+def test_known_coefficients_are_recovered_and_stored():
     (fitted,) = fit(machines(simulated_groups(10)), {"measurements": 300})
     calibration = fitted.calibration
     assert calibration is not None
@@ -55,7 +53,7 @@ def test_known_coefficients_are_recovered_and_stored() -> None:
     assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
-def test_the_power_limit_hides_no_coefficient() -> None:
+def test_the_power_limit_hides_no_coefficient():
     """A machine that draws so much that half of its rows run at the limit, at a lower clock than the prior assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
@@ -66,7 +64,7 @@ def test_the_power_limit_hides_no_coefficient() -> None:
     assert fitted.calibration.core_energy == pytest.approx(1.7, rel=0.1)
 
 
-def test_without_energy_only_time_is_fitted() -> None:
+def test_without_energy_only_time_is_fitted():
     groups = [replace(g, energy_j=np.full(len(g), np.nan)) for g in machines(simulated_groups(4))]
     (fitted,) = fit(groups)
     assert fitted.calibration is not None
@@ -76,7 +74,7 @@ def test_without_energy_only_time_is_fitted() -> None:
     assert fitted.findings[1] == "energy: too little was measured to calibrate it"
 
 
-def test_calibration_that_does_not_help_is_not_stored() -> None:
+def test_calibration_that_does_not_help_is_not_stored():
     """Each problem is off by a factor of its own, as likely above as below: there is nothing to carry to another."""
     groups = []
     for number, group in enumerate(simulated_groups(10)):
@@ -88,13 +86,13 @@ def test_calibration_that_does_not_help_is_not_stored() -> None:
     assert all("no help, not kept" in line for line in fitted.findings)
 
 
-def test_a_machine_of_the_data_sheet_keeps_the_data_sheet() -> None:
+def test_a_machine_of_the_data_sheet_keeps_the_data_sheet():
     (fitted,) = fit(machines(simulated_groups(10), **dict.fromkeys(KNOWN, 1.0)))
     if fitted.calibration is not None:  # noise may be fitted, but nothing else
         assert all(getattr(fitted.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
 
 
-def test_undetermined_coefficient_keeps_its_value() -> None:
+def test_undetermined_coefficient_keeps_its_value():
     """Kernels that move next to nothing say nothing of DRAM."""
     quiet = [
         replace(g, inputs=replace(g.inputs, dram_s=g.inputs.dram_s * 1e-3, dram_j=g.inputs.dram_j * 1e-3))
@@ -107,7 +105,7 @@ def test_undetermined_coefficient_keeps_its_value() -> None:
     assert fitted.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
 
 
-def test_architectures_are_fitted_apart() -> None:
+def test_architectures_are_fitted_apart():
     ours = machines(simulated_groups(5))
     theirs = machines(simulated_groups(5, gpu="a100-sxm4-80gb", seed=2), core_time=0.8)
     by_arch = {fitted.arch: fitted.calibration for fitted in fit(ours + theirs)}
@@ -115,7 +113,7 @@ def test_architectures_are_fitted_apart() -> None:
     assert by_arch[RTX4090].core_time == pytest.approx(1.6, rel=0.05)
 
 
-def test_too_few_say_how_many_are_missing(refuses: Refuses) -> None:
+def test_too_few_say_how_many_are_missing(refuses):
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 1} problems, {FEWEST_ROWS - 12} configs are missing"):
         fit(simulated_groups(1, rows=12))
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 2} problems, 0 configs are missing"):
@@ -127,7 +125,7 @@ def stored(**multipliers: float) -> Calibration:
     return Calibration(RTX4090, rows=30, problems=4, gpus=("rtx4090",), time_factor=(1.8, 1.2), **multipliers)
 
 
-def test_saved_calibration_reads_back(tmp_path: Path) -> None:
+def test_saved_calibration_reads_back(tmp_path):
     saved = {RTX4090: stored(core_time=1.25), "sm_80": replace(stored(dram_time=0.9), arch="sm_80")}
     save(saved, tmp_path / "models")
     loaded = load(tmp_path / "models")
@@ -136,12 +134,12 @@ def test_saved_calibration_reads_back(tmp_path: Path) -> None:
     assert load(tmp_path) == {}
 
 
-def test_equal_multipliers_have_equal_hashes_and_others_have_not() -> None:
+def test_equal_multipliers_have_equal_hashes_and_others_have_not():
     assert stored(core_time=1.25).hash == replace(stored(core_time=1.25), rows=99).hash
     assert len({stored().hash, stored(core_time=1.25).hash, stored(dram_time=1.25).hash}) == 3
 
 
-def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(text: str) -> None:
         (tmp_path / FILE).write_text(text)
         load(tmp_path)
@@ -153,7 +151,7 @@ def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path: Path, refu
 
 
 @pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
-def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> None:
+def test_a_multiplier_out_of_range_is_refused(tmp_path, value):
     path = save({RTX4090: stored(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
     with pytest.raises(UsageError, match="not a calibration"):
@@ -161,7 +159,7 @@ def test_a_multiplier_out_of_range_is_refused(tmp_path: Path, value: str) -> Non
 
 
 @pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
-def test_a_number_beyond_what_a_double_holds_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_number_beyond_what_a_double_holds_is_refused(tmp_path, change):
     path = save({RTX4090: stored()}, tmp_path)
     content = json.loads(path.read_text())
     content["architectures"][0] |= change
@@ -179,20 +177,20 @@ def random_parts(rows: int = 200, count: int = 3) -> np.ndarray:
     return np.exp(np.random.default_rng(0).normal(0.0, 1.0, (rows, count)))
 
 
-def test_the_multipliers_of_exact_rows_are_recovered() -> None:
+def test_the_multipliers_of_exact_rows_are_recovered():
     expected = np.array([0.5, 1.7, 1.1])
     multipliers = fit_multipliers(shares_of(random_parts(), expected), np.ones(200), 8.0)
     assert multipliers == pytest.approx(expected, rel=0.01)
 
 
-def test_a_part_that_is_hardly_there_keeps_its_multiplier() -> None:
+def test_a_part_that_is_hardly_there_keeps_its_multiplier():
     parts = random_parts() * [1.0, 1.0, 1e-4]
     multipliers = fit_multipliers(shares_of(parts, np.array([0.5, 1.7, 3.0])), np.ones(200), 8.0)
     assert multipliers[2] == 1.0
     assert multipliers[:2] == pytest.approx([0.5, 1.7], rel=0.01)
 
 
-def test_a_multiplier_that_is_not_plausible_is_not_fitted() -> None:
+def test_a_multiplier_that_is_not_plausible_is_not_fitted():
     multipliers = fit_multipliers(shares_of(random_parts(), np.array([20.0, 1.7, 1.1])), np.ones(200), 8.0)
     assert multipliers[0] == 1.0
     assert (multipliers > 0).all()

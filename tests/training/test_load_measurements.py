@@ -1,7 +1,5 @@
 """Requests for measurements that cannot be met."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,21 +9,20 @@ from kernrec.store.measurement import Measurement
 from kernrec.training.evaluate_models import evaluate
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.measured_database import make_measured_database
-from tests.helpers.refusals import Refuses
 
 
-def test_an_unknown_split_is_an_error_before_anything_is_read(tmp_path: Path, refuses: Refuses) -> None:
+def test_an_unknown_split_is_an_error_before_anything_is_read(tmp_path, refuses):
     refuses(lambda: evaluate(MeasurementRequest((tmp_path / "missing.duckdb",)), split="row"))
 
 
-def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
+def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path):
     database = (tmp_path / "missing.duckdb",)
     for request in (MeasurementRequest(database, op="matmull"), MeasurementRequest(database, gpu="rtx4091")):
         with pytest.raises(UsageError, match="unknown"):
             load_measurements(request)
 
 
-def test_a_contradicting_energy_is_named_and_counts_for_nothing_but_its_time_does(tmp_path: Path) -> None:
+def test_a_contradicting_energy_is_named_and_counts_for_nothing_but_its_time_does(tmp_path):
     right, wrong = tmp_path / "right.duckdb", tmp_path / "wrong.duckdb"
     make_measured_database(right, problems=1, configs=4)
     with Database.open(right) as database:

@@ -21,7 +21,6 @@ from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.dataset import Dataset, RowGroup
 from kernrec.training.train_model import train
 from tests.helpers.needs import needs
-from tests.helpers.refusals import Refuses
 from tests.helpers.simulated_groups import by_stages, simulated_groups, simulated_inputs
 
 pytestmark = needs("xgboost")
@@ -33,14 +32,14 @@ def model():  # type: ignore[no-untyped-def]
     return train(Dataset(tuple(simulated_groups(24))), QUICK)
 
 
-def test_a_known_residual_is_recovered_on_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
+def test_a_known_residual_is_recovered_on_problems_never_seen(model):  # type: ignore[no-untyped-def]
     inputs = simulated_inputs(200, 99_999)
     ratios, _ = model.log_ratio(model.rows(inputs))
     assert np.median(np.abs(ratios["latency"] - np.log(by_stages(inputs)))) < 0.03
     assert np.median(np.abs(ratios["power"] - np.log(0.8))) < 0.03
 
 
-def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore[no-untyped-def]
+def test_the_interval_covers_problems_never_seen(model):  # type: ignore[no-untyped-def]
     inside = []
     for group in simulated_groups(40, seed=7):
         ratios, distance = model.log_ratio(model.rows(group.inputs))
@@ -50,7 +49,7 @@ def test_the_interval_covers_problems_never_seen(model) -> None:  # type: ignore
     assert model.intervals["latency"]["*"].kind == "problem"
 
 
-def test_the_interval_of_training_is_that_of_problems_never_seen() -> None:
+def test_the_interval_of_training_is_that_of_problems_never_seen():
     """Over many small trainings: neither the trees nor their number were chosen on the rows that calibrate."""
     inside, quick = [], replace(QUICK, rounds=20)
     for seed in range(8):
@@ -67,7 +66,7 @@ def test_the_interval_of_training_is_that_of_problems_never_seen() -> None:
     assert 0.88 <= np.mean(inside) <= 0.97
 
 
-def test_a_data_type_that_is_harder_to_predict_has_a_wider_interval_of_its_own() -> None:
+def test_a_data_type_that_is_harder_to_predict_has_a_wider_interval_of_its_own():
     # Seen before: one interval for a card's data types covered 58 % of those of TF32 on an H100 and 99 % of f32.
     quick, hard = replace(QUICK, rounds=20), 0.3
 
@@ -94,12 +93,12 @@ def test_a_data_type_that_is_harder_to_predict_has_a_wider_interval_of_its_own()
     assert np.mean(inside["f16"]) > 0.8
 
 
-def test_a_data_type_of_few_problems_has_the_interval_of_its_card(model) -> None:  # type: ignore[no-untyped-def]
+def test_a_data_type_of_few_problems_has_the_interval_of_its_card(model):  # type: ignore[no-untyped-def]
     (gpu,) = model.gpus
     assert interval_of(model, "latency", gpu, "bf16", kernel_known=True) == model.intervals["latency"][gpu]
 
 
-def test_rows_that_are_harder_to_predict_have_a_wider_interval_of_their_own() -> None:
+def test_rows_that_are_harder_to_predict_have_a_wider_interval_of_their_own():
     # Seen before: the interval of f16 on an A100 covered 54 % of its problems with rows of no whole vectors.
     quick, spreads = replace(QUICK, rounds=20), {0: 0.03, 8: 0.15, 7: 0.5}
 
@@ -130,7 +129,7 @@ def test_rows_that_are_harder_to_predict_have_a_wider_interval_of_their_own() ->
     assert np.mean(inside[OTHER_ROWS, ""]) < 0.8
 
 
-def test_a_kind_of_rows_never_seen_has_the_interval_of_its_data_type(model) -> None:  # type: ignore[no-untyped-def]
+def test_a_kind_of_rows_never_seen_has_the_interval_of_its_data_type(model):  # type: ignore[no-untyped-def]
     (gpu,) = model.gpus
     of_dtype = interval_of(model, "latency", gpu, "f16", kernel_known=True)
     assert interval_of(model, "latency", gpu, "f16", True, OTHER_ROWS) == of_dtype
@@ -145,7 +144,7 @@ def drifting(spread: float, seed: int) -> Callable[[ModelInputs], np.ndarray]:
 GPUS = ("rtx4090", "a100-sxm4-80gb", "rtx3090", "h200-sxm")
 
 
-def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out() -> None:
+def test_a_gpu_that_was_not_measured_has_the_interval_of_gpus_held_out():
     """Each simulated GPU is off by a factor of its own: within one all is known, of another nothing is."""
     groups: list[RowGroup] = []
     for number, gpu in enumerate(GPUS):
@@ -173,7 +172,7 @@ def two_gpus(second: float = 1.0) -> list[RowGroup]:
     return first + simulated_groups(8, 20, own_factor(0.6, second), gpu="a100-sxm4-80gb", seed=2)
 
 
-def test_new_gpu_gets_only_corrections_between_configs() -> None:
+def test_new_gpu_gets_only_corrections_between_configs():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
     inputs = simulated_inputs(200, 99_999, "rtx3090")
     rows = trained.rows(inputs)
@@ -195,13 +194,13 @@ def test_new_gpu_gets_only_corrections_between_configs() -> None:
     assert differences < 0.6 * of_prior
 
 
-def test_contradicted_residual_is_not_carried_over() -> None:
+def test_contradicted_residual_is_not_carried_over():
     trained = train(Dataset(tuple(two_gpus(second=-1.0))), SHAPED)
     assert trained.scores["share carried to new GPUs"] == pytest.approx(0.5 / 3)
     assert not trained.helps_new_gpus
 
 
-def test_half_of_a_single_gpus_residual_is_carried_over() -> None:
+def test_half_of_a_single_gpus_residual_is_carried_over():
     trained = train(Dataset(tuple(two_gpus()[:8])), SHAPED)
     inputs = simulated_inputs(200, 99_999, "rtx3090")
     ratios, distance = trained.log_ratio(trained.rows(inputs), gpu_known=False)
@@ -211,7 +210,7 @@ def test_half_of_a_single_gpus_residual_is_carried_over() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
-def test_common_corrections_keep_the_level_of_the_best_configs(sharpness: float) -> None:
+def test_common_corrections_keep_the_level_of_the_best_configs(sharpness):
     data = Dataset(tuple(simulated_groups(1, 40, own_factor(2.0))))
     weights = loss_weights(data.latency_s, np.zeros(40), sharpness)
     target = HeadData.of_shape(data, replace(QUICK, sharpness=sharpness)).target
@@ -219,7 +218,7 @@ def test_common_corrections_keep_the_level_of_the_best_configs(sharpness: float)
     assert np.ptp(target) == pytest.approx(np.ptp(data.residual["latency"]))
 
 
-def test_rows_that_are_not_held_out_with_their_gpu_raise_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_not_held_out_with_their_gpu_raise_no_warning(monkeypatch):
     monkeypatch.setattr("kernrec.training.train_model._TRANSFER_ROWS", 200)
     data = Dataset(tuple(two_gpus()))
     assert len(data) > 200
@@ -228,7 +227,7 @@ def test_rows_that_are_not_held_out_with_their_gpu_raise_no_warning(monkeypatch:
         assert train(data, SHAPED).scores["held-out GPUs"] == 2
 
 
-def test_a_model_that_chose_worse_than_the_prior_on_gpus_held_out_does_not_help_new_ones() -> None:
+def test_a_model_that_chose_worse_than_the_prior_on_gpus_held_out_does_not_help_new_ones():
     trained = train(Dataset(tuple(two_gpus())), SHAPED)
     choice, of_prior = (trained.scores[f"efficiency@1{by} on held-out GPUs"] for by in ("", " of the prior"))
     assert isinstance(choice, float)
@@ -239,7 +238,7 @@ def test_a_model_that_chose_worse_than_the_prior_on_gpus_held_out_does_not_help_
     assert not worse.helps_new_gpus
 
 
-def test_a_model_that_was_worse_than_the_prior_on_gpus_held_out_does_not_help_new_ones() -> None:
+def test_a_model_that_was_worse_than_the_prior_on_gpus_held_out_does_not_help_new_ones():
     opposite = [*simulated_groups(6, 10, own_factor(2.0, 0.0)),
                 *simulated_groups(6, 10, own_factor(0.7, 0.0), gpu="a100-sxm4-80gb")]  # fmt: skip
     assert not train(Dataset(tuple(opposite)), replace(QUICK, rounds=10)).helps_new_gpus
@@ -248,7 +247,7 @@ def test_a_model_that_was_worse_than_the_prior_on_gpus_held_out_does_not_help_ne
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_a_new_kernel_is_learned_where_models_of_others_helped(alike: bool) -> None:
+def test_a_new_kernel_is_learned_where_models_of_others_helped(alike):
     groups: list[RowGroup] = []
     for number in range(3):
         factor = 1.5 if alike else (2.5, 1 / 2.5, 1.0)[number]
@@ -261,16 +260,16 @@ def test_a_new_kernel_is_learned_where_models_of_others_helped(alike: bool) -> N
     assert (kernel_width < math.log(INTERVAL)) is alike
 
 
-def test_held_out_scores_say_what_the_model_adds(model) -> None:  # type: ignore[no-untyped-def]
+def test_held_out_scores_say_what_the_model_adds(model):  # type: ignore[no-untyped-def]
     assert model.scores["held out by"] == "problem"
     assert model.scores["median latency error"] < 0.05 < model.scores["median latency error of the prior"]
 
 
-def test_the_same_rows_give_the_same_trees(model) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_rows_give_the_same_trees(model):  # type: ignore[no-untyped-def]
     assert train(Dataset(tuple(simulated_groups(24))), QUICK).trees == model.trees
 
 
-def test_latency_alone_trains_a_latency_head_alone() -> None:
+def test_latency_alone_trains_a_latency_head_alone():
     groups = simulated_groups(4)
     for group in groups:
         group.energy_j[:] = np.nan
@@ -280,7 +279,7 @@ def test_latency_alone_trains_a_latency_head_alone() -> None:
     assert trained.intervals["latency"]["*"].groups == 4
 
 
-def test_held_out_groups_are_whole() -> None:
+def test_held_out_groups_are_whole():
     assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
     two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
     assert Dataset(tuple(two)).held_out[0] == "GPU"
@@ -289,7 +288,7 @@ def test_held_out_groups_are_whole() -> None:
     assert len(set(numbers)) == 3
 
 
-def test_problems_that_differ_in_dtype_or_layout_alone_are_held_out_together() -> None:
+def test_problems_that_differ_in_dtype_or_layout_alone_are_held_out_together():
     names = ["m=1,n=2,k=3]f16,nn", "m=1,n=2,k=3]bf16,nt", "m=2,n=2,k=3]f16,nn", "m=4,n=1,k=1]f16,nn"]
     groups = [replace(g, problem=f"matmul[{name}") for g, name in zip(simulated_groups(4, 5), names, strict=True)]
     kind, numbers = Dataset(tuple(groups)).held_out
@@ -297,7 +296,7 @@ def test_problems_that_differ_in_dtype_or_layout_alone_are_held_out_together() -
     assert np.array_equal(numbers, np.repeat([0, 0, 1, 2], 5))
 
 
-def test_two_problems_of_one_kernel_hold_out_the_values_of_a_tunable() -> None:
+def test_two_problems_of_one_kernel_hold_out_the_values_of_a_tunable():
     data = Dataset(tuple(simulated_groups(2, rows=20)))
     kind, numbers = data.held_out
     assert (kind, len(numbers), len(set(numbers))) == ("tunable", 40, 3)
@@ -305,7 +304,7 @@ def test_two_problems_of_one_kernel_hold_out_the_values_of_a_tunable() -> None:
 
 
 @pytest.mark.parametrize("gpus", [("rtx4090",), ("rtx4090", "a100-sxm4-80gb")])
-def test_few_measurements_train_a_model_with_the_priors_spread_or_none(gpus: tuple[str, ...]) -> None:
+def test_few_measurements_train_a_model_with_the_priors_spread_or_none(gpus):
     for rows in (1, 3, 7):
         groups = [group for gpu in gpus for group in simulated_groups(1, rows=rows, gpu=gpu)]
         if rows * len(gpus) < 8:
@@ -317,11 +316,11 @@ def test_few_measurements_train_a_model_with_the_priors_spread_or_none(gpus: tup
             assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}
 
 
-def test_no_measurement_is_a_usage_error(refuses: Refuses) -> None:
+def test_no_measurement_is_a_usage_error(refuses):
     refuses(lambda: Dataset(()))
 
 
-def test_weights_favor_the_best_of_each_problem_and_not_a_problem() -> None:
+def test_weights_favor_the_best_of_each_problem_and_not_a_problem():
     cost, problem = np.array([1.0, 2.0, 4.0, 10.0, 20.0, np.nan]), np.array([0, 0, 0, 1, 1, 1])
     weights = loss_weights(cost, problem)
     assert weights[0] == 2 * weights[1] == 4 * weights[2]
@@ -330,7 +329,7 @@ def test_weights_favor_the_best_of_each_problem_and_not_a_problem() -> None:
     assert (loss_weights(cost, problem, 0.0)[:5] == 1.0).all()
 
 
-def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
+def test_one_measurement_moves_the_scale_and_many_the_shape():
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(120, 5))
     truth = 0.5 + 0.3 * np.tanh(rows[:, 0])
@@ -343,12 +342,12 @@ def test_one_measurement_moves_the_scale_and_many_the_shape() -> None:
 
 
 @pytest.mark.parametrize("count", [30, 80])  # few rows, and many
-def test_adapting_leaves_a_perfect_model_alone(count: int) -> None:
+def test_adapting_leaves_a_perfect_model_alone(count):
     rows = np.random.default_rng(0).normal(size=(count, 3))
     assert np.abs(adapt(rows, np.zeros(count)).correction(rows)).max() < 1e-9
 
 
-def test_uninformative_features_are_dropped() -> None:
+def test_uninformative_features_are_dropped():
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(400, 20))
     truth = np.sin(2.0 * rows[:, 3])
@@ -361,6 +360,6 @@ def test_uninformative_features_are_dropped() -> None:
     assert 0.8 <= ((np.exp(truth[100:]) >= low) & (np.exp(truth[100:]) <= high)).mean() <= 0.99
 
 
-def test_rows_that_do_not_differ_are_adapted_by_their_level_alone() -> None:
+def test_rows_that_do_not_differ_are_adapted_by_their_level_alone():
     adapted = adapt(np.ones((50, 4)), np.full(50, 0.3))
     assert np.allclose(adapted.correction(np.ones((3, 4))), 0.3, atol=0.01)

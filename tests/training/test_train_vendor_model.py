@@ -16,7 +16,6 @@ from kernrec.gpu import find_gpu
 from kernrec.model.vendor import model_file
 from kernrec.model.vendor.bound import GRAPH, features
 from kernrec.model.vendor.compact_trees import Trees
-from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.recorded_set import OTHER, RecordedSet
 from kernrec.model.vendor.timed import Kind
 from kernrec.op import Problem, find_op
@@ -54,12 +53,12 @@ def recorded(rows: int = 200) -> Recording:
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def table():
     return Table.of(recorded())
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> VendorModel:
+def model(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendor_trees, "_ROUNDS", (25, 5))
         patch.setattr(vendor_trees, "_FEWEST_POWERS", 100)
@@ -68,12 +67,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VendorModel:
     return model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, folder))
 
 
-def test_a_problem_is_one_on_all_cards(table: Table) -> None:
+def test_a_problem_is_one_on_all_cards(table):
     by_card = table.problem.reshape(-1, 200)
     assert (by_card == by_card[0]).all()
 
 
-def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
     seen = []
     boost = vendor_trees.boost_card
     monkeypatch.setattr(vendor_trees, "_ROUNDS", (3, 0))
@@ -94,7 +93,7 @@ def test_held_out_rows_do_not_reach_the_trees(table: Table, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_a_recorded_card_has_trees_of_its_own(model: VendorModel, card: str) -> None:
+def test_a_recorded_card_has_trees_of_its_own(model, card):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     predicted, *others = model.predict(problem, find_gpu(card))
     dims = {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
@@ -113,7 +112,7 @@ def test_a_recorded_card_has_trees_of_its_own(model: VendorModel, card: str) -> 
     assert predicted.power_w.high <= find_gpu(card).tdp_w
 
 
-def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -> None:
+def test_another_card_is_transferred_with_a_wider_interval(model):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     own, other = (model.predict(problem, find_gpu(gpu))[0] for gpu in ("l40s", "rtx4090"))
     assert {line.stack for line in model.predict(problem, find_gpu("rtx4090"))} == set(SLOWDOWN)
@@ -122,24 +121,20 @@ def test_another_card_is_transferred_with_a_wider_interval(model: VendorModel) -
     assert other.gpus == tuple(sorted(CARDS))
 
 
-def test_similar_gpu_has_a_wider_interval_and_names_its_source(model: VendorModel) -> None:
+def test_similar_gpu_has_a_wider_interval_and_names_its_source(model):
     matmul, gpu, sizes = find_op("matmul"), find_gpu("l40s"), {"m": 512, "n": 1024, "k": 4096}
     own, alike = (model.predict(matmul.problem(*kind, **sizes), gpu)[0] for kind in (("bf16", "nt"), ("f16", "tn")))
     assert (own.recorded_as, alike.recorded_as) == (None, "bf16, nt")
     assert alike.latency_s.high / alike.latency_s.value > max(own.latency_s.high / own.latency_s.value, 1.1)
 
 
-def test_unrecorded_backend_has_no_prediction(model: VendorModel) -> None:
+def test_unrecorded_backend_has_no_prediction(model):
     matmul, gpu = find_op("matmul"), find_gpu("l40s")
-    for dtype, layout, more in (
-        ("f64", "nt", {}),
-        ("bf16", "nn", {}),
-        ("bf16", "nt", {"batch": 2}),
-    ):
+    for dtype, layout, more in (("f64", "nt", {}), ("bf16", "nn", {}), ("bf16", "nt", {"batch": 2})):
         assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
 
 
-def test_a_stack_that_cannot_run_a_problem_says_why_and_has_no_prediction(model: VendorModel) -> None:
+def test_a_stack_that_cannot_run_a_problem_says_why_and_has_no_prediction(model):
     matmul, gpu = find_op("matmul"), find_gpu("l40s")
     able, unable = (matmul.problem("bf16", "nt", m=64, n=64, k=k) for k in (64, 72))
     assert {line.stack for line in model.predict(able, gpu)} == set(SLOWDOWN)
@@ -149,7 +144,7 @@ def test_a_stack_that_cannot_run_a_problem_says_why_and_has_no_prediction(model:
     assert model.refusals(able, find_gpu("rtx2080ti")).keys() == set(SLOWDOWN)  # has no bf16
 
 
-def test_the_fastest_stack_is_named_where_two_differ_and_errors_are_small(table: Table) -> None:
+def test_the_fastest_stack_is_named_where_two_differ_and_errors_are_small(table):
     rows = len(table.recording)
     right, count = vendor_errors.fastest_named(table, np.zeros(rows))
     assert right == count > 0
@@ -158,7 +153,7 @@ def test_the_fastest_stack_is_named_where_two_differ_and_errors_are_small(table:
     assert vendor_errors.fastest_named(table, np.full(rows, np.nan)) == (0, 0)
 
 
-def test_rows_faster_than_the_data_sheet_are_left_out_and_counted() -> None:
+def test_rows_faster_than_the_data_sheet_are_left_out_and_counted():
     recording = recorded(60)
     latency_s = recording.latency_s.copy()
     latency_s[:5] /= 100
@@ -168,7 +163,7 @@ def test_rows_faster_than_the_data_sheet_are_left_out_and_counted() -> None:
     assert np.isfinite(table.target["latency"][5:]).all()
 
 
-def test_a_stack_that_does_not_carry_is_told_of_on_recorded_cards_alone(table: Table) -> None:
+def test_a_stack_that_does_not_carry_is_told_of_on_recorded_cards_alone(table):
     recorded_set = replace(MADE_UP, local=("SGLang",))
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM", "SGLang")
@@ -178,7 +173,7 @@ def test_a_stack_that_does_not_carry_is_told_of_on_recorded_cards_alone(table: T
     assert set(table.recording.stack[rows].tolist()) == {"vLLM"}
 
 
-def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path: Path) -> None:
+def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path):
     entry, trees = _small()
     path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
     card, stored = model_file.stored(path)
@@ -187,20 +182,20 @@ def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path: Pat
     assert model_file.load(again).sets[0].recorded == model_file.load(path).sets[0].recorded
 
 
-def test_the_interval_covers_what_it_promises() -> None:
+def test_the_interval_covers_what_it_promises():
     draw = np.random.default_rng(2)
     errors, problems = draw.normal(0, 0.1, 4000), np.arange(4000)
     assert 0.88 <= vendor_errors.coverage(errors, problems) <= 0.92
 
 
-def test_trees_for_any_card_take_only_ratios(table: Table, model: VendorModel) -> None:
+def test_trees_for_any_card_take_only_ratios(table, model):
     names = {table.columns["latency"][i] for i in table.ratios("latency")}
     assert names
     assert not any(name.startswith(("log.", "layout.", "rest.")) for name in names)
     assert set(model.sets[0].heads["latency", OTHER].columns) == names
 
 
-def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path):
     entry, trees = _small()
     path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
     content = path.with_suffix(".trees").read_bytes()
@@ -226,14 +221,14 @@ def _small() -> tuple[dict[str, Any], dict[str, Trees]]:
         return train_set(recorded(60))
 
 
-def test_a_stack_is_told_of_on_a_card_only_in_the_data_types_that_were_recorded_there() -> None:
+def test_a_stack_is_told_of_on_a_card_only_in_the_data_types_that_were_recorded_there():
     recorded_set = replace(MADE_UP, kinds={"SGLang": {"l40s": ("f8e4m3",)}})
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM",)
     assert "SGLang" in MADE_UP.stacks_on(find_gpu("l40s"), problem)
 
 
-def test_trees_for_any_card_take_the_share_that_carries_over(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_for_any_card_take_the_share_that_carries_over(table, monkeypatch):
     monkeypatch.setattr(vendor_trees, "_LEAST_FAMILIES", 3)
     families = table.families("latency")
     factors = dict(zip(families, (0.5, 2.0, 1.0), strict=True))
@@ -247,7 +242,7 @@ def test_trees_for_any_card_take_the_share_that_carries_over(table: Table, monke
     assert np.abs(trees.predict(alike.matrix["latency"]) - alike.target["latency"]).mean() < 0.15
 
 
-def test_the_floor_is_found_in_calls_that_have_one() -> None:
+def test_the_floor_is_found_in_calls_that_have_one():
     draw = np.random.default_rng(2)
     work_s = np.exp(draw.uniform(np.log(1e-6), np.log(1e-3), 2000))
     latency_s = (30e-6 + 1.5 * work_s) * draw.lognormal(0, 0.05, 2000)
@@ -256,7 +251,7 @@ def test_the_floor_is_found_in_calls_that_have_one() -> None:
     assert ratio == pytest.approx(1.5, rel=0.1)
 
 
-def test_power_is_learned_beside_the_model_of_power_whose_figures_stay_with_the_trees(model: VendorModel) -> None:
+def test_power_is_learned_beside_the_model_of_power_whose_figures_stay_with_the_trees(model):
     (entry,) = model.sets
     assert entry.power_bases is not None
     assert set(entry.power_bases) == {"h200-sxm"}
@@ -266,14 +261,14 @@ def test_power_is_learned_beside_the_model_of_power_whose_figures_stay_with_the_
     assert predicted.power_w.value == pytest.approx(400, rel=0.15)
 
 
-def test_few_powers_give_their_level_over_the_base_and_no_trees(table: Table) -> None:
+def test_few_powers_give_their_level_over_the_base_and_no_trees(table):
     rows = table.on("h200-sxm", "power")
     predicted = vendor_trees.boost_card(table, "power", rows).predict(table.matrix["power"][rows])
     assert len(rows) < vendor_trees._FEWEST_POWERS
     assert predicted == pytest.approx(np.full(len(rows), np.median(table.target["power"][rows])), abs=0.02)
 
 
-def test_a_card_without_power_has_the_trees_of_its_architecture(model: VendorModel) -> None:
+def test_a_card_without_power_has_the_trees_of_its_architecture(model):
     (entry,) = model.sets
     assert {("power", "sm_90"), ("power", OTHER)} <= set(entry.heads)
     assert ("latency", "sm_90") not in entry.heads
@@ -291,7 +286,7 @@ def problem_dims(problem: Problem) -> dict[str, np.ndarray]:
     return {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
 
 
-def test_one_part_is_trained_anew_and_the_others_stay() -> None:
+def test_one_part_is_trained_anew_and_the_others_stay():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
         patch.setattr(vendor_trees, "_POWER_ROUNDS", (2, 1))

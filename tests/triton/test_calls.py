@@ -25,7 +25,6 @@ from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
 from kernrec.triton.calls.call_writer import CallWriter
 from kernrec.triton.calls.launch_record import record_of
-from tests.helpers.refusals import Refuses
 from tests.helpers.triton_kernels import configs_of
 from tests.triton import captured_kernels as kernels
 
@@ -36,7 +35,7 @@ def written(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text())
 
 
-def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path: Path) -> None:
+def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.call_scale(X, Y)
         kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that changes no code
@@ -60,7 +59,7 @@ def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path: Path) -> None:
     assert again.files == [first]
 
 
-def test_an_edited_call_stays(tmp_path: Path) -> None:
+def test_an_edited_call_stays(tmp_path):
     for _ in range(2):
         with kernrec.triton.capture(tmp_path) as captured:
             kernels.call_scale(X, Y)
@@ -68,7 +67,7 @@ def test_an_edited_call_stays(tmp_path: Path) -> None:
     assert captured.files[0].read_text() == "# mine\n"
 
 
-def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(tmp_path: Path) -> None:
+def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.tuned_add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     (file,) = captured.files
@@ -80,16 +79,14 @@ def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(t
     assert [config["even"] for config in configs_of(kernel)] == [1, 0]
 
 
-def test_the_drop_in_is_captured_with_all_its_configs_and_ranks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_drop_in_is_captured_with_all_its_configs_and_ranks_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.triton.tuner.Tuner.chosen", None)
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     assert [config["BLOCK"] for config in written(captured.files[0])["configs"]] == [64, 256]
 
 
-def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_what_they_are(tmp_path: Path) -> None:
+def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_what_they_are(tmp_path):
     order = np.arange(64, dtype=np.int64)[::-1].copy()
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.gather[(1,)](np.zeros((8, 64), np.float16)[:, :8], order, Y[:64], 64, BLOCK=64)
@@ -101,7 +98,7 @@ def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_wha
     assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
 
 
-def test_a_source_in_a_compiler_s_cache_is_copied_beside_the_call(tmp_path: Path) -> None:
+def test_a_source_in_a_compiler_s_cache_is_copied_beside_the_call(tmp_path):
     cache = tmp_path / "torchinductor_me" / "ab"
     cache.mkdir(parents=True)
     (cache / "cab.py").write_text((ROOT / "tests" / "triton" / "captured_kernels.py").read_text())
@@ -121,7 +118,7 @@ class Matrix(np.ndarray):
         return 1 << 20
 
 
-def test_the_block_of_a_descriptor_is_the_constant_that_a_hook_sets_it_to(tmp_path: Path) -> None:
+def test_the_block_of_a_descriptor_is_the_constant_that_a_hook_sets_it_to(tmp_path):
     matrix = np.zeros((128, 128), np.float16).view(Matrix)
     described = [TensorDescriptor(matrix, [128, 128], [128, 1], [1, 8]) for _ in range(2)]
     with kernrec.triton.capture(tmp_path) as captured:
@@ -144,7 +141,7 @@ class Missing:
         raise RuntimeError("no memory")
 
 
-def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path: Path, monkeypatch: Any) -> None:
+def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path, monkeypatch):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.gather[(1,)](X, Missing(), Y, 64, BLOCK=64)
     assert written(captured.files[0])["arguments"]["order"]["contents"] == "not kept: the tensor had none"
@@ -153,17 +150,12 @@ def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path: Path
         kernrec.analyze(captured.files[0], "a100")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"x": object()}, "argument x: object is a type that a call cannot hold"),
-        ({"ROUND": object()}, "argument ROUND: object is a type that a call cannot hold"),
-        ({"x": np.zeros(3, np.complex64)}, "argument x: unknown dtype 'complex64'"),
-    ],
-)
-def test_unsupported_arguments_are_named_and_the_program_continues(
-    tmp_path: Path, arguments: dict[str, Any], reason: str
-) -> None:
+@pytest.mark.parametrize(("arguments", "reason"), [
+    ({"x": object()}, "argument x: object is a type that a call cannot hold"),
+    ({"ROUND": object()}, "argument ROUND: object is a type that a call cannot hold"),
+    ({"x": np.zeros(3, np.complex64)}, "argument x: unknown dtype 'complex64'"),
+])  # fmt: skip
+def test_unsupported_arguments_are_named_and_the_program_continues(tmp_path, arguments, reason):
     launch = {"x": X, "y": Y, "bias": None, "n": 3, "factor": 1.0, "ROUND": None, "BLOCK": 64, **arguments}
     with kernrec.triton.capture(tmp_path) as captured:
         with pytest.warns(KernrecWarning, match=f"not captured: {reason}"):
@@ -173,14 +165,14 @@ def test_unsupported_arguments_are_named_and_the_program_continues(
     assert not captured.files
 
 
-def test_addresses_in_an_array_cannot_be_replayed(tmp_path: Path) -> None:
+def test_addresses_in_an_array_cannot_be_replayed(tmp_path):
     pointers = np.array([X.ctypes.data, Y.ctypes.data], np.int64)
     record = record_of(kernels.gather, [X, pointers, Y, 2], {"BLOCK": 64}, (1,), None)
     assert record.arguments["order"]["contents"] == "not kept: addresses of other arrays"
     assert not record.contents
 
 
-def test_calls_per_function_are_bounded(tmp_path: Path) -> None:
+def test_calls_per_function_are_bounded(tmp_path):
     with kernrec.triton.capture(tmp_path, per_function=2) as captured:
         for n in (100, 200, 300, 400):
             kernels.call_scale(X[:n], Y)
@@ -188,7 +180,7 @@ def test_calls_per_function_are_bounded(tmp_path: Path) -> None:
     assert list(captured.left_out.values()) == [2]
 
 
-def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path, refuses):
     with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="running already"):
         kernrec.triton.capture(tmp_path).__enter__()
     refuses(lambda: kernrec.triton.capture(tmp_path, gpu="a101").__enter__())
@@ -227,7 +219,7 @@ served.rows.call(np.zeros(256, np.float32), np.zeros(256, np.float32))
 
 
 @pytest.mark.slow
-def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_as_such(tmp_path: Path) -> None:
+def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_as_such(tmp_path):
     """A package that turns Triton off where it finds no driver, as vLLM does."""
     folder = tmp_path / "site-packages" / "served"
     folder.mkdir(parents=True)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +14,12 @@ import pytest
 from kernrec.errors import KernrecWarning, UsageError
 from kernrec.store import Database
 from tests.helpers.paths import ROOT
-from tests.helpers.triton_driver import StandInDriver, Tensor, stand_in_driver
+from tests.helpers.triton_driver import Tensor, stand_in_driver
 
 triton = pytest.importorskip("triton", reason="needs the extra `triton`")
 
 import kernrec.triton  # noqa: E402
 from kernrec.triton import machine, tuner  # noqa: E402
-from tests.helpers.refusals import Refuses  # noqa: E402
 from tests.triton import tuned_kernels  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
@@ -30,7 +28,7 @@ N = 1 << 16
 
 
 @pytest.fixture(autouse=True)
-def _place(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _place(tmp_path_factory, tmp_path, monkeypatch):
     """An own database for each test, caches for all of them."""
     shared = tmp_path_factory.getbasetemp() / "triton"
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
@@ -43,7 +41,7 @@ def _place(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch
 
 
 @pytest.fixture
-def driver() -> Iterator[StandInDriver]:
+def driver():
     with stand_in_driver() as active:
         yield active
 
@@ -82,7 +80,7 @@ def rows() -> list[dict[str, Any]]:
         return database.rows("measurement")
 
 
-def test_the_best_few_are_measured_once_and_the_database_answers_then(driver: StandInDriver) -> None:
+def test_the_best_few_are_measured_once_and_the_database_answers_then(driver):
     bench = Bench(0.5, 0.3)
     first = tuned(bench, top_k=2)
     chosen = launch(first)
@@ -104,7 +102,7 @@ def test_the_best_few_are_measured_once_and_the_database_answers_then(driver: St
     assert more.calls == 3  # more are asked for than were measured
 
 
-def test_prune_is_for_triton_s_own_autotuner(driver: StandInDriver) -> None:
+def test_prune_is_for_triton_s_own_autotuner(driver):
     bench = Bench(0.5, 0.3)
     own = triton.autotune(
         tuned_kernels.CONFIGS, ["n"], {"early_config_prune": kernrec.triton.prune(top_k=2)}, do_bench=bench
@@ -115,9 +113,7 @@ def test_prune_is_for_triton_s_own_autotuner(driver: StandInDriver) -> None:
     assert bench.calls == 2
 
 
-def test_offline_the_first_choice_is_taken_and_nothing_measured(
-    driver: StandInDriver, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
-) -> None:
+def test_offline_the_first_choice_is_taken_and_nothing_measured(driver, monkeypatch, refuses):
     monkeypatch.setenv("KERNREC_TRITON", "offline")
     bench = Bench(0.5)
     predicted = launch(tuned(bench))
@@ -129,7 +125,7 @@ def test_offline_the_first_choice_is_taken_and_nothing_measured(
     refuses(lambda: launch(tuned(bench), N * 2))
 
 
-def test_a_user_s_own_pruning_comes_first(driver: StandInDriver) -> None:
+def test_a_user_s_own_pruning_comes_first(driver):
     bench = Bench(0.5)
     by = {"early_config_prune": lambda configs, named, **rest: configs[1:]}
     function = tuned(bench, prune_configs_by=by)
@@ -137,7 +133,7 @@ def test_a_user_s_own_pruning_comes_first(driver: StandInDriver) -> None:
     assert bench.calls == 2
 
 
-def test_a_config_that_does_not_compile_costs_itself(driver: StandInDriver) -> None:
+def test_a_config_that_does_not_compile_costs_itself(driver):
     configs = [triton.Config({"BLOCK": block, "WIDTH": 1}) for block in (48, 64, 128)]
     bench = Bench(0.5)
     x = Tensor("float32", N)
@@ -146,9 +142,7 @@ def test_a_config_that_does_not_compile_costs_itself(driver: StandInDriver) -> N
     assert bench.calls == 2
 
 
-def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(
-    driver: StandInDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(driver, tmp_path, monkeypatch):
     configs = [triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (2, 3)]
     x = Tensor("float16", 4, 128, 128)
     monkeypatch.setenv("KERNREC_GPU", "rtx3090")
@@ -159,7 +153,7 @@ def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(
         tuned(Bench(0.5), tuned_kernels.square, configs, ["a"][:0])[(1,)](x, x, x)
 
 
-def test_unpredictable_function_is_measured_by_triton(driver: StandInDriver) -> None:
+def test_unpredictable_function_is_measured_by_triton(driver):
     hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda inputs: None) for block in (64, 128)]
     bench = Bench(0.5, 0.4)
     with pytest.warns(KernrecWarning, match="its configs are not ranked, all 2 are measured: .* has a pre_hook"):
@@ -192,7 +186,7 @@ class Sensors:
         return self._joules
 
 
-def test_energy_decides_where_it_is_the_objective(driver: StandInDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_decides_where_it_is_the_objective(driver, monkeypatch):
     calls: list[int] = []
     bench = Bench(0.05, 0.06)
 
@@ -216,7 +210,7 @@ def test_energy_decides_where_it_is_the_objective(driver: StandInDriver, monkeyp
     assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other is the faster one
 
 
-def test_without_a_counter_of_energy_the_first_choice_is_taken(driver: StandInDriver) -> None:
+def test_without_a_counter_of_energy_the_first_choice_is_taken(driver):
     bench = Bench(0.5)
     with pytest.warns(KernrecWarning, match="energy cannot be measured"):
         launch(tuned(bench, objective="edp"))
@@ -226,31 +220,25 @@ def test_without_a_counter_of_energy_the_first_choice_is_taken(driver: StandInDr
 class TestBadInput:
     """One line: what was given, what was expected, the nearest valid choice."""
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),
-            ({"top_k": 0}, "top_k is 0; a whole number from 1"),
-            ({"prune_configs_by": {"perf_model": len}}, "perf_model and kernrec both rank configs"),
-            (
-                {"configs": [triton.Config({"BLOK": 64})]},
-                r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean",
-            ),
-            ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),
-        ],
-    )
-    def test_a_decorator_that_cannot_be_is_refused(self, options: dict[str, Any], message: str) -> None:
+    @pytest.mark.parametrize(("options", "message"), [
+        ({"objective": "enrgy"}, "unknown objective 'enrgy'; did you mean energy"),
+        ({"top_k": 0}, "top_k is 0; a whole number from 1"),
+        ({"prune_configs_by": {"perf_model": len}}, "perf_model and kernrec both rank configs"),
+        ({"configs": [triton.Config({"BLOK": 64})]}, r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean"),
+        ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),
+    ])  # fmt: skip
+    def test_a_decorator_that_cannot_be_is_refused(self, options, message):
         with pytest.raises(UsageError, match=message):
             tuned(None, **options)
 
-    def test_only_a_jit_function_is_tuned(self) -> None:
+    def test_only_a_jit_function_is_tuned(self):
         with pytest.raises(UsageError, match=r"plain is not a function with @triton\.jit"):
 
             @kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"])
             def plain(x: int) -> None:
                 pass
 
-    def test_arguments_have_to_fit(self, driver: StandInDriver) -> None:
+    def test_arguments_have_to_fit(self, driver):
         x = Tensor("float32", N)
         with pytest.raises(UsageError, match="the value of parameter factor is missing"):
             tuned(None)[tuned_kernels.grid](x, x, N)
@@ -261,14 +249,12 @@ class TestBadInput:
         with pytest.raises(UsageError, match=r"prune.* is for early_config_prune"):
             kernrec.triton.prune()([], {})
 
-    def test_another_gpu_than_that_of_the_process_is_refused(
-        self, driver: StandInDriver, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_another_gpu_than_that_of_the_process_is_refused(self, driver, monkeypatch):
         monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA H200", 0))
         with pytest.raises(UsageError, match="'a100' was named, but this process runs on NVIDIA H200"):
             launch(tuned(None))
 
-    def test_an_untested_triton_is_named_once(self, driver: StandInDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_untested_triton_is_named_once(self, driver, monkeypatch):
         monkeypatch.setattr(tuner, "untested_version", lambda: "Triton 9.9.0 was not tested")
         monkeypatch.setenv("KERNREC_TRITON", "offline")
         with warnings.catch_warnings(record=True) as seen:
@@ -280,7 +266,7 @@ class TestBadInput:
         ]
 
 
-def test_another_process_is_answered_by_the_database(driver: StandInDriver, tmp_path: Path) -> None:
+def test_another_process_is_answered_by_the_database(driver, tmp_path):
     chosen = launch(tuned(Bench(0.5, 0.3), top_k=2))
     script = tmp_path / "second.py"
     script.write_text(

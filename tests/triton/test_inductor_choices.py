@@ -1,6 +1,5 @@
 """A choices handler ranks the configs of TorchInductor's own list of templates, without a GPU."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ M, N, K = 512, 2048, 1024
 
 
 @pytest.fixture(autouse=True)
-def _graph() -> Iterator[None]:
+def _graph():
     """What Inductor's lists ask for: a graph that is being compiled, with `max_autotune`."""
     graph = GraphLowering(torch.fx.symbolic_trace(lambda: 0))
     with V.set_graph_handler(graph), config.patch(max_autotune=True):
@@ -46,7 +45,7 @@ def choices(handler: RankedChoices, inputs: MMKernelInputs) -> list[Any]:
     return handler._finalize_template_configs(listed, inputs, templates, "mm")
 
 
-def test_the_library_s_product_stays_and_of_the_template_the_first_few_by_predicted_time() -> None:
+def test_the_library_s_product_stays_and_of_the_template_the_first_few_by_predicted_time():
     handler = RankedChoices("h100", top_k=3)
     left = choices(handler, product())
     assert [choice.template.uid for choice in left] == ["aten::mm", *["triton::mm"] * 3]
@@ -59,15 +58,12 @@ def test_the_library_s_product_stays_and_of_the_template_the_first_few_by_predic
     assert (handler.ranked, handler.refused) == (1, {})
 
 
-@pytest.mark.parametrize(
-    ("inputs", "reason"),
-    [
-        ({"n": 2049, "dtype": torch.float32}, 'it needs "unaligned == 0'),
-        ({"dtype": torch.float64}, "no product of torch.float64"),
-        ({"strides_b": [2 * N, 2]}, "matrix B has strides 4096 and 2"),
-    ],
-)
-def test_a_product_that_cannot_be_ranked_is_left_as_it_is_and_said_once(inputs: dict[str, Any], reason: str) -> None:
+@pytest.mark.parametrize(("inputs", "reason"), [
+    ({"n": 2049, "dtype": torch.float32}, 'it needs "unaligned == 0'),
+    ({"dtype": torch.float64}, "no product of torch.float64"),
+    ({"strides_b": [2 * N, 2]}, "matrix B has strides 4096 and 2"),
+])  # fmt: skip
+def test_a_product_that_cannot_be_ranked_is_left_as_it_is_and_said_once(inputs, reason):
     handler = RankedChoices("h100", top_k=1)
     with pytest.warns(KernrecWarning, match="Inductor's configs are not ranked"):
         left = choices(handler, product(**inputs))
@@ -75,13 +71,13 @@ def test_a_product_that_cannot_be_ranked_is_left_as_it_is_and_said_once(inputs: 
     assert reason in next(iter(handler.refused.values()))
 
 
-def test_another_release_of_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_release_of_pytorch_is_refused(monkeypatch):
     monkeypatch.setattr(inductor_choices, "SUPPORTED", ("1.0",))
     with pytest.raises(KernrecError, match=r"PyTorch 2\.\S+ is installed; choices are known of 1.0"):
         RankedChoices("h100")
 
 
-def test_values_that_cannot_be_are_refused() -> None:
+def test_values_that_cannot_be_are_refused():
     with pytest.raises(UsageError, match="top_k is 0"):
         RankedChoices("h100", top_k=0)
     with pytest.raises(UsageError, match="unknown GPU"):

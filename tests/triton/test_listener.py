@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from kernrec.store import Database
 from kernrec.store.device_report import DeviceReport, LatencyReport
 from kernrec.store.measurement import Measurement, MeasurementOrigin, ProtocolInfo, Tier
 from tests.helpers.paths import ROOT
-from tests.helpers.triton_driver import StandInDriver, Tensor, stand_in_driver
+from tests.helpers.triton_driver import Tensor, stand_in_driver
 
 triton = pytest.importorskip("triton", minversion="3.8", reason="needs the extra `triton`")
 
@@ -29,7 +28,7 @@ TIMES_MS = (0.5, 0.3, 0.4)
 
 
 @pytest.fixture(autouse=True)
-def _place(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _place(tmp_path_factory, tmp_path, monkeypatch):
     """An own database for each test, caches for all of them."""
     shared = tmp_path_factory.getbasetemp() / "triton"
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
@@ -40,7 +39,7 @@ def _place(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch
 
 
 @pytest.fixture(autouse=True)
-def driver() -> Iterator[StandInDriver]:
+def driver():
     with stand_in_driver() as active:
         yield active
 
@@ -71,9 +70,7 @@ def rows() -> list[dict[str, Any]]:
         return database.rows("measurement")
 
 
-def test_every_config_that_the_program_measured_is_a_row_and_says_who_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_config_that_the_program_measured_is_a_row_and_says_who_measured(monkeypatch):
     monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0))
     monkeypatch.setattr(machine, "sensors", lambda uuid: None)
     function = tuned()
@@ -91,7 +88,7 @@ def test_every_config_that_the_program_measured_is_a_row_and_says_who_measured(
     assert (recorder.rows, recorder.refused) == (3, {})
 
 
-def test_outside_of_the_block_nothing_is_kept_and_the_listener_before_hears_all() -> None:
+def test_outside_of_the_block_nothing_is_kept_and_the_listener_before_hears_all():
     heard: list[str] = []
 
     def before(**event: Any) -> None:
@@ -108,7 +105,7 @@ def test_outside_of_the_block_nothing_is_kept_and_the_listener_before_hears_all(
     assert (heard, len(rows())) == (["scale", "scale"], 3)
 
 
-def test_recorded_rows_never_displace_measurements_by_the_protocol() -> None:
+def test_recorded_rows_never_displace_measurements_by_the_protocol():
     with kernrec.triton.record():
         launch(tuned())
     with Database.open(Path(os.environ["KERNREC_DB"]), read_only=False) as database:
@@ -131,14 +128,14 @@ def test_recorded_rows_never_displace_measurements_by_the_protocol() -> None:
     assert sorted(of_config.values()) == [0, 0]
 
 
-def test_a_config_that_cannot_run_is_kept_as_such() -> None:
+def test_a_config_that_cannot_run_is_kept_as_such():
     with kernrec.triton.record() as recorder:
         launch(tuned((0.5, float("inf"), 0.4)))
     assert sorted(row["outcome"] for row in rows()) == ["constraint", "ok", "ok"]
     assert recorder.rows == 3
 
 
-def test_times_with_hooks_say_so() -> None:
+def test_times_with_hooks_say_so():
     class Output(Tensor):
         def zero_(self) -> None:
             pass
@@ -150,7 +147,7 @@ def test_times_with_hooks_say_so() -> None:
     }
 
 
-def test_the_drop_in_answers_with_what_was_recorded() -> None:
+def test_the_drop_in_answers_with_what_was_recorded():
     with kernrec.triton.record():
         launch(tuned())
     function = kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"], do_bench=None)(tuned_kernels.scale)
@@ -158,7 +155,7 @@ def test_the_drop_in_answers_with_what_was_recorded() -> None:
     assert function.best_config is tuned_kernels.CONFIGS[1]
 
 
-def test_the_drop_in_s_own_measurements_are_kept_once() -> None:
+def test_the_drop_in_s_own_measurements_are_kept_once():
     def bench(launch: Any, quantiles: Any) -> list[float]:
         return [0.5, 0.4, 0.6]
 
@@ -167,14 +164,14 @@ def test_the_drop_in_s_own_measurements_are_kept_once() -> None:
     assert (len(rows()), recorder.rows) == (2, 0)
 
 
-def test_times_of_triton_s_cache_on_disk_were_not_measured_here() -> None:
+def test_times_of_triton_s_cache_on_disk_were_not_measured_here():
     launch(tuned(cache_results=True), N * 4)
     with kernrec.triton.record() as recorder:
         launch(tuned((), cache_results=True), N * 4)
     assert (recorder.from_cache, recorder.rows, rows()) == (1, 0, [])
 
 
-def test_unstorable_rows_are_reported_once_and_the_program_continues() -> None:
+def test_unstorable_rows_are_reported_once_and_the_program_continues():
     hooked = [triton.Config({"BLOCK": block}, pre_hook=lambda inputs: None) for block in (64, 128)]
     with kernrec.triton.record() as recorder:
         with pytest.warns(KernrecWarning, match="scale: what Triton measured is not kept: .* has a pre_hook"):
@@ -183,7 +180,7 @@ def test_unstorable_rows_are_reported_once_and_the_program_continues() -> None:
     assert (recorder.rows, list(recorder.refused), rows()) == (0, ["scale"], [])
 
 
-def test_rows_wait_for_a_database_that_is_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_wait_for_a_database_that_is_in_use(monkeypatch, tmp_path):
     keep, failures = listener.keep, [UsageError("own.duckdb is in use by another process")]
 
     def busy_once(*arguments: Any) -> None:
@@ -201,18 +198,18 @@ def test_rows_wait_for_a_database_that_is_in_use(monkeypatch: pytest.MonkeyPatch
     assert ["own.duckdb is in use" in str(warning.message) for warning in seen] == [True]
 
 
-def test_two_recorders_are_refused() -> None:
+def test_two_recorders_are_refused():
     with kernrec.triton.record(), pytest.raises(UsageError, match="is being recorded already"):
         kernrec.triton.record()
 
 
-def test_a_release_without_a_listener_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_a_listener_is_refused(monkeypatch):
     monkeypatch.setattr(triton.knobs, "autotuning", object())
     with pytest.raises(UsageError, match=r"Triton 3\.\d+\.\d+ has no listener for its autotuner; Triton 3.8 or later"):
         kernrec.triton.record()
 
 
-def test_without_a_block_a_program_records_to_its_end(tmp_path: Path) -> None:
+def test_without_a_block_a_program_records_to_its_end(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "import kernrec, triton\n"

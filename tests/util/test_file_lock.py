@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,12 +20,12 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     (tmp_path / "file").write_text("content")
     return tmp_path / "file"
 
 
-def test_a_lock_keeps_other_processes_out_until_its_process_is_gone(path: Path) -> None:
+def test_a_lock_keeps_other_processes_out_until_its_process_is_gone(path):
     ours = os.open(path, os.O_RDWR)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
@@ -41,7 +40,7 @@ def test_a_lock_keeps_other_processes_out_until_its_process_is_gone(path: Path) 
     os.close(ours)
 
 
-def test_several_may_share_a_lock_and_closing_releases_it(path: Path) -> None:
+def test_several_may_share_a_lock_and_closing_releases_it(path):
     first, second, third = (os.open(path, os.O_RDWR) for _ in range(3))
     assert try_lock(first, shared=True)
     assert try_lock(second, shared=True)
@@ -52,7 +51,7 @@ def test_several_may_share_a_lock_and_closing_releases_it(path: Path) -> None:
     os.close(third)
 
 
-def test_without_flock_one_byte_far_beyond_the_end_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_flock_one_byte_far_beyond_the_end_is_locked(path, monkeypatch):
     locked: set[tuple[int, int]] = set()
 
     def locking(descriptor: int, mode: int, size: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from enum import IntEnum, StrEnum
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,16 +33,16 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, 3))
-def test_the_text_is_that_of_the_standard_library(value: Any, levels: int) -> None:
+def test_the_text_is_that_of_the_standard_library(value, levels):
     assert "".join(json_pieces(value, levels=levels)) == json.dumps(value, indent=2)
 
 
-def test_no_piece_of_a_long_answer_is_long() -> None:
+def test_no_piece_of_a_long_answer_is_long():
     layer = {"choices": [{"latency_s": 1e-3}] * 5}
     assert max(map(len, json_pieces({"layers": [layer] * 100}))) < 1000
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), {"a": [b"x"]}, {(1,): 2}])
-def test_other_objects_are_refused(value: object) -> None:
+def test_other_objects_are_refused(value):
     with pytest.raises(TypeError):
         list(json_pieces(value))

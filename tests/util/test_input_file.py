@@ -1,14 +1,12 @@
 """Opening files of others: regular files only, at once, within a size."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kernrec.errors import UsageError
 from kernrec.util.input_file import check_input, open_input, read_input
-from tests.helpers.refusals import Refuses
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes or devices in folders")
 
@@ -21,7 +19,7 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def test_a_regular_file_is_read_through_a_link(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_regular_file_is_read_through_a_link(tmp_path, refuses):
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
     assert read_input(tmp_path / "link", 7) == b"content"
@@ -29,14 +27,14 @@ def test_a_regular_file_is_read_through_a_link(tmp_path: Path, refuses: Refuses)
 
 
 @pytest.mark.parametrize(("make", "says"), [(pipe, "is a named pipe"), (endless, "is a device")])
-def test_a_pipe_and_a_device_are_refused_at_once(make: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+def test_a_pipe_and_a_device_are_refused_at_once(make, says, tmp_path):
     make(path := tmp_path / "input")
     for read in (open_input, check_input):
         with pytest.raises(UsageError, match=f"input {says}; a regular file is expected"):
             read(path)
 
 
-def test_a_link_to_itself_and_a_folder_are_errors_of_the_system(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_link_to_itself_and_a_folder_are_errors_of_the_system(tmp_path, refuses):
     (path := tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):
         open_input(path)

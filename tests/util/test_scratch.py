@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -24,13 +23,13 @@ with scratch_folder(beside=spilled) as folder:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary(tmp_path, monkeypatch):
     """The folder of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_a_scratch_folder_is_private_and_deleted_at_the_end(temporary: Path) -> None:
+def test_a_scratch_folder_is_private_and_deleted_at_the_end(temporary):
     with scratch_folder() as folder:
         assert list(temporary.iterdir()) == [folder]
         assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700
@@ -41,7 +40,7 @@ def test_a_scratch_folder_is_private_and_deleted_at_the_end(temporary: Path) -> 
     assert list(temporary.iterdir()) == []
 
 
-def test_folders_of_killed_programs_are_removed(temporary: Path) -> None:
+def test_folders_of_killed_programs_are_removed(temporary):
     (temporary / "kernrec-of another kind").mkdir()
     (temporary / "another program's").mkdir()
     others = set(temporary.iterdir())
@@ -56,7 +55,7 @@ def test_folders_of_killed_programs_are_removed(temporary: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../kept", "kept", "/kept", "kernrec-link", "kernrec-missing", "\0"])
-def test_foreign_folder_of_that_name_is_kept(temporary: Path, name: str) -> None:
+def test_foreign_folder_of_that_name_is_kept(temporary, name):
     """Whoever can write to a scratch folder can name another folder in it."""
     stored = temporary / "kept"
     stored.mkdir()

@@ -97,7 +97,7 @@ class Sample:
         """(Positions of the configs that can run, their predicted figures)."""
         candidates, (runs, places) = self._candidates(point)
         of_kernel, count = candidates.kernels[0], len(candidates.kernels[0].rows)
-        on_problem = of_kernel.runnable.on_problem
+        on_problem = of_kernel.prediction.on_problem
         geometry = self.table.geometry(on_problem, 0)
         nominal, power = of_kernel.prediction.nominal, self.table.power
         at_clock = np.broadcast_to(of_kernel.limited.clock_hz[0], count)

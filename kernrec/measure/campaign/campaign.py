@@ -49,9 +49,6 @@ _SCREEN_SHARE, _COARSE_SHARE = 0.6, 0.85
 _LOOKAHEAD = 128
 """Scheduled configs among which one is looked for whose code is ready."""
 
-_WAIT_S = 0.2
-"""Seconds until a problem that another run measures is tried again."""
-
 
 @dataclass(frozen=True)
 class CampaignHooks:
@@ -65,8 +62,6 @@ class CampaignHooks:
     """Called with each measurement after it is in the journal, and with notes."""
     finished: Callable[[], None] = lambda: None
     """Called after each problem, when every measurement belongs to a closed block."""
-    claim: Callable[[Problem], bool] = lambda problem: True
-    """Claims a planned problem in place of the one before; false if another run measures it."""
 
 
 @dataclass
@@ -151,22 +146,11 @@ class Campaign:
             self.end()
 
     def _in_order(self) -> Iterator[tuple[PlannedProblem, Sequence[PlannedProblem], int]]:
-        """(a problem, the one after it if that is known, how many are left with it); claimed problems come last."""
-        if not isinstance(self._problems, Sequence):
-            yield from ((planned, (), 1) for planned in self._problems)
-            return
-        waiting = deque(self._problems)
-        while waiting and not self.spent:
-            for _ in range(len(waiting)):
-                if self._hooks.claim(waiting[0].problem):
-                    planned = waiting.popleft()
-                    yield planned, list(waiting)[:1], len(waiting) + 1
-                    break
-                waiting.rotate(-1)
-            else:
-                if self._hooks.stopping():
-                    raise Stopped
-                time.sleep(_WAIT_S)
+        """(a problem, the one after it if that is known, how many are left with it)."""
+        problems = self._problems
+        for number, planned in enumerate(problems):
+            later = problems[number + 1 :] if isinstance(problems, Sequence) else ()
+            yield planned, later[:1], len(later) + 1
 
     @property
     def spent(self) -> bool:

@@ -1,6 +1,6 @@
 """The choice of what a campaign measures next, and of when enough is measured."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernrec.measure.campaign.plan import PlannedProblem
@@ -53,10 +53,6 @@ class Chooser:
             seconds: its duration on the device's clock.
             over: whether it ended before its slice of time did.
         """
-
-    def store(self, ingest: Callable[[], int]) -> int:
-        """Call `ingest`, which adds rows to the database, and return the number of rows."""
-        return ingest()
 
     def outcome(self) -> object:
         """Return what the measurements came to: `Refined`, `Searched`, or None if their rows are all there is."""

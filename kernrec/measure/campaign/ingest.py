@@ -53,7 +53,7 @@ def check_takes_rows(database: Path) -> None:
 
 
 def ingest(
-    journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_of: int | None = None
+    journal: Journal, database: Path, note: Callable[[str], None] = lambda text: None, ended_only: bool = False
 ) -> int:
     """Move measurements of a journal into the database, which is created if there is none; return their number.
 
@@ -61,17 +61,16 @@ def ingest(
         journal: open.
         database: destination.
         note: called with one line if records are not measurements; they are appended to `<journal>.damaged`.
-        ended_of: as for `Journal.batch`.
+        ended_only: as for `Journal.batch`.
 
     Raises:
         UsageError: the database cannot take the measurements, which stay in the journal.
     """
     stored, damaged = 0, list[Mapping[str, Any]]()
-    while journal.batch(1, ended_of)[0]:
-        # Another process can read the same measurements only before the database is open, or after they are deleted.
+    while (batch := journal.batch(_TOGETHER, ended_only))[0]:
+        numbers, records = batch
+        rows = list(_readable(records, damaged))
         with Database.open(database, read_only=False, create=True) as opened:
-            numbers, records = journal.batch(_TOGETHER, ended_of)
-            rows = list(_readable(records, damaged))
             try:
                 opened.add_measurements(measurement for _, measurement in rows)
             except UsageError:

@@ -1,23 +1,21 @@
 """Adapt predictions to a few measurements of a new GPU or problem, without training again.
 
-The error of the model (or the prior) there, log(measured / predicted), is modeled as an offset plus a shape. The offset
-is the mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern 3/2
-kernel, Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
+The error of the predictions there, log(measured / predicted), is modeled as an offset plus a shape. The offset is the
+mean error, shrunk towards zero. The shape is a Gaussian process over the standardized features (Matern 3/2 kernel,
+Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, sections 4.2, 5.1 and 5.4).
 
     few rows    one length scale for all features and one noise level, of greatest marginal likelihood on a small grid;
                 with a handful of rows the process stays near zero and only the offset remains
     more rows   each feature has its own relevance (automatic relevance determination); a prior on the relevances keeps
-                them equal as long as the rows do not tell them apart
+                them equal unless the rows distinguish them
 
-A query runs this, so it is written in NumPy: importing scikit-learn would take longer than the query.
+A query runs this code, so it uses NumPy: importing scikit-learn would take longer than the query.
 
-The method was chosen on the recorded spaces (measured at 0.1.0). There, separate relevances cut the median
-error after measuring 5 % of a space by 5 to 10 %, and by 17 % for a kernel of which only the tunables are known. Tried
-and rejected: the offset alone, continued boosting and an average with boosted trees, processes over tunables only, a
-linear term, other Matern kernels, and noise with heavy tails, which has smaller errors where a GPU changed its clock
-and ranks worse where it did not.
+The method was chosen on the recorded spaces. These alternatives were rejected: the offset without a shape, continued
+boosting and an average with boosted trees, processes over tunables only, a linear term, and other Matern kernels. So
+was noise with heavy tails, which has smaller errors where a GPU changed its clock but ranks worse elsewhere.
 
-Leave-one-out errors have a closed form; they determine the width of the interval. Each row's error uses relevances that
+Leave-one-out errors have a closed form and determine the width of the interval. Each row's error uses relevances that
 were fitted without that row.
 """
 
@@ -31,38 +29,42 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 MOST_ROWS = 1000
-"""More measurements than this are thinned out evenly; with so many, training a model is better."""
+"""Maximum number of measurements. More are thinned out evenly, but training a model is better then."""
 FEW_ROWS = 32
-"""With more rows than this, each feature has its own relevance; fewer rows cannot tell features apart."""
-_OFFSET_PRIOR = 0.5  # the belief that the offset is zero, in measurements
+"""Number of rows above which each feature has its own relevance. Fewer rows cannot distinguish features."""
+_OFFSET_PRIOR = 0.5  # weight of the regularization of the offset toward zero, in measurements
 _LENGTHS = (0.35, 0.7, 1.0, 1.8, 3.0)
 _NOISES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # noise variance over signal variance
 _RELEVANCE_SPREAD = 0.5  # prior standard deviation of the features' log relevances
-_RELEVANCE_ROWS = 300  # most rows that the relevances are fitted to
-_STEPS = 25  # of the optimization of relevances
+_RELEVANCE_ROWS = 300  # maximum number of rows for fitting relevances
+_STEPS = 25  # steps of the optimization of relevances
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A correction of log predictions, fitted to M measurements with F features."""
+    """Correction of log predictions, fitted to M measurements with F features."""
 
     offset: float
-    """The correction far from all measurements."""
+    """Correction far from all measurements."""
     center: Array
     """Mean of each feature, (F,)."""
     scale: Array
-    """Spread of each feature, divided by its relevance, (F,); infinity for one that is not used."""
+    """Spread of each feature, divided by its relevance, (F,); infinity for an unused feature."""
     rows: Array
-    """The measured rows, standardized, (M, used features)."""
+    """Measured rows, standardized, (M, used features)."""
     weights: Array
     """Weight of each measured row, (M,)."""
     length: float
     """Length scale of the Gaussian process."""
     interval: Interval
-    """Around corrected predictions on this GPU and problem, from leave-one-out errors."""
+    """Interval around corrected predictions on this GPU and problem, from leave-one-out errors."""
 
     def correction(self, matrix: Array) -> Array:
-        """The correction to add to the log of the predictions of candidates, (C,); matrix: their features (C, F)."""
+        """Return the correction to add to the log predictions of candidates, (C,).
+
+        Args:
+            matrix: Features of the candidates, (C, F).
+        """
         rows = _standardized(matrix, self.center, self.scale)
         return np.asarray(self.offset + matern(rows, self.rows, self.length) @ self.weights)
 
@@ -71,7 +73,7 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
     """Fit a correction to measurements.
 
     Args:
-        matrix: features of the measured configs, (M, F); M >= 1.
+        matrix: Features of the measured configs, (M, F); M >= 1.
         residual: log(measured / predicted), (M,).
     """
     if len(residual) > MOST_ROWS:
@@ -93,18 +95,18 @@ def adapt(matrix: Array, residual: Array) -> Adaptation:
         rows, scale = rows * relevance, scale.copy()
         scale[np.isfinite(scale)] /= relevance
     rank = int(np.ceil(LEVEL * (count + 1)))
-    # Fewer rows than the level needs do not bound the error of the next one: twice the largest error is taken.
+    # Fewer rows than the level needs do not bound the next error, so use twice the largest error.
     width = float(np.sort(left_out)[min(rank, count) - 1]) * (1.0 if rank <= count else 2.0)
     return Adaptation(offset, center, scale, rows, weights, length, Interval(width, count, "config"))
 
 
 def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float, Array, Array]:
-    """Fit a Gaussian process with one length scale and noise level, of greatest marginal likelihood.
+    """Fit a Gaussian process with the length scale and noise level of greatest marginal likelihood.
 
     Args:
-        rows: standardized features, (M, F).
-        error: the values that the process models, (M,).
-        lengths: length scales to try.
+        rows: Standardized features, (M, F).
+        error: Values that the process models, (M,).
+        lengths: Length scales to try.
 
     Returns:
         The length scale, the weights of the rows (M,), and the absolute leave-one-out errors (M,).
@@ -127,10 +129,10 @@ def _process(rows: Array, error: Array, lengths: Sequence[float]) -> tuple[float
 
 
 def _relevance(rows: Array, error: Array) -> Array:
-    """The factor of each feature, (F,), for which a process of length scale 1 has the greatest posterior probability.
+    """Return the factor of each feature, (F,), with the greatest posterior probability at length scale 1.
 
-    Optimized over log noise, log length scale and log relevances by Rprop (Riedmiller and Braun, 1993), whose steps
-    follow the signs of the gradient.
+    Rprop (Riedmiller and Braun, 1993), whose steps follow the signs of the gradient, optimizes log noise, log length
+    scale and log relevances.
     """
     if len(error) > _RELEVANCE_ROWS:
         keep = thinned(len(error), _RELEVANCE_ROWS)
@@ -150,12 +152,12 @@ def _relevance(rows: Array, error: Array) -> Array:
 
 
 def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tuple[float, Array]:
-    """The negative log posterior of a process and its gradient; the signal variance is the most likely one.
+    """Return the negative log posterior of a process and its gradient, at the most likely signal variance.
 
     Args:
         parameters: log noise, log length scale, log relevances, (2 + F,).
-        apart: squared differences of rows by feature, (F, M * M).
-        error: the values that the process models, (M,).
+        apart: Squared differences of rows by feature, (F, M * M).
+        error: Values that the process models, (M,).
     """
     count = len(error)
     noise, length, relevance = np.exp(parameters[0]), parameters[1], parameters[2:]
@@ -174,12 +176,12 @@ def _negative_log_posterior(parameters: Array, apart: Array, error: Array) -> tu
 
 
 def thinned(count: int, most: int) -> Array:
-    """`most` of the positions 0 to `count` - 1, evenly spaced."""
+    """Return `most` evenly spaced indices from 0 to `count` - 1."""
     return np.linspace(0, count - 1, most).astype(np.int64)
 
 
 def _frame(matrix: Array) -> tuple[Array, Array]:
-    """Mean and spread of each feature; infinite spread for one that is constant or not known everywhere."""
+    """Return mean and spread of each feature; infinite spread for a feature that is constant or unknown in some row."""
     complete = np.isfinite(matrix).all(axis=0)
     filled = np.where(complete, matrix, 0.0).astype(np.float64)
     spread = filled.std(axis=0)
@@ -187,7 +189,7 @@ def _frame(matrix: Array) -> tuple[Array, Array]:
 
 
 def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
-    """The used features, standardized so that two random rows are about 1.4 apart."""
+    """Return the used features, standardized so that two random rows have a distance of about 1.4."""
     used = np.isfinite(scale)
     if not used.any():
         return np.zeros((len(matrix), 1))
@@ -195,12 +197,12 @@ def _standardized(matrix: Array, center: Array, scale: Array) -> Array:
 
 
 def matern(a: Array, b: Array, length: float) -> Array:
-    """Matern 3/2 kernel between rows a (N, F) and b (M, F), (N, M)."""
+    """Return the Matern 3/2 kernel between rows a (N, F) and b (M, F), (N, M)."""
     distance = np.sqrt(3.0 * squared_distances(a, b)) / length
     return np.asarray((1.0 + distance) * np.exp(-distance))
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Squared distances between rows a (N, F) and b (M, F), (N, M), without an array of N x M x F."""
+    """Return squared distances between rows a (N, F) and b (M, F), (N, M), without an array of N x M x F."""
     squared = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2.0 * a @ b.T
-    return np.asarray(np.maximum(squared, 0.0))  # rounding can leave less than zero
+    return np.asarray(np.maximum(squared, 0.0))  # rounding can make it negative

@@ -1,26 +1,24 @@
 """Calibrated intervals: hierarchical conformal prediction over held-out groups.
 
-Rows of one problem have correlated errors, so the exchangeable unit is the problem; for a GPU or kernel that nobody
-measured it is the GPU or the kernel. Residuals come from models that saw neither the row's group nor chose their number
-of trees on it. The factor around a prediction is the quantile of |log(measured / predicted)| over the pooled groups,
-each with the same weight, plus one more group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman,
-Ramdas, "Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). There, the
-additional group has unbounded errors; here it has the errors of the prior: half-normal, beyond the prior's own interval
-one time in ten. With a dozen groups, unbounded errors would widen the interval by a tenth and cover more than was asked
-(measured at 0.1.0).
+Rows of one problem have correlated errors, so the exchangeable unit is the problem; for an unmeasured GPU or kernel it
+is the GPU or the kernel. Residuals come from models that neither saw the row's group nor chose their number of trees on
+it. The factor around a prediction is the quantile of |log(measured / predicted)| over the pooled groups, each with the
+same weight, plus one more group (pooled CDF of hierarchical conformal prediction: Dunn, Wasserman, Ramdas,
+"Distribution-free prediction sets for two-layer hierarchical models", JASA 2022, section 3.2). In the paper, the
+additional group has unbounded errors. Here, it has the errors of the analytical model: half-normal, and beyond that
+model's interval one time in ten. With a dozen groups, unbounded errors would make intervals wider than their level.
 
-A 90 % interval needs 9 groups and the additional one. With fewer, all missing groups are taken to have the errors of
-the prior: with none, the interval is the prior's, and each held-out group moves it towards the observed residuals. Such
-an interval is `pooled`; it holds as far as that assumption does, and answers say so.
+A 90 % interval needs 9 groups and the additional one. Missing groups are assumed to have the errors of the analytical
+model. Without groups, the interval is that model's, and each held-out group moves it towards the observed residuals.
+Such an interval is `pooled`. It depends on this assumption, and answers say so.
 
 An interval widens with the distance d of a candidate from the training data (`kernrec.model.learn.extent`). Its
 logarithmic half-width is
 
-    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: of the prior's interval
+    w + s (hypot(w, p) - w)        s = d**2 / (1 + d**2), p: of the analytical model's interval
 
-because far away nothing was learned: the error is that of the prior plus that of the model. Residuals are converted to
-the w that would just cover them before the quantile is taken (normalized conformal prediction, Papadopoulos et al.,
-2008).
+because far from the training data, the errors of both models add up. Before the quantile is taken, residuals are
+converted to the w that would just cover them (normalized conformal prediction, Papadopoulos et al., 2008).
 """
 
 import math
@@ -36,47 +34,48 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 LEVEL = 0.90
-"""The coverage that intervals promise."""
+"""Coverage of intervals."""
 NEW_GPU, NEW_KERNEL = "new GPU", "new kernel"
 """Keys of a model's intervals for a GPU or kernel that is not in the training data."""
 _PRIOR = math.log(INTERVAL)
-"""Logarithmic half-width of the prior's 90 % interval."""
+"""Logarithmic half-width of the analytical model's 90 % interval."""
 _DEVIATION = _PRIOR / DEVIATIONS
-"""Standard deviation of the prior's log error."""
+"""Standard deviation of the analytical model's log error."""
 
 
 def on_dtype(gpu: str, dtype: str) -> str:
-    """The key of a model's interval for one data type on a GPU."""
+    """Return the key of a model's interval for one data type on a GPU."""
     return f"{gpu} {dtype}"
 
 
 def on_rows(gpu: str, dtype: str, row_kind: str) -> str:
-    """The key of its interval for one kind of rows (`row_kind`) in a data type; that of the data type for none."""
+    """Return the key of the interval for one kind of rows in a data type; the data type's key for an empty kind."""
     return f"{on_dtype(gpu, dtype)}, {row_kind}" if row_kind else on_dtype(gpu, dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A calibrated interval: predictions hold within a factor exp(`width`) at `level`; farther from the training data
-    within a larger factor."""
+    """Calibrated interval: `level` of the true values are within a factor exp(`width`) of the prediction. The factor
+    grows with the distance from the training data.
+    """
 
     width: float
     """Logarithmic half-width inside the training data."""
     groups: int
-    """How many held-out groups it stands on."""
+    """Number of held-out groups behind it."""
     kind: str
-    """The kind of group: `problem`, `GPU`, `kernel`, or `config` after an adaptation."""
+    """Kind of group: `problem`, `GPU`, `kernel`, or `config` after an adaptation."""
     level: float = LEVEL
-    """The coverage that it promises."""
+    """Coverage of the interval."""
 
     @property
     def pooled(self) -> bool:
-        """Whether it also rests on the prior's interval, because there were too few groups."""
+        """Return whether it also uses the analytical model's interval, because there were too few groups."""
         return self.groups < groups_needed(self.level)
 
     @property
     def summary(self) -> str:
-        """The evidence of the interval, in words."""
+        """Describe the evidence for the interval."""
         if not self.groups:
             return f"the analytical model: no {self.kind} was held out"
         held_out = f"{self.groups} held-out {self.kind}{'s' * (self.groups != 1)}"
@@ -85,26 +84,31 @@ class Interval:
         return f"{held_out} and the analytical model, which {groups_needed(self.level)} would replace"
 
     def around(self, value: Array, distance: Array | float = 0.0) -> tuple[Array, Array]:
-        """(low, high) around predicted values; distance: of the candidates from the training data."""
+        """Return the lower and upper ends around predicted values.
+
+        Args:
+            distance: Distance of the candidates from the training data.
+        """
         factor = factor_at(self.width, distance)
         return value / factor, value * factor
 
 
 def factor_at(width: Array | float, distance: Array | float) -> Array:
-    """The factor of an interval to either side of a prediction, by its width and the distance from the training
-    data."""
+    """Return the factor of an interval to either side of a prediction, from its width and the distance from the
+    training data.
+    """
     return np.asarray(np.exp(half_width_at(width, distance)))
 
 
 def half_width_at(width: Array | float, distance: Array | float) -> Array:
-    """The logarithm of that factor."""
+    """Return the logarithm of `factor_at`."""
     hypotenuse = math.hypot(width, _PRIOR) if isinstance(width, float) else np.hypot(width, _PRIOR)
     widening = hypotenuse - width
     return np.asarray(width + _prior_share(np.asarray(distance)) * widening)
 
 
 def interval_from(entry: Mapping[str, Any]) -> Interval:
-    """The interval in a card; `ValueError` for one that is not plausible."""
+    """Return the interval in a model card. Raises `ValueError` for an implausible one."""
     interval = Interval(float(entry["width"]), int(entry["groups"]), str(entry["kind"]), float(entry["level"]))
     if not (0.0 <= interval.width < np.inf and interval.groups >= 0 and 0.0 < interval.level < 1.0):
         raise ValueError(f"an interval is {dict(entry)!r:.80}")
@@ -112,12 +116,12 @@ def interval_from(entry: Mapping[str, Any]) -> Interval:
 
 
 def unknown_interval(kind: str) -> Interval:
-    """The interval where no group of this kind was held out: the prior's."""
+    """Return the analytical model's interval, if no group of this kind was held out."""
     return Interval(_PRIOR, 0, kind)
 
 
 def groups_needed(level: float = LEVEL) -> int:
-    """How many held-out groups an interval of this level needs so that it does not rest on the prior's."""
+    """Return the number of held-out groups for which an interval of this level does not use the analytical model's."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
@@ -128,10 +132,10 @@ def calibrate(
 
     Args:
         residual: log(measured / predicted), (N,).
-        group: the number of each row's group, (N,).
-        kind: of the groups: `problem`, `GPU` or `kernel`.
-        distance: of each row from the training data, (N,).
-        level: the coverage to promise.
+        group: Number of each row's group, (N,).
+        kind: Kind of the groups: `problem`, `GPU` or `kernel`.
+        distance: Distance of each row from the training data, (N,).
+        level: Coverage of the interval.
     """
     numbers, place, rows = np.unique(group, return_inverse=True, return_counts=True)
     if not len(numbers):
@@ -145,28 +149,28 @@ def calibrate(
 
 
 def _prior_share(distance: Array) -> Array:
-    """How much of the prior's error is added at a distance: none at 0, half at 1."""
+    """Return the share of the analytical model's error to add at a distance: 0 at 0, 1/2 at 1."""
     squared = distance * distance
     return np.asarray(squared / (1.0 + squared))
 
 
 def _near_width(error: Array, distance: Array) -> Array:
-    """The width whose interval, at this distance, just reaches an absolute log error; 0 where any width does."""
+    """Return the width whose interval, at this distance, just reaches an absolute log error; 0 if any width does."""
     s = _prior_share(distance)
-    # The root of (1 - s) w + s hypot(w, p) = error, in a form that is not 0 / 0 for any s.
+    # This is the root of (1 - s) w + s hypot(w, p) = error, in a form that is never 0 / 0.
     beyond = np.maximum(error * error - (s * _PRIOR) ** 2, 0.0)
     inside = np.maximum(error * error + (1.0 - 2.0 * s) * _PRIOR**2, 0.0)
     return np.asarray(beyond / np.maximum(error * (1.0 - s) + s * np.sqrt(inside), 1e-12))
 
 
 def _quantile(score: Array, share: Array, prior_weight: float, level: float) -> float:
-    """The width w at which share(w) + prior_weight * P(the prior's log error is less than w) reaches the level.
+    """Return the width w at which share(w) + prior_weight * P(analytical model's log error < w) reaches the level.
 
     Args:
-        score: widths that would just cover each row, ascending, (N,).
-        share: cumulative weight of the rows up to each score, (N,).
-        prior_weight: weight of the groups that were not observed.
-        level: the coverage to reach.
+        score: Widths that would just cover each row, ascending, (N,).
+        share: Cumulative weight of the rows up to each score, (N,).
+        prior_weight: Weight of the missing groups.
+        level: Coverage to reach.
     """
 
     def covered(width: float) -> float:

@@ -12,9 +12,9 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _LEAST_SPREAD = 0.05
-"""A feature with a smaller standard deviation counts as constant."""
+"""Standard deviation below which a feature counts as constant."""
 _UNIT_SPREAD = 1.0
-"""The spread of a constant feature: a factor of two (log2 features), or a whole share."""
+"""Spread of a constant feature: a factor of two (log2 features), or a fraction of 1."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,19 @@ class Extent:
 
     low: Array
     high: Array
-    """99th percentile; `low` is the 1st."""
+    """99th percentile. `low` is the first percentile."""
     spread: Array
-    """Standard deviation; infinity for a feature that was never known."""
+    """Standard deviation; infinity for a feature that is never known."""
     part: Array
-    """The number of the feature's group (`features.GROUPS`)."""
+    """Number of the feature's group (`features.GROUPS`)."""
 
     @classmethod
     def of(cls, matrix: Array, part: Array | None = None) -> "Extent":
-        """The extent of a training matrix (N, F); part: the group of each feature, (F,), by default all one group."""
+        """Return the extent of a training matrix (N, F).
+
+        Args:
+            part: Group of each feature, (F,). By default, all features form one group.
+        """
         with np.errstate(all="ignore"):
             finite = np.isfinite(matrix)
             filled = np.where(finite, matrix, np.nan).astype(np.float64)
@@ -45,7 +49,7 @@ class Extent:
         return cls(low, high, np.where(some, spread, np.inf), part)
 
     def has(self, values: Sequence[float]) -> bool:
-        """Whether the features of a candidate, (F,), are all within their ranges: then its distance is 0."""
+        """Return whether all features of a candidate, (F,), are within their ranges, so that its distance is 0."""
         for (low, high), value in zip(self._ranges, values, strict=True):  # noqa: SIM110 - `all` takes twice as long
             if not low <= value <= high:
                 return False
@@ -56,10 +60,10 @@ class Extent:
         return list(zip(self.low.tolist(), self.high.tolist(), strict=True))
 
     def distance(self, matrix: Array) -> Array:
-        """How far candidates with features (C, F) lie outside of the training data, (C,); 0 inside.
+        """Return how far candidates with features (C, F) lie outside the training data, (C,); 0 inside.
 
-        The distance is half the logarithm of 1 + r. r is the root mean square over a group of features, in standard
-        deviations, of the group where it is largest: a shape that differs only in size differs in few features.
+        The distance is half the logarithm of 1 + r. r is the root mean square over a group of features in standard
+        deviations, for the group with the largest value, because a shape of a different size differs in few features.
         """
         distances = np.empty(len(matrix))
         self._in_engine.fill(np.asarray(matrix, dtype=np.float64), distances)
@@ -67,7 +71,7 @@ class Extent:
 
     @cached_property
     def _in_engine(self) -> Any:
-        # np.unique imports np.ma, which takes 20 ms.
+        # np.unique would import np.ma, which is slow.
         members = np.asarray(self.part)[:, None] == sorted(set(np.asarray(self.part).tolist()))
         figures = (np.asarray(values, dtype=np.float64) for values in (self.low, self.high, self.spread))
         return query.Extent(*figures, np.asarray(members / members.sum(axis=0)))

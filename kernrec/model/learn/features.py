@@ -1,23 +1,24 @@
-"""The features of a candidate that models take: ratios that mean the same on every GPU and shape.
+"""Features of a candidate for trained models: ratios that mean the same on every GPU and shape.
 
-A feature never identifies a GPU or a shape. Absolute times, counts and sizes would be fingerprints that a model
-memorizes and that do not transfer to another GPU. So times are ratios to the roofline and to other components of the
-prior, work is per output and per thread, and resources are shares of what the GPU has.
+A feature never identifies a GPU or a shape. Models would memorize absolute times, counts and sizes, which do not
+transfer to another GPU. So times are ratios to the roofline and to other components of the analytical model, work is
+per output and per thread, and resources are fractions of the GPU's.
 
     schedule   the config: its tunables, threads, blocks, and the waves in which they run
     static     the demand of its code on the GPU: pipe work over the roofline's, registers, shared memory
-    prior      how the analytic prior divides the time
+    prior      how the analytical model divides the time
     problem    the problem relative to the GPU: arithmetic intensity, compulsory bytes
 
-`matrix` computes the features of a whole space, (C, F), with NaN for what is not known: a kernel without a static
-profile has schedule and problem features only. `FEATURES` documents all columns but the tunables, which come last, each
+`matrix` computes the features of a whole space, (C, F), with NaN for unknown ones: a kernel without a static profile
+only has schedule and problem features. `FEATURES` documents all columns except for the tunables, which come last, each
 in two columns:
 
     tunable.<name>    log2(1 + value)
     alignment.<name>  log2 of the largest power of two that divides the value, 0 for values below 1: full warps, full
                       sectors and conflict-free shared-memory banks depend on divisibility, not on size
 
-A change of the meaning, order or number of features increases `VERSION`: a model needs the version it was trained with.
+Increase `VERSION` if the meaning, order or number of features changes, because a model needs the version that it was
+trained with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,63 +43,63 @@ ALIGNMENT = "alignment."
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Inputs of the features of C candidates on one GPU and problem; arrays (C,), None where not known."""
+    """Inputs of the features of C candidates on one GPU and problem; arrays (C,), None if unknown."""
 
     gpu: GPU
     flops: float | Array
-    """Arithmetic of the problem, or of each candidate's."""
+    """FLOPs of the problem, or of each candidate."""
     bytes: float | Array
-    """Compulsory traffic of the problem, or of each candidate's."""
+    """Compulsory bytes of the problem, or of each candidate."""
     tunables: Mapping[str, Array]
     """Value of each tunable."""
     latency_s: Array
-    """Latency by the prior."""
+    """Latency by the analytical model in seconds."""
     power_w: Array
-    """The prior's mean power."""
+    """Mean power by the analytical model in watts."""
     threads: Array | None = None
     """Threads per block of the longest launch."""
     blocks: Array | None = None
     """Blocks of the longest launch."""
     resident: Array | None = None
-    """Blocks that an SM holds at the same time."""
+    """Number of blocks that an SM holds at the same time."""
     registers: Array | None = None
-    """Registers of a thread."""
+    """Registers per thread."""
     shared_bytes: Array | None = None
     """Shared memory per block."""
     pipe_s: Array | None = None
     """Seconds that each pipe is busy, (P, C)."""
     busy_s: Array | None = None
-    """Seconds that the pipes are busy, by the prior."""
+    """Seconds that the pipes are busy, by the analytical model."""
     wait_s: Array | None = None
-    """Seconds of latency, by the prior."""
+    """Seconds of latency, by the analytical model."""
     l2_s: Array | None = None
-    """Seconds that L2 bandwidth takes."""
+    """Seconds for L2 bandwidth."""
     dram_s: Array | None = None
-    """Seconds that DRAM bandwidth takes."""
+    """Seconds for DRAM bandwidth."""
     core_s: Array | None = None
-    """Seconds of the core clock domain."""
+    """Seconds bound by the core clock domain."""
     fixed_s: Array | None = None
     """Seconds of launch overhead."""
     clock_hz: Array | None = None
-    """Core clock that the power limit leaves; for the least time, not a feature."""
+    """Core clock under the power limit; used for the lower bound, not a feature."""
     capped: Array | None = None
-    """Whether the power limit lowers the clock; for the prior's interval, not a feature."""
+    """Whether the power limit lowers the clock; used for the analytical model's interval, not a feature."""
     core_j: Array | None = None
-    """Joules of core events at nominal voltage; for calibrating the prior, not a feature."""
+    """Joules of core events at nominal voltage; used for calibration, not a feature."""
     dram_j: Array | None = None
-    """Joules of DRAM traffic; for calibrating the prior, not a feature."""
+    """Joules of DRAM traffic; used for calibration, not a feature."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
 
     @classmethod
     def of(cls, gpu: GPU, quantities: Array, tunables: Mapping[str, Array]) -> "ModelInputs":
-        """From the rows of `QUANTITIES`, (Q, C)."""
+        """Create inputs from the rows of `QUANTITIES`, (Q, C)."""
         rows = {name: quantities[row] for name, row in _OWN.items()}
         return cls(gpu, tunables=tunables, pipe_s=quantities[_PIPES], capped=quantities[_REGIME] == CAPPED, **rows)
 
     def quantities(self) -> Array:
-        """The rows of `QUANTITIES`, (Q, C), of which the inputs are filled, with NaN for what is not known."""
+        """Return the rows of `QUANTITIES`, (Q, C), with the inputs, and NaN for unknown ones."""
         rows = np.full((len(QUANTITIES), len(self)), np.nan)
         for name, row in _OWN.items():
             if (values := getattr(self, name)) is not None:
@@ -110,26 +111,26 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of the feature matrix: the ratio of two of `QUANTITIES`."""
+    """Column of the feature matrix: the ratio of two of `QUANTITIES`."""
 
     name: str
     group: str
     unit: str
-    """Begins with `log2` where the logarithm of the ratio is taken."""
+    """Unit. It begins with `log2` for a logarithm of the ratio."""
     meaning: str
     above: str
     below: str = "1"
     bounded: bool = False
-    """Whether the ratio is kept within a factor of a million: of quantities that may be 0."""
+    """Whether the ratio is limited to a factor of a million, because quantities may be 0."""
 
     @property
     def logarithmic(self) -> bool:
-        """Whether it is the logarithm to base 2."""
+        """Return whether the feature is a logarithm to base 2."""
         return self.unit.startswith("log2")
 
     @property
     def formula(self) -> str:
-        """How it is computed from `QUANTITIES`."""
+        """Return the formula in terms of `QUANTITIES`."""
         ratio = self.above if self.below == "1" else f"{self.above} / {self.below}"
         return f"log2({ratio})" if self.logarithmic else ratio
 
@@ -164,15 +165,16 @@ QUANTITIES = (
     "max(flops, 1)", "compute_s", "traffic_s", "roofline_s", "warps", "lanes", "all_threads",
     "max(resident, 1)", "resident_warps", "resident_bytes", "waves", "rounds", "max(busy_s, 1e-30)",
 )  # fmt: skip
-"""Features are ratios of these: the inputs, then figures of the GPU, and what follows from them (`compute_s` at the f32
-peak and `traffic_s` of the problem's bytes are lower bounds of any kernel, the roofline is the larger one). `lanes` are
-those of the warps of a block, `waves` the rounds of resident blocks, `rounds` whole ones."""
+"""Features are ratios of these: the inputs, figures of the GPU, and derived quantities. `compute_s` at the f32 peak and
+`traffic_s` of the problem's bytes are lower bounds of any kernel, and the roofline is the larger one. `lanes` are those
+of the warps of a block, `waves` the number of rounds of resident blocks, `rounds` the same as an integer.
+"""
 _ROW = {name: row for row, name in enumerate(QUANTITIES)}
 LIMITED, NOMINAL, LAUNCH = slice(0, 7), slice(7, 12), slice(12, 16)
 """Rows of inputs: those of `LimitedCosts`, of `NominalCosts`, and of the shape of the longest launch."""
 _REGIME, _PIPES = _ROW["regime"], slice(_ROW[f"pipe_s[{PIPES[0]}]"], len(_INPUTS))
 _OWN = {name: row for name, row in _ROW.items() if name in ModelInputs.__annotations__}
-"""Inputs that are a row each."""
+"""Inputs with one row each."""
 
 FEATURES: tuple[Feature, ...] = (
     Feature("warps", "schedule", "log2", "warps of a block", "warps"),
@@ -207,11 +209,11 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature("footprint", "problem", "log2", "compulsory bytes over the L2's size", "bytes", "l2_bytes"),
 )  # fmt: skip
-"""Every column but the tunables, in order."""
+"""All columns except for the tunables, in order."""
 
 
 def names(tunables: Sequence[str] = (), groups: Sequence[str] = GROUPS) -> tuple[str, ...]:
-    """The names of the columns: the features of `groups` in order, then the tunables if `schedule` is one of them."""
+    """Return the names of the columns: features of `groups` in order, then the tunables if `schedule` is included."""
     fixed = tuple(feature.name for feature in FEATURES if feature.group in groups)
     if "schedule" not in groups:
         return fixed
@@ -222,26 +224,26 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 
 def parts(columns: Sequence[str]) -> Array:
-    """The group of each column, (F,), as its position in `GROUPS`; tunables belong to `schedule`."""
+    """Return the group of each column, (F,), as its index in `GROUPS`. Tunables belong to `schedule`."""
     return np.array([GROUPS.index(_BY_NAME[name].group if name in _BY_NAME else "schedule") for name in columns])
 
 
 def _alignment(values: Array) -> Array:
-    """log2 of the largest power of two that divides each value; 0 for values below 1, NaN for unknown ones."""
+    """Return log2 of the largest power of two that divides each value; 0 below 1, NaN for unknown values."""
     whole = np.nan_to_num(values).astype(np.int64)
     power = np.log2(np.where(whole > 0, whole & -whole, 1))
     return np.where(np.isnan(values), np.nan, power)
 
 
 def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
-    """The feature matrix of candidates.
+    """Return the feature matrix of candidates.
 
     Args:
-        inputs: the C candidates.
-        columns: names of F features, as from `names`.
+        inputs: The C candidates.
+        columns: Names of F features, as from `names`.
 
     Returns:
-        The features, (C, F), float32; NaN where an input is not known or the kernel does not have a tunable.
+        The features, (C, F), float32; NaN if an input is unknown or the kernel lacks a tunable.
     """
     filled = of_tunables(inputs.tunables, columns, len(inputs))
     plan_of(inputs.gpu, columns).fill(inputs.quantities(), filled)
@@ -249,7 +251,9 @@ def matrix(inputs: ModelInputs, columns: Sequence[str]) -> Array:
 
 
 def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: int) -> Array:
-    """The features of `count` candidates that follow from a tunable alone, among `columns`, (C, F); NaN for others."""
+    """Return the features in `columns` that only depend on a tunable, for `count` candidates, (C, F); NaN for
+    others.
+    """
     filled = np.full((count, len(columns)), np.nan, dtype=np.float32)
     for place, name in enumerate(columns):
         kind, _, tunable = name.partition(".")
@@ -260,7 +264,7 @@ def of_tunables(tunables: Mapping[str, Array], columns: Sequence[str], count: in
 
 
 def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
-    """Return the other features of candidates on a GPU, as the engine takes them."""
+    """Return the other features of candidates on a GPU in the engine's form."""
     limits = gpu.limits
     figures = (
         1.0, gpu.sms, limits.max_warps_per_sm, limits.max_registers_per_thread, limits.smem_per_sm, gpu.tdp_w,
@@ -271,7 +275,7 @@ def plan_of(gpu: GPU, columns: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=64)
 def _ratios(columns: tuple[str, ...]) -> Array:
-    """Row above, row below, place, whether bounded and whether a logarithm, of the columns that are ratios, (F, 5)."""
+    """Return numerator row, denominator row, column, boundedness and logarithm of ratio features, (F, 5)."""
     ratios = [(_BY_NAME[name], place) for place, name in enumerate(columns) if "." not in name]
     rows = [(_ROW[f.above], _ROW[f.below], place, f.bounded, f.logarithmic) for f, place in ratios]
     return np.array(rows, dtype=np.int64).reshape(-1, 5)

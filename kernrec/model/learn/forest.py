@@ -1,9 +1,9 @@
-"""Predictions of boosted trees without XGBoost, for queries.
+"""Predict with boosted trees without XGBoost, for queries.
 
 Importing XGBoost takes longer than a whole recommendation. Its model files are UBJSON (ubjson.org, with the typed
-arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so that a step down is one
-comparison and no link is followed. The arrays are stored beside the model (`Forest.packed`); loading them is a hundred
-times as fast as parsing UBJSON.
+arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so a step down is one
+comparison and needs no links. The arrays are stored beside the model (`Forest.packed`), because loading them is much
+faster than parsing UBJSON.
 """
 
 import mmap
@@ -28,13 +28,13 @@ _SCALARS = {"i": ">b", "U": ">B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D
 _MOST_DEPTH = 64
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
-"""Largest leaf and base: a logarithm of a ratio, of which none that a model could learn is above e**25."""
-_EIGHT = 8  # trees are walked eight at a time
-_MOST_FEATURES = 1 << 15  # a column is two bytes
+"""Largest leaf and base. No plausible log ratio exceeds 25."""
+_EIGHT = 8  # trees are evaluated eight at a time
+_MOST_FEATURES = 1 << 15  # a column index has two bytes
 
 
 class _Reader:
-    """A reader of one UBJSON document; `ValueError`, `IndexError` or `struct.error` where the bytes are not one."""
+    """Reader of one UBJSON document. Raises `ValueError`, `IndexError` or `struct.error` for other bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -89,7 +89,7 @@ class _Reader:
         return container
 
     def header(self) -> tuple[str | None, int | None]:
-        """The type and count that a container may begin with."""
+        """Return the type and count at the start of a container, if any."""
         kind = count = None
         if self.data[self.offset] == ord("$"):
             self.offset += 1
@@ -128,27 +128,30 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Forest:
-    """Complete binary trees of L levels over F features; T is how many, a multiple of eight by trees that add nothing.
+    """Complete binary trees of L levels over F features. Empty trees pad their number T to a multiple of eight.
 
-    Nodes are numbered one level after the other, in each the trees side by side: the root of tree t is node t, the
-    children of node n are nodes 2 n + T and 2 n + T + 1.
+    Nodes are stored level by level, and in each level tree by tree: the root of tree t is node t, and the children of
+    node n are nodes 2 n + T and 2 n + T + 1.
     """
 
     features: int
     trees: int
-    """Without those that add nothing."""
+    """Number of trees without empty ones."""
     levels: int
     column: Array
-    """The feature that each split compares, uint16, (T (2**L - 1),). F is added where a missing value goes right."""
+    """Feature of each split, uint16, (T (2**L - 1),). F is added if missing values go right."""
     value: Array
-    """The threshold of each split, from which on values go right, and after them the leaves; float32,
-    (T (2**(L + 1) - 1),)."""
+    """Threshold of each split (values from it on go right), followed by the leaves; float32, (T (2**(L + 1) - 1),)."""
     base: float
-    """Added to every sum of leaves."""
+    """Constant added to every sum of leaves."""
 
     @classmethod
     def parse(cls, data: bytes, source: str) -> "Forest":
-        """Read an XGBoost model that was saved as UBJSON; source: its name in the message of the `UsageError`."""
+        """Read an XGBoost model in UBJSON.
+
+        Args:
+            source: Name of the model in the message of the `UsageError`.
+        """
         try:
             learner = _Reader(data).value()["learner"]
             booster, shape = learner["gradient_booster"], learner["learner_model_param"]
@@ -173,7 +176,7 @@ class Forest:
             left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
             split, condition = np.asarray(tree["split_indices"]), np.asarray(tree["split_conditions"])
             missing_left = np.asarray(tree["default_left"])
-            node = np.zeros(1, np.int64)  # the tree's node at each place of the level
+            node = np.zeros(1, np.int64)  # the tree's node at each index of the level
             for level in range(levels):
                 place = _place(width, number, level)
                 inner = left[node] >= 0
@@ -185,19 +188,19 @@ class Forest:
                 splits = splits + np.where(missing_left[node] != 0, 0, features)
                 column[place] = np.where(inner, splits, 0)
                 value[place] = np.where(inner, condition[node], np.inf)
-                # Every place below a leaf is that leaf.
+                # All nodes below a leaf repeat the leaf.
                 node = np.stack([np.where(inner, left[node], node), np.where(inner, right[node], node)], 1).ravel()
             value[_place(width, number, levels)] = condition[node]
         return cls(features, len(trees), levels, column, value, base)._checked()
 
     def _checked(self) -> "Forest":
-        """Return the forest; raise `ValueError` if its trees cannot be walked or would predict what cannot be."""
+        """Return the forest. Raises `ValueError` if its trees are malformed or would predict impossible values."""
         splits, nodes = (_width(self.trees) * ((1 << levels) - 1) for levels in (self.levels, self.levels + 1))
         if self.column.shape != (splits,) or self.value.shape != (nodes,):
             raise ValueError("levels of wrong lengths")
         if splits and self.column.max() >= 2 * self.features:
             raise ValueError("a split on a feature that does not exist")
-        # Below a leaf, thresholds are infinite. No comparison with NaN holds.
+        # Below a leaf, thresholds are infinite. No comparison with NaN is true.
         if not (self.value[:splits] > -np.inf).all():
             raise ValueError("a threshold that is not finite")
         if not (abs(self.base) <= _LARGEST and (np.abs(self.value[splits:]) <= _LARGEST).all()):
@@ -215,15 +218,18 @@ class Forest:
         return query.Forest(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
     def packed(self, source: bytes) -> bytes:
-        """The trees as the bytes of an array file; source: the UBJSON that they were parsed from."""
+        """Return the trees in the format of an array file.
+
+        Args:
+            source: UBJSON that they were parsed from.
+        """
         header = {"of": sha256(source).hexdigest(), "features": self.features, "trees": self.trees, "base": self.base}
         return pack(header | {"levels": self.levels}, {"column": self.column, "value": self.value})
 
     @classmethod
     def unpacked(cls, data: bytes | mmap.mmap, source_sha256: str) -> "Forest":
-        """Read what `packed` wrote; `ValueError` where it is damaged, or of other UBJSON than that with this hash.
-
-        The bytes were compared with a hash of the whole file.
+        """Read the result of `packed`. The caller has already verified a hash of the whole file. Raises `ValueError`
+        if the data is damaged, or belongs to UBJSON with another hash.
         """
         header, arrays = unpack(data, intact=True)
         try:
@@ -242,18 +248,16 @@ class Forest:
 
 
 def _width(trees: int) -> int:
-    """So many trees, with those that add nothing up to a multiple of eight."""
     return -(-trees // _EIGHT) * _EIGHT
 
 
 def _place(width: int, tree: int, level: int) -> slice:
-    """The nodes of a level of a tree among those of `width` trees."""
     first = width * ((1 << level) - 1) + (tree << level)
     return slice(first, first + (1 << level))
 
 
 def _levels(tree: Mapping[str, Any]) -> int:
-    """How many splits the longest path down a tree has."""
+    """Return the number of splits on the longest path down a tree."""
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     nodes, levels = np.zeros(1, np.int64), 0
     while len(nodes := nodes[left[nodes] >= 0]):

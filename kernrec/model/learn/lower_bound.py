@@ -1,9 +1,9 @@
-"""The least time that a candidate can take, below which no correction of the prior goes on a GPU nobody measured.
+"""Minimum time of a candidate, which corrections on an unmeasured GPU must respect.
 
-A learned correction makes some configs faster than the prior finds them. On a GPU with recordings these say how far;
-on another one only physics does: every multiprocessor has to perform the arithmetic of its blocks at the rate of its
-pipes, the compulsory bytes have to pass between DRAM and L2 once, and the launch takes its time. (The fastest config of
-each recorded problem of Triton's matrix product, on an A100 and an H100, took at least 0.95 times as long.)
+A learned correction makes some configs faster than predicted. On a GPU with recordings, these limit it; on another GPU,
+only physics does: every multiprocessor must perform the arithmetic of its blocks at the rate of its pipes, the
+compulsory bytes must pass between DRAM and L2 once, and the launch takes its time. (The fastest config of each recorded
+problem of Triton's matmul, on an A100 and an H100, took at least 0.95 times as long.)
 """
 
 import numpy as np
@@ -16,16 +16,17 @@ Array = np.ndarray
 
 _LATENCY = QUANTITIES.index("latency_s")
 _SHARPNESS = 16.0
-"""Exponent of the smooth maximum of a corrected time and the bound: two equal ones take 2**(1/16) = 1.04 times one of
-them, for no kernel reaches the peak, and configs that would all be at the bound keep their order. Of 4, 8, 16 and 32
-the one that ranked recorded products in f32 best without making their times worse."""
+"""Exponent of the smooth maximum of a corrected time and the bound. Two equal times give 2**(1/16) = 1.04 times either,
+because no kernel reaches the peak, and configs near the bound keep their order. Of 4, 8, 16 and 32, it ranked recorded
+f32 matmuls best without larger errors of their times.
+"""
 
 
 def least_seconds(inputs: ModelInputs) -> Array:
-    """Seconds that the candidates take at least, (C,).
+    """Return the minimum seconds of the candidates, (C,).
 
-    The arithmetic is that of the code, at the clock that the power limit leaves, with the rounds of blocks that it runs
-    in, as the prior has it. A part of the time that is not known counts as nothing.
+    The arithmetic is that of the code, at the clock under the power limit, with the modeled rounds of blocks. Unknown
+    parts of the time count as zero.
     """
     return _least_seconds(inputs.gpu, inputs.quantities())
 
@@ -37,20 +38,20 @@ def _least_seconds(gpu: GPU, quantities: Array) -> Array:
 
 
 def least_log_ratio(inputs: ModelInputs) -> Array:
-    """log(least time / the prior's time) of the candidates, (C,)."""
+    """Return log(minimum time / analytical model's time) of the candidates, (C,)."""
     return least_log_ratio_of(inputs.gpu, inputs.quantities())
 
 
 def least_log_ratio_of(gpu: GPU, quantities: Array) -> Array:
-    """The same of rows of `features.QUANTITIES` with the inputs, (Q, C)."""
+    """Return `least_log_ratio` for rows of `features.QUANTITIES` with the inputs, (Q, C)."""
     return np.asarray(np.log(_least_seconds(gpu, quantities) / quantities[_LATENCY]))
 
 
 def bounded(log_ratio: Array, least: Array) -> Array:
-    """log(expected / prior), (C,), raised where the expected time would be near or below the least one.
+    """Return log(expected / analytical), (C,), raised if the expected time would be near or below the minimum.
 
     Args:
-        log_ratio: as a model predicts it.
-        least: as from `least_log_ratio`.
+        log_ratio: Predicted logarithm of the ratio.
+        least: Result of `least_log_ratio`.
     """
     return np.logaddexp(_SHARPNESS * log_ratio, _SHARPNESS * least) / _SHARPNESS

@@ -1,20 +1,20 @@
-"""Model files: the trees of each head as XGBoost saves them (UBJSON), and a JSON card that describes the model.
+"""Model files: the trees of each head in XGBoost's format (UBJSON), and a JSON card that describes the model.
 
     models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
                                         SHA-256 of every other file
     models/<name>.latency.<hash>.ubj    the trees of a head
-    models/<name>.latency.<hash>.trees  the same trees as arrays, which a query loads at once
+    models/<name>.latency.<hash>.trees  the same trees as arrays, which load faster
 
-Nothing is unpickled. The card is written last and all files appear whole, so a reader sees either the old model or the
-new one. A file that does not fit is an error of one line that says what differs. If the arrays are not those of the
-card, they are computed again from the UBJSON file.
+Nothing is unpickled. The card is written last and all files atomically, so a reader sees either the old model or the
+new one. A file that does not fit causes a one-line error. If the arrays do not match the card, they are computed again
+from the UBJSON file.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +30,7 @@ from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.model import HEADS, SHAPE, Model
 from kernrec.util.array_file import mapped
 from kernrec.util.atomic_write import write_whole
-from kernrec.util.file_lock import try_lock
+from kernrec.util.file_lock import lock_path
 from kernrec.util.input_file import read_input
 from kernrec.util.optional import import_optional
 from kernrec.version import __version__
@@ -42,18 +42,19 @@ ARRAYS = ".trees"
 _PARTS = (*HEADS, SHAPE)
 _EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
-_RETRY_S = 0.01
 _NAME = re.compile(r"[a-z0-9][a-z0-9_@.+-]*")
 
 
 def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> Path:
-    """Write a model, and give the path of its card. Raises `KernrecError` if the files cannot be written.
+    """Write a model, and return the path of its card.
 
     Args:
-        model: the model.
-        folder: where to write it; it is made if it does not exist.
-        name: name of the model, such as `matmul` or `matmul@rtx4090`; a model of this name is replaced.
-        training: origin of its rows, stored in the card as it is.
+        folder: Folder to write to, created if missing.
+        name: Name of the model, such as `matmul` or `matmul@rtx4090`. A model of this name is replaced.
+        training: Origin of the rows, stored in the card unchanged.
+
+    Raises:
+        KernrecError: The files cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"invalid model name {name!r:.60}: lower-case letters, digits and _ @ . + - are allowed")
@@ -64,7 +65,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
         folder.mkdir(parents=True, exist_ok=True)
         with _only_writer(folder):
             for head, trees in model.trees.items():
-                # The content is in the name, so an old card never meets new trees.
+                # The name contains a hash of the content, so an old card never refers to new trees.
                 digest = hashlib.sha256(trees).hexdigest()
                 file = f"{name}.{head}.{digest[:12]}.ubj"
                 write_whole(folder / file, trees, shared=True)
@@ -101,34 +102,35 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
 
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes models of a folder: it would delete trees whose card is not there yet."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    """Wait until no other process writes models to a folder, because it would delete trees whose card does not exist
+    yet.
+    """
+    descriptor = lock_path(folder / ".lock", wait_s=math.inf)
+    assert descriptor is not None
     try:
-        while not try_lock(descriptor):
-            time.sleep(_RETRY_S)
         yield
     finally:
         os.close(descriptor)
 
 
 def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
-    """Delete the trees of a model that are not current, and what a killed training left of it."""
+    """Delete the trees of a model that are not current, and leftovers of a killed training."""
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
-    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # by `write_whole`
+    left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # leftovers of `write_whole`
     for path in folder.iterdir():
         if left.fullmatch(path.name) or (path.stem not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
 
 
 def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
-    """(the model with its card at a path, the card).
+    """Return the model with its card at a path, and the card.
 
     Args:
-        path: of the card.
-        trees: False leaves the trees to be read when they are asked for, which then raises what this does otherwise.
+        path: Path of the card.
+        trees: False to read the trees on first use, which then raises these errors.
 
     Raises:
-        UsageError: the files cannot be read, are damaged, or do not fit this version of kernrec.
+        UsageError: The files cannot be read, are damaged, or do not fit this version of kernrec.
     """
     card = _json(path)
     if "format" in card and card["format"] != FORMAT:
@@ -184,7 +186,7 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "training.data_sha256": str, "training.prior": dict, "training.prior.probe": list,
     "training.prior.calibrations": dict,
 }  # fmt: skip
-"""The fields that a card must have and their types, outer fields first."""
+"""Required fields of a card with their types, outer fields first."""
 _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
     int: "a number", str: "a text", dict: "an object", list: "a list", bool: "true or false",
     (list, int): "a list or a number",
@@ -192,13 +194,13 @@ _TYPE_NAMES: Mapping[type | tuple[type, ...], str] = {
 
 
 def problem_count(training: Mapping[str, Any]) -> int:
-    """How many problems a model was trained on; the card of a model that ships has their number alone."""
+    """Return the number of problems in the training data. The card of a shipped model only has their number."""
     problems = training["problems"]
     return problems if isinstance(problems, int) else len(problems)
 
 
 def _check_complete(path: Path, card: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for a card with a field that is missing or of another type."""
+    """Raise `UsageError` if a card lacks a field or has one of another type."""
     for field, kind in _FIELDS.items():
         part: Any = card
         *above, last = field.split(".")
@@ -220,7 +222,7 @@ def _extent(path: Path, entry: Mapping[str, Any], columns: Sequence[str]) -> Ext
 
 
 class _Forests(Mapping[str, Forest]):
-    """The trees of the heads of a card, each read when it is first asked for."""
+    """Trees of the heads of a card, each read on first use."""
 
     def __init__(self, card: Path, heads: Mapping[str, Any], features: int) -> None:
         for head in heads:
@@ -256,10 +258,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of a head: the arrays if the card has their hash, otherwise the UBJSON file.
-
-    Raises:
-        UsageError: neither file is the one in the card, or its trees cannot be.
+    """Read the trees of a head: the arrays if the card has their hash, otherwise the UBJSON file. Raises `UsageError`
+    if neither file matches the card, or its trees are invalid.
     """
     path = _trees_path(card, entry)
     arrays, digest = path.with_suffix(ARRAYS), hashlib.sha256()
@@ -280,7 +280,7 @@ def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
 def _json(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(read_input(path, _MOST_BYTES, f"the model card {path}"))
-        json.dumps(card, allow_nan=False)  # "NaN" and 1e999 are no numbers of a card
+        json.dumps(card, allow_nan=False)  # "NaN" and 1e999 are not valid numbers of a card
     except FileNotFoundError:
         raise UsageError(f"no model at {path} (`kernrec train` makes one)") from None
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The analytic model: time, power and memory traffic of a launch on a GPU that nobody measured."""
+"""The analytical model: time, power and memory traffic of a launch on a GPU without measurements."""

@@ -1,12 +1,12 @@
-"""Calibrations of the analytic prior: for each architecture, a multiplier for each part of time and energy.
+"""Calibrations of the analytical model: multipliers for parts of time and energy, by architecture.
 
     core_time, dram_time        time of the core clock domain; time of DRAM traffic
     static_power                power of board and leakage
     core_energy, dram_energy    energy of the core's clock tree and events; energy of DRAM traffic
 
-`kernrec.training.fit_calibration` finds them. This module applies them, and stores them in a file beside the database
-(`models/calibration.json`). A part that is not calibrated keeps the coefficient of data sheets and papers; its
-multiplier is 1.
+`kernrec.training.fit_calibration` fits them. This module applies them, and stores them in a file beside the database
+(`models/calibration.json`). A part without calibration keeps the coefficient of data sheets and papers, with multiplier
+1.
 """
 
 import hashlib
@@ -28,56 +28,56 @@ FORMAT = 1
 MOST = 8.0
 """Largest plausible multiplier, and the reciprocal of the smallest."""
 TIME, ENERGY = ("core_time", "dram_time"), ("static_power", "core_energy", "dram_energy")
-"""The multipliers of time and of energy, by the names of the fields of `Calibration`."""
+"""Multipliers of time and of energy, by field name of `Calibration`."""
 _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The multipliers of one architecture, and the measurements they were fitted to."""
+    """Multipliers of one architecture, and the measurements behind them."""
 
     arch: str
-    """The architecture, such as `sm_89`."""
+    """Architecture, such as `sm_89`."""
     core_time: float = 1.0
     dram_time: float = 1.0
     static_power: float = 1.0
     core_energy: float = 1.0
     dram_energy: float = 1.0
     rows: int = 0
-    """Measured configs that the fit of time used."""
+    """Number of measured configs in the fit of time."""
     energy_rows: int = 0
-    """Measured configs that the fit of energy used."""
+    """Number of measured configs in the fit of energy."""
     gpus: tuple[str, ...] = ()
     problems: int = 0
     time_factor: tuple[float, float] | None = None
-    """By what factor predicted latency missed measured latency on held-out problems, before and after calibration:
-    the exponential of the mean over problems of the median |log(predicted / measured)|. None where time is not
-    calibrated."""
+    """Typical factor between predicted and measured latency on held-out problems, before and after calibration: the
+    exponential of the mean over problems of the median |log(predicted / measured)|. None if time is not calibrated.
+    """
     energy_factor: tuple[float, float] | None = None
-    """The same for energy."""
+    """Typical factor between predicted and measured energy on held-out problems, like `time_factor`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        """A name for the multipliers: equal where predictions are equal."""
+        """Return a hash of the multipliers, which is equal if predictions are equal."""
         multipliers = [self.arch, *(round(getattr(self, name), 9) for name in TIME + ENERGY)]
         return hashlib.sha256(json.dumps(multipliers).encode()).hexdigest()[:12]
 
     @property
     def summary(self) -> str:
-        """One line for the notes of an answer."""
+        """Return one line for the notes of an answer."""
         return (
             f"calibration {self.hash} of {self.arch}, from {self.rows} configs on {self.problems} problems"
             f" ({', '.join(self.gpus)})"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the provenance."""
+        """Return plain values for JSON, without the provenance."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "provenance"}
         return {"hash": self.hash, **values, "gpus": list(self.gpus)}
 
     def apply_to_power(self, power: PowerModel) -> PowerModel:
-        """The power model of one of the architecture's GPUs, with the calibrated coefficients."""
+        """Return the power model of one of the architecture's GPUs, with the calibrated coefficients."""
         return replace(
             power,
             board_w=power.board_w * self.static_power,
@@ -91,10 +91,8 @@ class Calibration:
 
 
 def load(folder: Path) -> dict[str, Calibration]:
-    """Read the calibrations of a folder, by architecture; empty where there is no file.
-
-    Raises:
-        UsageError: the file cannot be read, or is not a calibration of this version.
+    """Read the calibrations of a folder, by architecture; empty if there is no file. Raises `UsageError` if the file
+    cannot be read, or is not a calibration of this version.
     """
     path = folder / FILE
     try:
@@ -136,10 +134,8 @@ def _read(entry: Mapping[str, Any]) -> Calibration:
 
 
 def save(calibrations: Mapping[str, Calibration], folder: Path) -> Path:
-    """Write the calibrations of a folder, by architecture; they replace those that it holds. The file appears whole.
-
-    Raises:
-        KernrecError: the file cannot be written.
+    """Replace the calibrations of a folder, by architecture, atomically. Raises `KernrecError` if the file cannot be
+    written.
     """
     path = folder / FILE
     entries = [asdict(calibrations[arch]) for arch in sorted(calibrations)]

@@ -1,4 +1,4 @@
-"""Constants of the analytical model that Python needs, too. `engine/query` defines them, with their sources."""
+"""Constants of the analytical model that Python needs, too. `engine/query` defines them with their sources."""
 
 from kernrec.util.engine import query
 
@@ -16,4 +16,4 @@ BLOCKS, CONCURRENT, WARPS, PREFETCH, DRAM_BYTES, DRAM_SLOWDOWN, SERIAL_CLK = ran
 WAIT_ROUNDS, OVERLAPPED, LONE_WAITS, LOOPS = range(7, 11)
 """Rows of `launch_time.LaunchWork`, in the order of `WorkRow` in engine/query/launch.h."""
 TIMES, RESOURCE = 8, 7
-"""Number of rows of `launch_time.LaunchTime.rows`; the last is the position of what takes longest in `RESOURCES`."""
+"""Number of rows of `launch_time.LaunchTime.rows`. The last row is the index of the bottleneck in `RESOURCES`."""

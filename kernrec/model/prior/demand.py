@@ -1,6 +1,6 @@
 """The demand of a launch on a GPU's pipes, as a linear function of its blocks and loop trips.
 
-A static profile counts events per block and per trip of each loop; a GPU turns events into clocks of its pipes and into
+A static profile counts events per block and per trip of each loop. A GPU turns events into clocks of its pipes and into
 joules. Both maps are linear, so they are applied once per kernel and GPU, to the profile's coefficients. A query then
 only multiplies by its numbers of blocks and trips.
 """
@@ -22,74 +22,84 @@ Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 PIPES = ("issue", "fma", "int", "special", "f64", "tensor", "LSU", "shared memory", "L1")
-"""SM-wide pipes whose clocks per block are added up, in the order of the demand's first rows."""
+"""Pipes of an SM whose clocks per block add up, in the order of the demand's first rows."""
 
-# Lanes per SM and clock of pipes that are the same for all catalogued compute capabilities
-# (CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions").
-_SPECIAL_LANES = 16  # of special functions and of F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
-_CONVERT_LONG_LANES = 16  # from and to 64-bit types; where f64 arithmetic is slower, as slow as that, and in its pipe
+# Lanes per SM and clock of pipes that are equal for all catalogued compute capabilities (CUDA C++ Programming Guide,
+# "Throughput of Native Arithmetic Instructions").
+_SPECIAL_LANES = 16  # for special functions and F2I, I2F, F2F and FRND (Nsight Compute's documentation: pipeline XU)
+# From and to 64-bit types; if f64 arithmetic is slower, conversions run in its pipe at its rate.
+_CONVERT_LONG_LANES = 16
 _PACKED_SINCE = {"i2f": 86, "cvt": 80}
-"""Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP
-(nvdisasm). These go where additions of integers go, the second by Nsight Compute's documentation
-(pipeline ALU), the first because its name and its rate are those of the second (assumption)."""
+"""Compute capabilities from which ptxas converts integers to f32 by I2FP, and f32 to half precision by F2FP (nvdisasm).
+Both use the pipe of integer additions: F2FP by Nsight Compute's documentation (pipeline ALU), I2FP by assumption,
+because its name and rate are those of F2FP.
+"""
 _MERGES_SINCE = 80
-"""Compute capability from which lanes that add one to the same word of shared memory take no turns: ptxas makes
-ATOMS.POPC.INC of it there, and ATOMS.ADD for sm_75. That it takes one wavefront is an assumption."""
+"""Compute capability from which lanes that add one to the same word of shared memory are not serialized. ptxas
+generates ATOMS.POPC.INC there, and ATOMS.ADD for sm_75. One wavefront per instruction is an assumption.
+"""
 _FEW_F64_SHARE = 0.8
-"""Share of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
+"""Fraction of the published rate that the two f64 lanes of an SM reach: an instruction of a warp takes 20 clocks, where
 16 are published. On a Quadro RTX 8000 the pipe's activity ends at 0.78 to 0.80 in three of four recorded kernels
-(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). No
-recording tells it of SMs with more lanes, which are taken to reach theirs."""
+(`FP64A` of mixbench-cuda-ro, hotspot and binomialOptions in rtx8000_*_dvfs.parquet; 0.95 in mixbench-cuda-alt). SMs
+with more lanes are assumed to reach their published rate, because no recording shows otherwise.
+"""
 ISSUE_PER_CLK = 4 * 0.95
-"""Warp instructions per clock that the four schedulers of an SM sustain together: point in polygon issues one in up to
-0.96 of all clocks on an RTX 2080 Ti (recorded counters, `smsp__issue_active` of 3,815 configs)."""
+"""Warp instructions per clock that the four schedulers of an SM sustain together. Point in polygon issues in up to 0.96
+of all clocks on an RTX 2080 Ti (recorded counters, `smsp__issue_active` of 3,815 configs).
+"""
 FLOATS_PER_CLK = 4 * 0.67
-"""The same of f32 arithmetic: what feeds a multiply-add its three operands (two banks of registers, Jia et al., arXiv
-1804.06826, section 3.1; constant memory) keeps unrolled arithmetic from issuing every clock. The share was fitted to
-the anchor conv2d_f32_ansor.csv (RTX 3090), with pipes combined as `launch_time` combines them; the recorded convolution
-on an A100 fits it, too."""
+"""Warp instructions of f32 arithmetic per clock that an SM sustains. Fetching the three operands of a multiply-add (two
+register banks, Jia et al., arXiv 1804.06826, section 3.1; constant memory) keeps unrolled arithmetic from issuing every
+clock. The fraction was fitted to the anchor conv2d_f32_ansor.csv (RTX 3090), with pipes combined as in `launch_time`.
+It also fits the recorded convolution on an A100.
+"""
 WARP_CPI = 2.5
-"""Clocks per instruction of a warp that is alone on its scheduler, where a profile says nothing of it. An f32 addition
+"""Clocks per instruction of a warp that is alone on its scheduler, if the profile does not state it. An f32 addition
 takes 4 clocks if it depends on the previous one, and 2 on the A100 if it does not (Abdelkhalik et al., arXiv
 2208.11174, on dependent and independent instructions); on other GPUs a scheduler issues one per clock. The value for
 unrolled arithmetic, which lies between, is an assumption: all anchors and both recorded convolutions fit values from
-2.5 to 4 better than 1.6; causal attention with few warps does not."""
+2.5 to 4 better than 1.6; causal attention with few warps does not.
+"""
 _L1_SECTORS_PER_CLK = 2  # 64 B per clock and SM from L2 into L1 (NVIDIA's architecture whitepapers since Volta)
 _WAVEFRONT_BYTES = 128
 _L1_BYTES_PER_CLK = 64
-"""Bytes from L1 to the lanes of an SM, whether or not they ask for the same. Recorded matrix products without staging
-in shared memory fix the rate: 2 clocks for a load of 4 bytes a lane, 8 for one of 16, on an RTX 2080 Ti, an RTX 3090
-and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs a thread)."""
+"""Bytes per clock from L1 to the lanes of an SM, even if lanes read the same address. Recorded matmuls without staging
+in shared memory determine the rate: 2 clocks for a load of 4 bytes per lane, 8 for 16 bytes, on an RTX 2080 Ti, an RTX
+3090 and an A100 (gemm-* of the recorded spaces, 8 x 8 outputs per thread).
+"""
 
 _TENSOR_MEMORY_BYTES_PER_CLK = 512
-"""Bytes between tensor memory and registers per SM and clock: a word a lane. An assumption; no data sheet says it. What
-tensor cores themselves read and write there does not bound them (products of 128 columns and more reach their peak:
-"Dissecting Nvidia Blackwell", SemiAnalysis, March 2026)."""
+"""Bytes per SM and clock between tensor memory and registers: a word per lane. This is an assumption, because no data
+sheet states it. The tensor cores' own accesses are not the bottleneck (matmuls of 128 columns and more reach their
+peak: "Dissecting Nvidia Blackwell", SemiAnalysis, March 2026).
+"""
 _MOVES = ("tensor_memory.load_bytes", "tensor_memory.store_bytes")
 
 _MEMORY = (
     "ld_shared", "st_shared", "ld_global", "st_global", "ld_local", "st_local", "cp_async", "atomic",
 )  # fmt: skip
-"""Instruction classes whose addresses go through the load/store units."""
+"""Instruction classes whose addresses use the load/store units."""
 
 Count = Any
-"""A number, or an array of numbers."""
+"""Number, or array of numbers."""
 
 _SHARED_WAVEFRONTS = "shared.wavefronts"
 _SHARED_BYTES = ("wgmma.shared_bytes", "tcgen05.shared_bytes", "bulk.shared_write_bytes")
-"""Reads of shared memory by tensor cores themselves and writes of copies in bulk: wavefronts of 128 bytes to the power
-model, whose energy of a tensor operation was fitted beside them (`gemm_rates` of the tests' helpers)."""
+"""Metrics of shared memory reads by tensor cores and writes of bulk copies. The power model counts them as wavefronts
+of 128 bytes, because its energy of a tensor operation was fitted with them (`gemm_rates` of the tests' helpers).
+"""
 
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     _SHARED_WAVEFRONTS: ("load_wavefronts", "store_wavefronts", "atomic_wavefronts"),
     "l1.requests": ("_requests",),
     "l2.sectors": ("_sectors",),
 }
-"""Memory event of the power model -> endings of the metrics that add up to it."""
+"""Suffixes of the metrics that add up to each memory event of the power model."""
 
 
 QUANTITIES = (*PIPES, "port", "sectors", "barriers", "core_j", "between", "between_groups", "alone", "in_turn")
-"""Rows of `Demand.rates`, the clocks of each pipe first.
+"""Rows of `Demand.rates`, starting with the clocks of each pipe.
 
 `issue` is the clocks of the issue slots of all four schedulers together, `sectors` the 32-byte sectors requested from
 L2, `barriers` those of the whole block, and `core_j` the joules of the core clock domain at nominal voltage.
@@ -97,20 +107,19 @@ L2, `barriers` those of the whole block, and `core_j` the joules of the core clo
 `port` is the clocks of shared memory and L1 together, which are one memory with one port (NVIDIA's architecture
 whitepapers since Volta).
 
-`alone` is the clocks that the warps of a block would take one after the other, each for itself, without waits for
-memory and barriers: the latency of a chain of instructions. Profiles of sampled blocks have it as `chain`.
+`alone` is the clocks that the warps of a block would take one after the other, without waits for memory and barriers:
+the latency of a chain of instructions. Profiles of sampled blocks call it `chain`.
 
-`between` is the clocks of float arithmetic between dependent tensor instructions of warps (`between_groups`: between
-products of warpgroups), such as the softmax of attention: it
-uses the results of one tensor instruction and computes the operands of the next. A warp executes these one after the
-other, and the tensor core idles unless another warp of the same scheduler uses it. If the W warps of a scheduler are
-out of phase, none of that time is lost; if they run in lockstep, as barriers and fair scheduling tend to make them, all
-of it is lost. The prior takes a value between the two: the time of one warp is lost. (FlashAttention-3, arXiv
-2407.08608, section 3.1, avoids this loss by making warps take turns.) Conversions do not count: they prepare operands,
-which the compiler schedules ahead.
+`between` is the clocks of float arithmetic between dependent tensor instructions of warps (`between_groups`: of
+warpgroups), such as the softmax of attention. It uses the results of one tensor instruction and computes the operands
+of the next. A warp executes these one after the other, and the tensor core idles unless another warp of the same
+scheduler uses it. If the W warps of a scheduler are out of phase, no time is lost; if they run in lockstep, as barriers
+and fair scheduling tend to make them, all of it is lost. The model assumes a loss between both: the time of one warp.
+(FlashAttention-3, arXiv 2407.08608, section 3.1, avoids the loss by making warps take turns.) Conversions do not count:
+they prepare operands, which the compiler schedules ahead.
 
 `in_turn` is the clocks of the pipes if the stretches of the code run one after another
-(`kernrec.ptx.analysis.stretches`), those of each stretch together; 0 where a profile says nothing of them.
+(`kernrec.ptx.analysis.stretches`); 0 if the profile has no stretches.
 """
 
 ISSUE, PORT, SECTORS, BARRIERS, CORE_J, BETWEEN, BETWEEN_GROUPS, ALONE, IN_TURN = map(
@@ -125,23 +134,25 @@ class Demand:
     """The demand of one launch of C variants on one GPU."""
 
     terms: tuple[str, ...]
-    """`block`, and a name for each loop."""
+    """Names of the terms: `block`, then each loop."""
     rates: tuple[Floats, ...]
-    """For each term an array (`QUANTITIES`, C): each quantity per block (first term) or per trip of a loop."""
+    """Array (`QUANTITIES`, C) for each term: each quantity per block (first term) or per trip of a loop."""
 
     @cached_property
     def grouped(self) -> bool:
-        """Whether some variant has arithmetic between products of warpgroups."""
+        """Return whether any variant has arithmetic between matmuls of warpgroups."""
         return any(bool(rates[BETWEEN_GROUPS].any()) for rates in self.rates)
 
     @cached_property
     def stretched(self) -> bool:
-        """Whether the profile of some variant says what the stretches of its code need."""
+        """Return whether any variant's profile has stretches."""
         return any(bool(rates[IN_TURN].any()) for rates in self.rates)
 
     @cached_property
     def by_variant(self) -> Floats:
-        """`rates` as one array, (C, terms, quantities): without the last quantity where no variant has any of it."""
+        """Return `rates` as one array, (C, terms, quantities), without the last quantity if it is zero for all
+        variants.
+        """
         quantities = len(QUANTITIES) - (not self.stretched)
         by_variant = np.empty((self.rates[0].shape[1], len(self.rates), quantities))
         for term, rates in enumerate(self.rates):
@@ -150,31 +161,33 @@ class Demand:
 
     @cached_property
     def first_alike(self) -> Array:
-        """Of each variant the first one with the same rates, (C,): code of one launch may be that of many configs."""
+        """Return the first variant with the same rates as each variant, (C,), because many configs may share a launch's
+        code.
+        """
         first: dict[bytes, int] = {}
         return np.array([first.setdefault(rates.tobytes(), number) for number, rates in enumerate(self.by_variant)])
 
     @cached_property
     def in_engine(self) -> Any:
-        """The demand as the engine takes it."""
+        """Return the demand in the engine's form."""
         return query.Demand(self.by_variant, self.grouped, self.stretched)
 
 
 def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str, ...], coefficients: Floats) -> Demand:
-    """The demand of static profiles on a GPU.
+    """Return the demand of static profiles on a GPU.
 
-    A profile with L1 hits leaves those out of its sectors, and has the clocks that L1 needs for requests (the most
-    words in one of its 32 banks) as `l1.wavefronts`. One of sampled blocks has the clocks that its requests take L1
-    (`global.<buffer>.read_passes` and so on), the turns of atomic operations in the sectors of L2 (`..._turns`), each
-    of which takes a slice a clock (histograms on seven cards took 0.54 ns for each addition to one address, see
-    `histogram_one_bin` of the anchor textbook_rtx3060_rtx3070ti.csv), local memory that passes L1 (`local.l2_sectors`),
-    and `chain`, the clocks of its warps. Where a profile lacks these, only the bytes between L2 and L1 count, atomic
-    operations are sectors like others, and a warp takes `WARP_CPI` clocks an instruction.
+    A profile with L1 hits excludes them from its sectors, and has the clocks that L1 needs for requests (the most words
+    in one of its 32 banks) as `l1.wavefronts`. A profile of sampled blocks has more metrics: the clocks of its requests
+    in L1 (`global.<buffer>.read_passes` and so on), the turns of atomic operations in the sectors of L2 (`..._turns`),
+    local memory that bypasses L1 (`local.l2_sectors`), and `chain`, the clocks of its warps. A turn takes a slice a
+    clock (histograms on seven GPUs took 0.54 ns for each addition to one address, see `histogram_one_bin` of the anchor
+    textbook_rtx3060_rtx3070ti.csv). Without these metrics, only the bytes between L2 and L1 count, atomic operations
+    are ordinary sectors, and a warp takes `WARP_CPI` clocks per instruction.
 
     Args:
-        metrics: names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
-        terms: names of the profiles' terms.
-        coefficients: events per block and per trip, (C, metrics, terms).
+        metrics: Names of the profiles' metrics, as `kernrec.ptx.execution` counts them.
+        terms: Names of the profiles' terms.
+        coefficients: Events per block and per trip, (C, metrics, terms).
     """
     columns = {metric: coefficients[:, i, :].T for i, metric in enumerate(metrics)}
     counts = _Counts(columns, np.zeros((coefficients.shape[2], len(coefficients))))
@@ -211,17 +224,17 @@ def demand(gpu: GPU, power: PowerModel, metrics: Sequence[str], terms: tuple[str
 
 
 class _Counts:
-    """Events per block and per trip by metric, arrays (terms, C), and sums of them; a metric that is missing is 0."""
+    """Events per block and per trip by metric, arrays (terms, C), and sums of them. A missing metric is 0."""
 
     def __init__(self, column: Mapping[str, Floats], zeros: Floats) -> None:
         self.column = column
         self.zeros = zeros
-        # PTX instructions that the assembler removes; profiles that count machine instructions have none.
+        # The assembler removes these PTX instructions. Profiles that count machine instructions do not contain them.
         self.removed = self.classes("mov", "ld_const")
 
     @property
     def stretches(self) -> list["_Counts"]:
-        """Warp instructions of each stretch of the code."""
+        """Return warp instructions of each stretch of the code."""
         by_number: dict[str, dict[str, Floats]] = {}
         for metric, column in self.column.items():
             if metric.startswith("stretch."):
@@ -236,20 +249,21 @@ class _Counts:
         return sum((self.column[name] for name in names if name in self.column), self.zeros)
 
     def classes(self, *names: str) -> Floats:
-        """Warp instructions of some classes."""
+        """Return warp instructions of some classes."""
         return self.total(*(f"issue.{name}" for name in names))
 
     def ending(self, *endings: str) -> Floats:
-        """Events of accesses to all buffers in global memory."""
+        """Return events of accesses to all buffers in global memory, by suffix of the metrics."""
         return self.total(*(m for m in self.column if m.startswith("global.") and m.endswith(endings)))
 
 
 def _in_turn(gpu: GPU, counts: _Counts, rows: Mapping[str, Floats]) -> Floats:
-    """Clocks of the pipes over all stretches of the code, where each begins when the one before has ended.
+    """Return the clocks of the pipes over all stretches of the code, each of which begins when the one before has
+    ended.
 
-    Every pipe's clocks are split by the instructions that take it, those of memory by the kinds of loads and stores.
-    Code that copies ahead or multiplies matrices is left out (0): it is written for its stretches to overlap, and no
-    recording tells how far they do.
+    Each pipe's clocks are split by the instructions that use it, those of memory by the kinds of loads and stores. The
+    result is 0 for code that copies ahead or multiplies matrices: its stretches are meant to overlap, and no recording
+    shows how far they do.
     """
     if not (stretches := counts.stretches):
         return counts.zeros
@@ -273,7 +287,9 @@ _LEAST = 1e-30
 
 
 def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
-    """Work of a stretch for each pipe, in units of which only the share in all stretches matters."""
+    """Return the work of a stretch for each pipe, in arbitrary units, because only its share of all stretches
+    matters.
+    """
     lanes = gpu.fma_per_clk_sm
     integer, special, doubles = _conversions(gpu, stretch, stretch.classes("mufu") * (32 / _SPECIAL_LANES))
     return {
@@ -289,7 +305,9 @@ def _use(gpu: GPU, stretch: _Counts) -> dict[str, Floats]:
 
 
 def smooth_max(clk: Floats) -> Floats:
-    """The smooth maximum over the first axis: two pipes of equal time take 2**(1/8) = 1.09 times the time of one."""
+    """Return the smooth maximum over the first axis: two pipes of equal time take 2**(1/8) = 1.09 times the time of
+    one.
+    """
     peak = np.maximum(clk.max(axis=0), _LEAST)
     share = clk / peak
     for _ in range(3):
@@ -304,23 +322,24 @@ def _issue(counts: _Counts) -> Floats:
 
 
 def _products(lanes: Mapping[str, float], counts: _Counts, fma: Floats) -> Floats:
-    """Clocks of the pipe of f32 arithmetic. Products of integers take it, too, and of its 128 lanes only half;
-    additions, comparisons and logic have a pipe of their own (Nsight Compute's documentation of the pipelines FMA,
-    FMAHeavy and ALU)."""
+    """Return the clocks of the f32 pipe. Integer multiplications use half of its 128 lanes, too; integer additions,
+    comparisons and logic have a separate pipe (Nsight Compute's documentation of the pipelines FMA, FMAHeavy and ALU).
+    """
     products = counts.classes("imad")
     return np.maximum(fma + products * (32 / lanes["f32"]), products * (32 / lanes["i32"]))
 
 
 def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, Floats, Floats]:
-    """(instructions of the pipe of integers, clocks of special functions, clocks of f64), conversions among them.
+    """Return instructions of the integer pipe, clocks of special functions and clocks of f64, including conversions.
 
-    functions: clocks of the special functions themselves.
+    Args:
+        functions: Clocks of the special functions without conversions.
     """
     packed = [name for name, since in _PACKED_SINCE.items() if gpu.sm >= since]
     integer = counts.classes("alu", "wide64", "setp", "fcmp") + counts.classes(*packed)
     converted = counts.classes("f2i", *(name for name in _PACKED_SINCE if name not in packed))
     special = functions + converted * (32 / _SPECIAL_LANES)
-    # f64 arithmetic has a pipe of its own (Nsight Compute's documentation of the pipeline FP64).
+    # f64 arithmetic has a separate pipe (Nsight Compute's documentation of the pipeline FP64).
     lanes = gpu.fma_per_clk_sm["f64"]
     if lanes < _CONVERT_LONG_LANES:
         return integer, special, counts.classes("f64", "cvt64") * (32 / (lanes * _FEW_F64_SHARE))
@@ -329,12 +348,12 @@ def _conversions(gpu: GPU, counts: _Counts, functions: Floats) -> tuple[Floats, 
 
 
 def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
-    """(clocks of the tensor cores, share of the products that warpgroups compute)."""
+    """Return the clocks of the tensor cores, and the fraction of the matmuls that warpgroups compute."""
     clk, share = counts.zeros, microarchitecture(gpu).mma_sync_share
     for dtype, per_clk in gpu.tensor_fma_per_clk_sm.items():
-        # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock, and `mma.sync`
-        # does not reach the full rate on every generation; what warpgroups multiply, or blocks in tensor memory, both
-        # counted twice, does.
+        # A multiply-add is two operations. Some data sheets state tensor peaks at a lower clock. `mma.sync` does not
+        # reach the full rate on every generation, but warpgroup instructions and tensor memory, whose operations are
+        # both counted twice, do.
         sustained = per_clk * gpu.tensor_clock_hz / gpu.boost_clock_hz
         grouped = counts.total(f"wgmma.{dtype}", f"tcgen05.{dtype}")
         by_warps = (counts.total(f"mma.{dtype}") - grouped) / share
@@ -345,18 +364,19 @@ def _tensor(gpu: GPU, counts: _Counts) -> tuple[Floats, Floats]:
 
 
 def _at_l2(figures: Microarchitecture, counts: _Counts, sectors: Floats) -> Floats:
-    """Sectors of L2, turns of atomic operations among them: a turn keeps a slice busy for a clock, in which it could
-    have read so many sectors."""
+    """Return the sectors of L2, including turns of atomic operations. A turn occupies a slice for a clock, in which it
+    could have read sectors.
+    """
     turns = counts.ending("atomic_turns") * (figures.l2_bytes_per_clk_slice / 32.0)
     return sectors + np.maximum(turns - counts.ending("atomic_sectors"), 0.0)
 
 
 def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, Floats, Floats]:
-    """Clocks of (shared memory, the port that it shares with L1, L1)."""
+    """Return the clocks of shared memory, of the port that it shares with L1, and of L1."""
     figures = microarchitecture(gpu)
     loads, copies = counts.classes("ld_global"), counts.classes("cp_async")
     copied = counts.ending("read_bytes") * (copies / np.maximum(loads + copies, 1e-30))
-    # L1 finds a line a clock in the banks that are those of shared memory, and hands the lanes 64 bytes a clock.
+    # L1 looks up a line per clock in the banks of shared memory, and returns 64 bytes per clock to the lanes.
     returned = np.maximum(
         counts.ending("_passes") / figures.shared_wavefronts_per_clk,
         (counts.ending("read_bytes") - copied) / _L1_BYTES_PER_CLK,
@@ -364,8 +384,8 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
     wavefronts = counts.total(*(f"shared.{what}_wavefronts" for what in ("load", "store", "atomic")))
     if gpu.sm < _MERGES_SINCE:
         wavefronts = wavefronts + counts.total("shared.atomic_repeats")
-    # Copies of threads write the wavefronts that are counted as stores, and nothing else. Tensor cores read by the same
-    # port. On a B200, products of fewer than 128 columns are bound by it, at 128 bytes a clock ("Dissecting Nvidia
+    # Copies of threads write the wavefronts that are counted as stores, and nothing else. Tensor cores read through the
+    # same port. On a B200, it limits matmuls of fewer than 128 columns, at 128 bytes a clock ("Dissecting Nvidia
     # Blackwell", SemiAnalysis, March 2026, operands of both matrices in shared memory).
     multiplicands = counts.total("wgmma.shared_bytes", "tcgen05.shared_bytes")
     shared = (wavefronts + multiplicands / _WAVEFRONT_BYTES) / figures.shared_wavefronts_per_clk
@@ -374,7 +394,7 @@ def _shared_and_l1(gpu: GPU, counts: _Counts, sectors: Floats) -> tuple[Floats, 
 
 
 def events(counts: Mapping[str, Count]) -> dict[str, Count]:
-    """The events of the power model, from counts by metric; numbers or arrays."""
+    """Return the events of the power model from counts by metric: numbers or arrays."""
     totals: dict[str, Count] = {m: count for m, count in counts.items() if m.startswith(("issue.", "mma."))}
     for event, endings in _EVENTS.items():
         parts = [count for metric, count in counts.items() if metric.endswith(endings)]

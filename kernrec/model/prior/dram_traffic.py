@@ -1,8 +1,8 @@
 """Traffic between L2 and DRAM of a launch, from the order in which its blocks visit the tiles.
 
-Blocks that run at the same time share what they load: of each tensor, a wave of concurrent blocks loads as many
-distinct tiles as the wave covers along the axes that select them. In later waves, a tensor hits in L2 as far as the
-working set fits there.
+Concurrent blocks share what they load. Of each tensor, a wave of concurrent blocks loads as many distinct tiles as the
+wave covers along the axes that select them. In later waves, a tensor hits in L2 to the extent that the working set fits
+there.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ Floats = NDArray[np.float64]
 
 
 def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
-    """How far a wave of consecutive blocks reaches along each step of the order; elementwise.
+    """Return how far a wave of consecutive blocks reaches along each step of the order, elementwise.
 
     Args:
-        order: (axis, extent), fastest-varying first; in a grouped order an axis appears twice.
-        wave: number of consecutive blocks.
+        order: (axis, extent) pairs, fastest-varying first. In a grouped order an axis appears twice.
+        wave: Number of consecutive blocks.
 
     Returns:
         For each step, the number of distinct tile indices, at most its extent.
@@ -35,7 +35,7 @@ def covered(order: Sequence[tuple[str, Array]], wave: Array) -> list[Array]:
 
 
 class TensorAccess:
-    """Which tensors a launch reads and writes, and which steps of its grid's order select their tiles."""
+    """Tensors that a launch reads and writes, and the steps of its grid's order that select their tiles."""
 
     def __init__(
         self,
@@ -44,16 +44,16 @@ class TensorAccess:
         writes: Iterable[str],
         scratch: Collection[str] = (),
     ) -> None:
-        """As a kernel's spec declares it.
+        """Create it from the declarations of a kernel's spec.
 
         Args:
-            order: the axis of each step, fastest-varying first; in a grouped order an axis appears twice.
-            reads: tensor read -> the axes of the grid that select its tile.
-            writes: the tensors written.
-            scratch: tensors that live between launches only: they reach DRAM only as far as they do not fit in L2.
+            order: Axis of each step, fastest-varying first. In a grouped order an axis appears twice.
+            reads: Axes of the grid that select the tile, by tensor read.
+            writes: Tensors written.
+            scratch: Tensors that only live between launches. Only the part that does not fit in L2 reaches DRAM.
         """
         self.tensors = tuple(dict.fromkeys((*reads, *writes)))
-        """In the order of their sizes in `dram_bytes`."""
+        """Tensors in the order of their sizes in `dram_bytes`."""
         number = {name: place for place, name in enumerate(self.tensors)}
         order = order or ("",)
         self.steps = len(order)
@@ -63,7 +63,7 @@ class TensorAccess:
         self.axes = np.array(axes, dtype=np.uint8).reshape(len(axes), len(order))
         self.scratch = np.array([name in scratch for name in self.tensors], dtype=np.uint8)
         self.in_engine = query.Access(self.reads, self.axes, self.writes, self.scratch)
-        """The tensors as the engine takes them."""
+        """Tensors in the engine's form."""
 
 
 def dram_bytes(
@@ -75,16 +75,16 @@ def dram_bytes(
     l2_bytes: float,
     moved: Floats | None = None,
 ) -> Floats:
-    """Bytes between L2 and DRAM of N launches: inputs are read at least once, outputs are written once; (N,).
+    """Return bytes between L2 and DRAM of N launches, (N,). Inputs are read at least once, outputs are written once.
 
     Args:
-        access: the tensors that the launches read and write.
-        extents: of each step of the order of the grid's tiles; numbers, or arrays (N,).
-        sizes: bytes of each of `TensorAccess.tensors`; numbers, or arrays (N,).
-        blocks: thread blocks of each launch; the tiles that they visit, where each goes on to several.
-        concurrent_blocks: blocks that run on the GPU at the same time.
-        l2_bytes: size of L2.
-        moved: where the result is to be.
+        access: Tensors that the launches read and write.
+        extents: Extent of each step of the order of the grid's tiles; numbers, or arrays (N,).
+        sizes: Bytes of each of `TensorAccess.tensors`; numbers, or arrays (N,).
+        blocks: Thread blocks of each launch, or visited tiles if each block visits several.
+        concurrent_blocks: Blocks that run on the GPU at the same time.
+        l2_bytes: Size of L2.
+        moved: Array for the result.
     """
     count = len(blocks)
     columns = np.empty((access.steps + len(sizes), count))
@@ -105,22 +105,27 @@ def dram_bytes(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Which bytes of one tensor each block of a launch accesses, from a sample of blocks; arrays (C,)."""
+    """Bytes of one tensor that each block of a launch accesses, from a sample of blocks; arrays (C,)."""
 
     own_bytes: Array
     """Distinct bytes that one block accesses."""
     fresh: tuple[Array, Array, Array]
-    """For each axis of the grid, the share of a block's bytes that its predecessor along the axis did not access."""
+    """Fraction of a block's bytes that its predecessor along each axis of the grid did not access."""
     size_bytes: Array
     written: bool
-    """Whether the launch writes these bytes; else it reads them."""
+    """Whether the launch writes these bytes; otherwise, it reads them."""
     scratch: bool = False
     in_window: tuple[Array, ...] = ()
-    """For 2, 4, 8 and so on blocks in a row: distinct bytes that they access, over `own_bytes`, where the order of the
-    tiles was sampled; 0 or nothing where `fresh` tells as much."""
+    """Distinct bytes that 2, 4, 8 and so on consecutive blocks access, over `own_bytes`, if the order of the tiles was
+    sampled. 0 or empty if `fresh` is sufficient.
+    """
 
     def together(self, cover: Sequence[Array], blocks: Array) -> Array:
-        """Distinct bytes that consecutive blocks access; cover: how far they reach along each axis."""
+        """Return the distinct bytes that consecutive blocks access.
+
+        Args:
+            cover: Reach of the blocks along each axis.
+        """
         distinct = self.distinct(cover)
         if not self.in_window:
             return distinct
@@ -129,16 +134,20 @@ class Footprint:
         low = np.minimum(steps.astype(np.int64), len(ratios) - 2)
         row = np.arange(ratios.shape[1])
         below, above = ratios[low, row], ratios[low + 1, row]
-        # Beyond the window it goes on as in its last step.
+        # Extrapolate the last step beyond the window.
         ratio = below * (np.maximum(above, 1e-9) / np.maximum(below, 1e-9)) ** (steps - low)
         return np.where(above > 0.0, np.minimum(self.own_bytes * ratio, self.size_bytes), distinct)
 
     def whole(self, grid: Sequence[Array], blocks: Array) -> Array:
-        """Distinct bytes that all blocks of the grid access: a window may see less of it than neighbors do."""
+        """Return the distinct bytes that all blocks of the grid access. A window may see less than neighbors do."""
         return np.maximum(self.distinct(grid), self.together(grid, blocks))
 
     def distinct(self, extents: Sequence[Array]) -> Array:
-        """Distinct bytes that a box of blocks accesses; extents: its blocks along each axis."""
+        """Return the distinct bytes that a box of blocks accesses.
+
+        Args:
+            extents: Blocks of the box along each axis.
+        """
         distinct_bytes = self.own_bytes
         for share, extent in zip(self.fresh, extents, strict=True):
             distinct_bytes = distinct_bytes * (1.0 + share * (extent - 1.0))
@@ -148,16 +157,16 @@ class Footprint:
 def sampled_dram_bytes(
     grid: tuple[Array, Array, Array], footprints: Sequence[Footprint], concurrent_blocks: Array, l2_bytes: float
 ) -> Array:
-    """Bytes between L2 and DRAM of one launch whose accesses are known from a sample of blocks.
+    """Return the bytes between L2 and DRAM of one launch whose accesses were sampled.
 
-    Like `dram_bytes`: blocks of a wave share what they load, and L2 keeps between waves as much as it holds. How tiles
-    of neighboring blocks overlap (the halo of a stencil, say) was sampled instead of declared.
+    As in `dram_bytes`, blocks of a wave share what they load, and L2 keeps data between waves up to its capacity. The
+    overlap of neighboring tiles (such as the halo of a stencil) was sampled instead of declared.
 
     Args:
-        grid: blocks along each axis.
-        footprints: of each tensor that the launch reads or writes.
-        concurrent_blocks: blocks that run on the GPU at the same time.
-        l2_bytes: size of L2.
+        grid: Blocks along each axis.
+        footprints: Footprints of the tensors that the launch reads or writes.
+        concurrent_blocks: Blocks that run on the GPU at the same time.
+        l2_bytes: Size of L2.
     """
     order = tuple(zip("xyz", grid, strict=True))
     blocks = grid[0] * grid[1] * grid[2]

@@ -1,7 +1,7 @@
-"""The cost of an op's epilogue, such as a bias or an activation, that kernels' profiles do not contain.
+"""Cost of an op's epilogue, such as a bias or an activation, which kernels' profiles exclude.
 
-Profiles are of the plain op. An epilogue is a number of instructions per result, the same for every config, which no
-other work of the block hides. It is added to the time and energy of every candidate, so it changes no ranking.
+Profiles are of the plain op. An epilogue is a number of instructions per result, equal for every config, that no other
+work of the block hides. It is added to the time and energy of every candidate, so it changes no ranking.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _LANES = 32
 
 
 def epilogue(gpu: GPU, power: PowerModel, problem: Problem) -> tuple[float, float, float] | None:
-    """The cost of a problem's epilogue on a GPU; None where the problem has none.
+    """Return the cost of a problem's epilogue on a GPU; None if the problem has none.
 
     Returns:
         Seconds of the core clock domain at the boost clock, its joules at nominal voltage, bytes between L2 and DRAM.

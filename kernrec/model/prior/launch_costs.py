@@ -18,14 +18,14 @@ class NominalCosts:
     core_s: Floats | float
     """Seconds bound by the core clock domain, at the boost clock."""
     dram_s: Floats | float
-    """Seconds bound by DRAM; they do not depend on the core clock."""
+    """Seconds bound by DRAM, which do not depend on the core clock."""
     fixed_s: Floats | float
     core_j: Floats | float
-    """Joules of core events at nominal voltage, as from `PowerModel.dynamic`; without the clock tree."""
+    """Joules of core events at nominal voltage, as from `PowerModel.dynamic`, without the clock tree."""
     dram_j: Floats | float
 
     def columns(self) -> Floats:
-        """The fields as rows, (5, N)."""
+        """Return the fields as rows, (5, N)."""
         columns: list[Any] = [self.core_s, self.dram_s, self.fixed_s, self.core_j, self.dram_j]
         if len({np.shape(column) for column in columns} - {()}) > 1 or np.ndim(columns[0]) != 1:
             columns = [*np.broadcast_arrays(*map(np.atleast_1d, columns))]
@@ -37,66 +37,66 @@ class NominalCosts:
 
 @dataclass(frozen=True, eq=False)
 class LimitedCosts:
-    """N launches at the clock where they stay within the power limit; arrays (N,) or (points, N).
+    """N launches at the clock that keeps them within the power limit; arrays (N,) or (points, N).
 
     `energy_j = power_w * latency_s = static_j + core_j + dram_j`.
     """
 
     costs: Floats
-    """All of them, as the engine leaves them, (`LIMITED`, N) or (`LIMITED`, points, N)."""
+    """All costs in the engine's form, (`LIMITED`, N) or (`LIMITED`, points, N)."""
     dram_j: Floats
-    """The same at every point, (N,)."""
+    """Joules of DRAM traffic, which are equal at every point, (N,)."""
 
     @property
     def latency_s(self) -> Floats:
-        """Expected time of a launch."""
+        """Return the expected latency of a launch in seconds."""
         return np.asarray(self.costs[0])
 
     @property
     def power_w(self) -> Floats:
-        """Mean power while the launch runs (W)."""
+        """Return the mean power during the launch in watts."""
         return np.asarray(self.costs[1])
 
     @property
     def energy_j(self) -> Floats:
-        """Energy of a launch."""
+        """Return the energy of a launch in joules."""
         return np.asarray(self.costs[2])
 
     @property
     def clock_hz(self) -> Floats:
-        """Core clock that the power limit leaves."""
+        """Return the core clock under the power limit in hertz."""
         return np.asarray(self.costs[3])
 
     @property
     def static_j(self) -> Floats:
-        """Joules of board, memory standby and leakage."""
+        """Return joules of board, memory standby and leakage."""
         return np.asarray(self.costs[4])
 
     @property
     def core_j(self) -> Floats:
-        """Joules of core events and of the clock tree, at the voltage of `clock_hz`."""
+        """Return joules of core events and of the clock tree, at the voltage of `clock_hz`."""
         return np.asarray(self.costs[5])
 
     @property
     def regime(self) -> Floats:
-        """Position in `spread.REGIMES` of what bounds the launch."""
+        """Return the index in `spread.REGIMES` of the launch's bottleneck."""
         return np.asarray(self.costs[6])
 
     @property
     def capped(self) -> NDArray[np.bool_]:
-        """Whether the power limit lowers its clock."""
+        """Return whether the power limit lowers the clock."""
         return np.asarray(self.costs[6] == CAPPED)
 
     def at(self, point: int | slice) -> "LimitedCosts":
-        """Those of several operating points at one of them, or at some."""
+        """Select one or more operating points."""
         return LimitedCosts(self.costs[:, point], self.dram_j)
 
     def part(self, part: slice) -> "LimitedCosts":
-        """Those of some of the launches."""
+        """Select some of the launches."""
         if part.start == 0 and part.stop == self.costs.shape[-1]:
             return self
         return LimitedCosts(self.costs[..., part], self.dram_j[part])
 
 
 LIMITED = 7
-"""Rows of `LimitedCosts.costs`."""
+"""Number of rows of `LimitedCosts.costs`."""

@@ -1,23 +1,23 @@
-"""The analytic prior of time: the expected time of a launch on a GPU, without any measurement.
+"""The analytical model of time: the expected time of a launch on a GPU, without any measurement.
 
     SM clocks   rounds of concurrent blocks, each taking
                   - the time its pipes are busy (issue, FMA, integer, special, shared memory, L1, barriers), plus the
                     arithmetic between tensor instructions that other warps do not hide, and
-                  - what is left of the latency of one block when others keep the pipes busy meanwhile: its
-                    instructions in order, barriers, exposed load latency, stretches of its code that need
-                    different pipes, and DRAM's time for its bytes beyond that latency;
+                  - the part of a block's latency that other blocks do not hide: its instructions in order, barriers,
+                    exposed load latency, stretches of its code that need different pipes, and DRAM's time for its
+                    bytes beyond that latency;
                 plus the tail: the time of the longest block beyond an average one, and its waits for other blocks
     core time   the slower of SM clocks and L2 (its bandwidth, and atomic operations that meet)
-    DRAM time   bytes between L2 and DRAM over the bandwidth that this pattern of access reaches
+    DRAM time   bytes between L2 and DRAM over the bandwidth that this access pattern reaches
     latency     core and DRAM time combined by a smooth maximum, plus launch overhead
 
-Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of
-them on an SM a round takes at least P + max((K - 1) P, Z), where P is the pipe time of one and Z the time that it waits
-(machine repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5), and more by the time that
-they are in each other's way (`round_clk`). A lone block with barriers takes P + Z. Where loads are issued ahead
-(`PREFETCH`), Z is only what exceeds the arithmetic.
+Overlap: a block (or, in a kernel without barriers, a warp) either waits or uses the pipes, never both. With K of them
+on an SM a round takes at least P + max((K - 1) P, Z), where P is the pipe time of one and Z its waiting time (machine
+repairman problem; Lazowska et al., "Quantitative System Performance", chapter 5), plus the time that they delay each
+other (`round_clk`). A lone block with barriers takes P + Z. If loads are issued ahead (`PREFETCH`), Z is only the
+excess over the arithmetic.
 
-Power, and the clock that a power limit allows, are in `kernrec.model.prior.power`, the arithmetic of both in
+Power, and the clock under a power limit, are in `kernrec.model.prior.power`. The arithmetic of both is in
 `engine/query`.
 """
 
@@ -48,7 +48,7 @@ Array = np.ndarray
 Floats = NDArray[np.float64]
 
 RESOURCES = (*PIPES, "latency", "L2", "DRAM", "launch")
-"""The possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
+"""Possible bottlenecks of a launch (`LaunchTime.bottleneck`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +56,21 @@ class LaunchWork:
     """The work of N launches on one problem."""
 
     variants: Array
-    """The launches' columns in the demand, int64 (N,)."""
+    """Columns of the launches in the demand, int64 (N,)."""
     rows: Floats
     """Figures of the launches by row of `constants`, (rows, N): `BLOCKS` of the grid; `CONCURRENT`, blocks that fit on
     an SM at the same time; `WARPS` of a block; `PREFETCH`, trips ahead of which loads are issued; `DRAM_BYTES`, and
-    `DRAM_SLOWDOWN`, the factor by which the pattern of access lengthens their time (1 for streams); `SERIAL_CLK`,
-    clocks of L2 for the atomic operations that meet at the busiest sector; `WAIT_ROUNDS`, how often an average block
-    waits for memory, caches included: between how many waits barriers fall; `OVERLAPPED`, the share of these waits
-    beside which other warps of the block have work, no barrier being between (NaN: all but as many as it has barriers);
-    `LONE_WAITS`, how often the block that runs longest waits for L2 with nothing to do meanwhile, beside its loops;
-    from `LOOPS` on for each loop its trips over all blocks and in the block that runs longest, in the order of the
-    demand's terms."""
+    `DRAM_SLOWDOWN`, the factor of the access pattern on their time (1 for streams); `SERIAL_CLK`, clocks of L2 for
+    atomic operations on the busiest sector; `WAIT_ROUNDS`, the waits of an average block for memory, including caches,
+    between which barriers fall; `OVERLAPPED`, the fraction of these waits during which other warps of the block have
+    work, because there is no barrier between (NaN: all except as many as barriers); `LONE_WAITS`, the waits of the
+    longest block for L2 with nothing else to do, excluding its loops; from `LOOPS` on for each loop its trips over all
+    blocks and in the longest block, in the order of the demand's terms.
+    """
 
     @classmethod
     def empty(cls, count: int, loops: int) -> "LaunchWork":
-        """Of so many launches, to be filled; loops that a launch does not have make no trips."""
+        """Return work for `count` launches, to be filled. Loops that a launch lacks make no trips."""
         return cls(np.empty(count, dtype=np.int64), np.zeros((LOOPS + 2 * loops, count)))
 
     @classmethod
@@ -90,7 +90,12 @@ class LaunchWork:
         overlapped: Array | float = np.nan,
         waits: Array | float = 0.0,
     ) -> "LaunchWork":
-        """From the rows; terms: blocks of the grid, then trips of each loop, and depth those of the longest block."""
+        """Create work from its rows.
+
+        Args:
+            terms: Blocks of the grid, then trips of each loop.
+            depth: Terms of the longest block.
+        """
         work = cls.empty(len(variants), len(depth))
         traffic = dram_bytes, dram_slowdown, serial_clk
         figures = terms[0], concurrent, warps, prefetch, *traffic, rounds, overlapped, waits
@@ -103,56 +108,57 @@ class LaunchWork:
 
 @dataclass(frozen=True, eq=False)
 class LaunchTime:
-    """Time of one launch at the boost clock, without launch overhead, by what bounds it; arrays (C,)."""
+    """Time of one launch at the boost clock, without launch overhead, by bottleneck; arrays (C,)."""
 
     pipe_clk: Floats
     """Clocks of each pipe for an average block, (P, C)."""
     rows: Floats
-    """The other figures, (`TIMES`, C)."""
+    """Other figures, (`TIMES`, C)."""
     dram_bytes: Floats
 
     @property
     def core_s(self) -> Floats:
-        """Seconds bound by the core clock domain; they scale with the core clock."""
+        """Return the seconds bound by the core clock domain, which scale with the core clock."""
         return np.asarray(self.rows[0])
 
     @property
     def dram_s(self) -> Floats:
-        """Seconds bound by DRAM; they do not."""
+        """Return the seconds bound by DRAM, which do not."""
         return np.asarray(self.rows[1])
 
     @property
     def core_j(self) -> Floats:
-        """Joules of core events at nominal voltage."""
+        """Return the joules of core events at nominal voltage."""
         return np.asarray(self.rows[2])
 
     @property
     def busy_s(self) -> Floats:
-        """Seconds that the pipes are busy."""
+        """Return the seconds that the pipes are busy."""
         return np.asarray(self.rows[3])
 
     @property
     def latency_s(self) -> Floats:
-        """Seconds of the latency of all waves of blocks."""
+        """Return the seconds of latency of all waves of blocks."""
         return np.asarray(self.rows[4])
 
     @property
     def l2_s(self) -> Floats:
-        """Seconds that L2 bandwidth takes, or atomic operations there."""
+        """Return the seconds of L2 bandwidth, or of atomic operations in L2."""
         return np.asarray(self.rows[5])
 
     @property
     def in_turn_s(self) -> Floats:
-        """Seconds of `core_s` that pass because a block waits for DRAM, or fills one pipe, while too few other blocks
-        are there to use what its code needs elsewhere."""
+        """Return the seconds of `core_s` in which a block waits for DRAM or fills one pipe while there are too few
+        other blocks to use the other pipes.
+        """
         return np.asarray(self.rows[6])
 
     def bottleneck(self, row: int) -> str:
-        """The resource of `RESOURCES` that takes longest for one candidate."""
+        """Return the resource of `RESOURCES` that takes longest for one candidate."""
         return RESOURCES[int(self.rows[RESOURCE, row])]
 
     def parts(self, row: int) -> dict[str, float]:
-        """Seconds that one candidate keeps each resource of `RESOURCES` busy, or waits for it."""
+        """Return the seconds that one candidate keeps each resource of `RESOURCES` busy, or waits for it."""
         pipes = self.pipe_clk[:, row].tolist()
         _, dram_s, _, busy_s, latency_s, l2_s, *_ = self.rows[:, row].tolist()
         share_s = busy_s / max(*pipes, 1e-30)
@@ -161,23 +167,21 @@ class LaunchTime:
 
 
 def alone_clk(rates: Floats, warps: Floats, variants: Array) -> Floats:
-    """Clocks that one term of a demand adds to a block that has an SM for itself, without waits for memory."""
+    """Return the clocks that one term of a demand adds to a block that is alone on an SM, without waits for memory."""
     clk: Floats = rates[ALONE].take(variants) / warps + rates[BARRIERS].take(variants) * _barrier_clk(warps)
     return clk
 
 
 def _barrier_clk(warps: Floats) -> Floats:
-    """Clocks of a barrier for a block of so many warps that has an SM for itself."""
     return np.maximum(BARRIER_CLK, BARRIER_WARP_CLK * warps)
 
 
 def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
-    """Return a GPU as the engine takes it.
+    """Return a GPU in the engine's form.
 
     Args:
-        gpu: the GPU.
-        core_time: factor of a calibration on times of the core's clock domain.
-        dram_time: factor of a calibration on times of DRAM.
+        core_time: Calibration factor for times of the core clock domain.
+        dram_time: Calibration factor for times of DRAM.
     """
     figures = microarchitecture(gpu)
     return query.Device(
@@ -195,7 +199,11 @@ def device(gpu: GPU, core_time: float = 1.0, dram_time: float = 1.0) -> Any:
 
 
 def launch_time(gpu: GPU, demand: Demand, work: LaunchWork) -> LaunchTime:
-    """Return the time of launches at the boost clock; demand: of the kernel's variants on the GPU."""
+    """Return the time of launches at the boost clock.
+
+    Args:
+        demand: Demand of the kernel's variants on the GPU.
+    """
     return time_of_work(device(gpu), demand, work)
 
 
@@ -203,7 +211,7 @@ def time_of_work(on_device: Any, demand: Demand, work: LaunchWork) -> LaunchTime
     """Return the time of launches on a `device`."""
     count = len(work.variants)
     pipe_clk, times = np.empty((len(PIPES), count)), np.empty((TIMES, count))
-    # A demand may have loops that none of these launches executes, and the other way round.
+    # A demand may have loops that none of these launches executes, and vice versa.
     loops = min(len(demand.rates) - 1, (len(work.rows) - LOOPS) // 2)
     query.launch_times(demand.in_engine, on_device, loops, work.variants, work.rows, pipe_clk, times)
     return LaunchTime(pipe_clk, times, work.rows[DRAM_BYTES])

@@ -1,21 +1,22 @@
 """Power and energy of a launch: the energy of its events, and the clock at which it stays within the power limit.
 
 The power of a running GPU has four parts:
-- board: what every board draws (the link to the host, controllers, auxiliary rails), a part that grows with its power
-  limit (fans, regulators), the links between modules, and the memory's clocks, interface and refresh, which depend on
-  its type and on the number of its devices; nothing of it depends on the core's clock;
+- board: the power of every board (host link, controllers, auxiliary rails), a part that grows with its power limit
+  (fans, regulators), the links between modules, and the memory's clocks, interface and refresh, which depend on type
+      and
+  number of its devices. None of it depends on the core clock;
 - leakage, proportional to the core voltage;
 - core: the clock tree, which takes energy every cycle, and an energy per event (instruction, shared-memory wavefront,
-  L2 sector, ...); both are proportional to the square of the core voltage;
-- DRAM: an energy per byte, by memory type; the core's clock and voltage do not change it.
+  L2 sector, ...). Both are proportional to the square of the core voltage;
+- DRAM: an energy per byte, by memory type, which does not depend on the core's clock and voltage.
 
-The core voltage is constant up to a knee frequency, or rises slowly (Blackwell), and above it rises the faster, the
-higher the clock (`VoltageCurve`; a form in proportion to the clock is that of Schoonhoven et al., "Going green", PMBS
-2022, arXiv 2211.07260). A card runs at its highest clock, which on GeForce cards is above the data sheet's boost clock,
-unless the mean power of a launch would exceed the limit: then its clock is lowered, which stretches core-bound time and
-leaves DRAM-bound time unchanged. A launch that exceeds its limit even at the lowest clock pauses between pulses, as a
-GPU under a hardware slowdown does, for as long as its mean power then is the limit: time grows, and power never exceeds
-the limit. The coefficients, each with its source, are in `power.toml`.
+The core voltage is constant up to a knee frequency, or rises slowly (Blackwell). Above it, it rises faster the higher
+the clock (`VoltageCurve`; Schoonhoven et al., "Going green", PMBS 2022, arXiv 2211.07260, use a linear form). A GPU
+runs at its highest clock, which on GeForce GPUs is above the data sheet's boost clock, unless the mean power of a
+launch would exceed the limit. Then the clock is lowered, which stretches core-bound time and leaves DRAM-bound time
+unchanged. A launch that exceeds its limit even at the lowest clock pauses between pulses, as a GPU does under a
+hardware slowdown, until its mean power equals the limit: time grows, and power never exceeds the limit. The
+coefficients, each with its source, are in `power.toml`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,68 +41,69 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 DRAM = "dram.bytes"
-"""The event of a byte between L2 and DRAM."""
+"""Event of a byte between L2 and DRAM."""
 ISSUE = "issue."
-"""How the events of warp instructions begin; the instruction class follows."""
+"""Prefix of the events of warp instructions. The instruction class follows."""
 RANDOM, ZEROS = "random", "zeros"
 INPUTS = (RANDOM, ZEROS)
-"""The input data of kernels: random numbers, or zeros (any constant), with which few bits toggle."""
+"""Input data of kernels: random numbers, or zeros (any constant), which toggle few bits."""
 _MOST_CACHED = 16
-"""The most settings that are cached."""
+"""Maximum number of cached settings."""
 PARTNER_HEADROOM = 1.35
-"""Highest power limit over the reference board's that partners' GeForce boards accept, where the catalog knows of none
-above the TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090
-boards (450 W)."""
+"""Highest power limit of partners' GeForce boards, relative to the reference board's, if the catalog has none above the
+TDP: 450 W on a recorded RTX 3090 (anchor matmul_tf32_limits_rtx3090.csv; reference 350 W); 600 W on RTX 4090 boards
+(450 W).
+"""
 
 _DESKTOP = ("GeForce", "RTX", "Quadro", "TITAN")
-"""Words in the titles of cards for desktops and laptops, whose clock can be set above the data sheet's boost clock."""
+"""Words in the titles of GPUs for desktops and laptops, whose clock can be set above the data sheet's boost clock."""
 
 
 @dataclass(frozen=True)
 class PowerModel:
-    """The power model of one GPU. "Nominal" means at the data sheet's boost clock and the voltage that it needs."""
+    """Power model of one GPU. "Nominal" means at the data sheet's boost clock and its voltage."""
 
     title: str
     memory: str
     """Memory type, such as `HBM3`."""
     boost_hz: float
-    """Boost clock of the data sheet."""
+    """Boost clock of the data sheet in hertz."""
     running_hz: float
-    """Clock of a load that no power limit slows down; on GeForce cards above the data sheet's boost clock."""
+    """Clock in hertz of a load that no power limit slows down; on GeForce GPUs above the data sheet's boost clock."""
     minimum_hz: float
     maximum_hz: float
     curve: VoltageCurve
     volts: float
-    """Voltage at the boost clock over that at the knee of the curve."""
+    """Voltage at the boost clock relative to the knee of the curve."""
     board_w: float
-    """Constant power of the board, its links, and memory that nobody reads."""
+    """Constant power in watts of the board, its links, and idle memory."""
     links_w: float
-    """The part of it that the links to other modules draw; at rest they sleep."""
+    """Part of `board_w` for links to other modules, which sleep at rest."""
     leakage_w: float
-    """Leakage at nominal voltage."""
+    """Leakage at nominal voltage in watts."""
     clock_w: float
-    """Power of the clock tree at nominal clock and voltage."""
+    """Power of the clock tree at nominal clock and voltage in watts."""
     tdp_w: float
     power_min_w: float
     power_max_w: float
-    """Highest power limit that a board with this GPU accepts; partners' GeForce boards go beyond the reference."""
+    """Highest power limit in watts of a board with this GPU. Partners' GeForce boards accept more than the reference
+    board.
+    """
     range_assumed: bool
-    """Whether no source states these two, so that other limits are accepted, too."""
+    """Whether no source states the lowest and highest power limit, so that other limits are accepted, too."""
     energy_j: Mapping[str, float]
-    """Event -> joules at nominal voltage; `dram.bytes` does not depend on the voltage."""
+    """Joules by event at nominal voltage. `dram.bytes` does not depend on the voltage."""
 
     @classmethod
     def for_gpu(cls, gpu: GPU, inputs: str = RANDOM) -> "PowerModel":
-        """The model of a GPU of the catalog for one of `INPUTS`.
-
-        Raises:
-            UsageError: there are no coefficients for its compute capability, or no such kind of inputs.
+        """Return the model of a GPU of the catalog for one of `INPUTS`. Raises `UsageError` if there are no
+        coefficients for its compute capability, or the kind of inputs is unknown.
         """
         return cls.of_coefficients(gpu, _coefficients(), inputs)
 
     @classmethod
     def of_coefficients(cls, gpu: GPU, coefficients: Mapping[str, Any], inputs: str = RANDOM) -> "PowerModel":
-        """`for_gpu` with other coefficients than those of `power.toml`, in the same form."""
+        """Return the model with other coefficients than those of `power.toml`, in the same form."""
         if (chip := coefficients["chip"].get(f"sm_{gpu.sm}")) is None:
             raise unknown("compute capability of the power model", f"sm_{gpu.sm}", coefficients["chip"])
         if inputs not in INPUTS:
@@ -112,7 +114,7 @@ class PowerModel:
         memory, boost, board = coefficients["memory"][memory_type], gpu.boost_clock_hz, coefficients["board"]
         curve = VoltageCurve(chip["knee_hz"], chip["steepness"], chip.get("slope", 1.0), chip.get("rise", 0.0))
         volts = float(curve.over_knee(boost))
-        # A board has as many memory devices as its bus needs, or more where these could not hold its memory.
+        # A board has as many memory devices as its bus needs, or more if these could not hold its memory.
         devices = max(gpu.memory_bus_bits / memory["device_bits"], gpu.memory_bytes / 2**30 / device_gib)
         geforce = "GeForce" in gpu.title
         partners = geforce and "Laptop" not in gpu.title and gpu.power_max_w <= gpu.tdp_w
@@ -140,24 +142,26 @@ class PowerModel:
 
     @property
     def static_w(self) -> float:
-        """Board, memory standby and leakage at nominal voltage (W)."""
+        """Return board, memory standby and leakage at nominal voltage (W)."""
         return self.board_w + self.leakage_w
 
     @property
     def idle_w(self) -> float:
-        """Power with the core clock gated at minimum voltage and links asleep (W), less than that of any launch."""
+        """Return the power (W) with gated core clock, minimum voltage and sleeping links, which is below that of any
+        launch.
+        """
         return self.board_w - self.links_w + self.leakage_w * float(self.voltage(self.minimum_hz))
 
     def voltage(self, clock_hz: ArrayLike) -> Floats:
-        """Core voltage at a clock over that at the boost clock."""
+        """Return the core voltage at a clock relative to the boost clock."""
         return self.curve.over_knee(clock_hz) * (1.0 / self.volts)
 
     def event_j(self, event: str) -> float:
-        """Joules of one event at nominal voltage.
+        """Return joules of one event at nominal voltage.
 
         Args:
-            event: `issue.<class>` (warp instructions; a class without its own figure counts as `issue.other`),
-                `mma.<dtype>` (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B) or `dram.bytes`.
+            event: `issue.<class>` (warp instructions; an unlisted class counts as `issue.other`), `mma.<dtype>`
+                (FLOPs), `shared.wavefronts` (128 B), `l1.requests`, `l2.sectors` (32 B) or `dram.bytes`.
         """
         energy = self.energy_j.get(event)
         if energy is None and event.startswith(ISSUE):
@@ -167,7 +171,7 @@ class PowerModel:
         return energy
 
     def dynamic(self, events: Mapping[str, ArrayLike]) -> tuple[Floats, Floats]:
-        """(core_j, dram_j) of launches at nominal voltage, from the count of each event; arrays (N,)."""
+        """Return core and DRAM joules of launches at nominal voltage, from the count of each event; arrays (N,)."""
         core: Any = 0.0
         for event, count in events.items():
             if event != DRAM:
@@ -176,7 +180,7 @@ class PowerModel:
         return np.asarray(core, dtype=np.float64), np.asarray(dram, dtype=np.float64)
 
     def power_at(self, clock_hz: ArrayLike, rates: Mapping[str, ArrayLike]) -> Floats:
-        """Power while events take place at these rates (per second) and core clocks, without a limit (W), (N,)."""
+        """Return the power (W), (N,), at these event rates (per second) and core clocks, without a limit."""
         volts = self.voltage(clock_hz)
         core_w, dram_w = self.dynamic(rates)
         ratio = np.multiply(clock_hz, 1.0 / self.boost_hz)
@@ -187,15 +191,15 @@ class PowerModel:
     ) -> LimitedCosts:
         """Return latency, power and energy of N launches at the highest clock that keeps them within a power limit.
 
-        A launch whose limit cannot be met at the lowest clock runs there with pauses.
+        A launch that exceeds the limit even at the lowest clock runs there with pauses.
 
         Args:
-            nominal: the launches before any power limit.
-            limit_w: the power limit, or one for each launch (N,); the TDP by default.
-            clock_hz: the highest clock; `running_hz` by default.
+            nominal: Launches before any power limit.
+            limit_w: Power limit, or one for each launch (N,); the TDP by default.
+            clock_hz: Highest clock; `running_hz` by default.
 
         Raises:
-            UsageError: the GPU does not accept this power limit or clock.
+            UsageError: The GPU does not accept this power limit or clock.
         """
         point = self._limit(limit_w), self._clock(clock_hz)
         setting = self._setting((point,)) if np.ndim(point[0]) else self.setting((point,))
@@ -205,10 +209,10 @@ class PowerModel:
         return LimitedCosts(costs[:, 0], launches[4])
 
     def limit_launches(self, launches: Floats, points: Sequence[tuple[float | None, float | None]]) -> LimitedCosts:
-        """`apply_power_limit` at several (power limit, clock).
+        """Apply several pairs of power limit and clock, like `apply_power_limit`.
 
         Args:
-            launches: the fields of N nominal costs as rows, (5, N).
+            launches: Fields of N nominal costs as rows, (5, N).
             points: P power limits and clocks, None as for `apply_power_limit`.
 
         Returns:
@@ -221,11 +225,11 @@ class PowerModel:
     def limit_some(
         self, launches: Floats, places: Places, points: Sequence[tuple[float | None, float | None]], costs: Floats
     ) -> None:
-        """Fills in the costs of `limit_launches`, (`LIMITED`, P, N), of the launches at some places."""
+        """Fill in the costs of `limit_launches`, (`LIMITED`, P, N), for some of the launches."""
         self.setting(points).fill(launches, places, costs)
 
     def setting(self, points: Sequence[tuple[Any, float | None]]) -> Any:
-        """Return P power limits and clocks as the engine takes them, cached; None as for `apply_power_limit`."""
+        """Return P power limits and clocks in the engine's form, cached; None as for `apply_power_limit`."""
         points = tuple(points)
         setting = self._settings.get(points)
         if setting is None:
@@ -237,7 +241,7 @@ class PowerModel:
         return setting
 
     def _setting(self, points: tuple[tuple[float | Floats, float], ...]) -> Any:
-        """Return operating points as the engine takes them; points: power limit (or one of each launch) and clock."""
+        """Return operating points in the engine's form (`points`: power limit (or one per launch) and clock)."""
         starts = tuple([clock_hz / self.boost_hz for _, clock_hz in points])
         own = tuple(dict.fromkeys(starts))
         below = np.concatenate([clocks_between(self.minimum_hz / self.boost_hz, start) for start in own])
@@ -248,18 +252,17 @@ class PowerModel:
         return query.PowerLimits(limits, highest.at_clock, highest.clock_hz, first, *tables)
 
     def _clocks(self, ratio: Floats) -> ClockTable:
-        """The power at clocks, given over the boost clock."""
         clock_hz = ratio * self.boost_hz
         volts = self.voltage(clock_hz)
         static_w = self.board_w + self.leakage_w * volts
         return ClockTable(clock_hz, np.stack([ratio, static_w, self.clock_w * ratio, volts * volts]))
 
     def breakdown(self, events: Mapping[str, ArrayLike], limited: LimitedCosts) -> dict[str, Floats]:
-        """Joules of each launch by part; the parts add up to `energy_j`.
+        """Return joules of each launch by part. The parts add up to `energy_j`.
 
         Args:
-            events: count of each event.
-            limited: the launches at the clock that the power limit allows.
+            events: Count of each event.
+            limited: Launches at the clock under the power limit.
 
         Returns:
             Joules of `static`, `clock`, and of each event by its first word; arrays (N,).
@@ -296,7 +299,11 @@ class PowerModel:
 
 
 def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zeros: bool) -> dict[str, float]:
-    """Event -> joules at nominal voltage, which is `volts` times that at the knee of the voltage curve."""
+    """Return joules by event at nominal voltage.
+
+    Args:
+        volts: Nominal voltage relative to the knee of the voltage curve.
+    """
     chip, tensor = coefficients["chip"][f"sm_{gpu.sm}"], coefficients["tensor"]
     # A tensor core at half rate holds its operands for twice the clocks of an operation.
     full_rate = chip.get("full_rate", 0)
@@ -320,7 +327,7 @@ def _event_energies(gpu: GPU, coefficients: Mapping[str, Any], volts: float, zer
 
 def _out_of_range(what: str, value: float, low: float, high: float, unit: str, title: str) -> UsageError:
     accepted = f"the {title} accepts {low:g} to {high:g} {unit}"
-    if not value > 0:  # NaN too
+    if not value > 0:  # also refuses NaN
         return UsageError(f"{what} must be positive, not {value:g} {unit}; {accepted}")
     return UsageError(f"{what} {value:g} {unit}: {accepted}; nearest {min(max(value, low), high):g} {unit}")
 

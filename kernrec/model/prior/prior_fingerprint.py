@@ -1,8 +1,8 @@
-"""A fingerprint of the prior: what it predicts for a few made-up launches.
+"""Fingerprint of the analytical model: its predictions for a few made-up launches.
 
-A model learns log(measured / prior), so it only corrects the prior it was trained with. Its card keeps the fingerprint
-of that prior; where an update of kernrec changed the prior's coefficients or formulas, the fingerprint of today differs
-from it and the model must be trained again.
+A trained model learns log(measured / analytical), so it only corrects the analytical model that it was trained with.
+Its card keeps the fingerprint of that model. If an update of kernrec changes coefficients or formulas, today's
+fingerprint differs and the trained model must be trained again.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from kernrec.util.engine import module
 from kernrec.util.file_hash import files_hash
 
 _GPUS = ("t4", "a100-sxm4-80gb", "rtx3090", "rtx4090", "h200-sxm", "rtx5090", "b200")
-"""One GPU of each generation that has figures of its own."""
+"""One GPU of each generation with its own figures."""
 _METRICS = (
     "issue", "issue.fma32", "issue.imad", "issue.alu", "issue.mufu", "issue.mma", "issue.ld_shared", "issue.ld_global",
     "mma.f16", "shared.load_wavefronts", "global.a.load_requests", "global.a.load_sectors", "barriers", "issue.cvt",
     "issue.i2f", "issue.f2i", "issue.f64", "issue.cvt64",
 )  # fmt: skip
 SAME_PRIOR = 0.005
-"""Changes up to this fraction are rounding, or too small to matter."""
+"""Fraction up to which changes are rounding, or too small to matter."""
 
 
 def prior_fingerprint() -> list[float]:
-    """Latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, by the uncalibrated prior."""
-    # Five variants, bound by arithmetic, tensor cores, shared memory, DRAM, conversions; events of a block and a trip.
-    # Of the last it is known how many of its waits overlap.
+    """Return latency (us) and energy (mJ) of five made-up launches on a GPU of each generation, without calibration."""
+    # The five variants are bound by arithmetic, tensor cores, shared memory, DRAM and conversions, with events of a
+    # block and a trip. The last also states how many of its waits overlap.
     block = np.array([[90, 20, 12, 40, 2, 0, 4, 8, 0, 8, 8, 32, 2, 0, 0, 0, 0, 0]] * 5, dtype=np.float64)
     trip = np.array(
         [
@@ -75,8 +75,9 @@ def prior_fingerprint() -> list[float]:
 
 
 def fingerprint_change(earlier: Sequence[float]) -> float:
-    """The largest relative change of the prior's predictions since an earlier fingerprint; infinity if it is not
-    comparable."""
+    """Return the largest relative change of the predictions since an earlier fingerprint; infinity if not
+    comparable.
+    """
     now = _cached_fingerprint()
     if len(earlier) != len(now) or not all(isinstance(value, int | float) and value > 0 for value in earlier):
         return float("inf")
@@ -84,7 +85,7 @@ def fingerprint_change(earlier: Sequence[float]) -> float:
 
 
 def _cached_fingerprint() -> list[float]:
-    """`prior_fingerprint`, from the cache as long as neither the prior, the engine nor the catalog of GPUs changes."""
+    """Return `prior_fingerprint` from the cache while analytical model, engine and GPU catalog do not change."""
 
     def make() -> CacheEntry:
         return {"values": prior_fingerprint()}, {}

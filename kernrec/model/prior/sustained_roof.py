@@ -1,8 +1,8 @@
-"""The roof of a problem on a GPU at a power limit and clock: no kernel, kernrec's or a backend's, takes less time.
+"""Lower bound on the time of a problem on a GPU at a power limit and clock, for any kernel.
 
-An ideal launch does the operations of the problem at the peak rate and nothing else: no index is computed, nothing is
-read twice, what fits L2 is not read at all. Its operations and bytes take the energy that `power.toml` has for them, so
-a power limit lowers its clock as it does that of any kernel.
+An ideal launch only performs the operations of the problem at the peak rate: it computes no index, reads nothing twice,
+and reads nothing that fits L2. Its operations and bytes take the energy of `power.toml`, so a power limit lowers its
+clock like any kernel's.
 """
 
 from math import inf
@@ -15,14 +15,14 @@ from kernrec.util.light_dataclass import dataclass
 
 _THREADS = 32
 _WIDE = ("f16", "tf32")
-"""Data types whose products of significands take more energy than those of bf16."""
+"""Data types whose significands take more energy to multiply than those of bf16."""
 _ROOFED = ("matmul", "matvec", "attention", "moe")
-"""Ops whose operations no algorithm saves; convolutions have Winograd's and Fourier's."""
+"""Ops whose operations no algorithm avoids. For convolutions, Winograd's and Fourier's algorithms do."""
 
 
 @dataclass(frozen=True)
 class IdealLaunch:
-    """Figures of a card, an op and a data type that an ideal launch takes its time and energy by."""
+    """Figures of a GPU, an op and a data type that determine an ideal launch's time and energy."""
 
     peak_flops: float
     flop_j: float
@@ -31,14 +31,15 @@ class IdealLaunch:
     byte_j: float
 
     def costs(self, problem: Problem) -> list[float]:
-        """Time and energy before any power limit: the fields of `NominalCosts`."""
+        """Return time and energy before any power limit: the fields of `NominalCosts`."""
         flops, moved = problem.flops, max(problem.bytes - self.l2_bytes, 0)
         return [flops / self.peak_flops, moved / self.bandwidth, 0.0, flops * self.flop_j, moved * self.byte_j]
 
 
 def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunch:
-    """Return the figures of a GPU. Operations count neither for an op whose operations can be saved nor in a data type
-    in which the GPU has no arithmetic: then only bytes bound the time."""
+    """Return the figures of a GPU. If operations can be avoided, or the GPU has no arithmetic in the data type, only
+    bytes bound the time.
+    """
     peak, joules = arithmetic(gpu, power, dtype)
     if op not in _ROOFED or not peak:
         peak, joules = inf, 0.0
@@ -46,10 +47,10 @@ def ideal_launch(op: str, dtype: str, gpu: GPU, power: PowerModel) -> IdealLaunc
 
 
 def arithmetic(gpu: GPU, power: PowerModel, dtype: str) -> tuple[float, float]:
-    """(operations per second at the boost clock, joules of one at nominal voltage) of the fastest arithmetic in a data
-    type; (0, 0) where the card has none.
+    """Return the rate (operations per second at the boost clock) and energy (joules at nominal voltage) of the fastest
+    arithmetic in a data type; (0, 0) if the GPU has none.
 
-    A tensor core at its peak takes the same power in every data type, but for f16 and tf32, whose significands are
+    At its peak, a tensor core takes the same power in every data type except for f16 and tf32, whose significands are
     wider.
     """
     dtype = "i8" if dtype == "u8" else math_dtype(dtype)

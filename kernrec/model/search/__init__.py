@@ -1,1 +1,1 @@
-"""Which config to measure next."""
+"""Search: decide which config to measure next."""

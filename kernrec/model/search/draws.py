@@ -1,7 +1,8 @@
-"""Random numbers that expected regrets are the mean over: the same for all problems that have as many contenders.
+"""Random numbers for expected regrets, which are equal for all problems with the same number of contenders.
 
-A command states the regret of one problem after the other, each from a generator of the same seed. So its numbers are
-drawn once, and those of problems without measurements come from the cache: importing NumPy's generators takes longer.
+A command computes the regret of one problem after the other, each with a generator of the same seed. So the numbers are
+drawn once, and those of problems without measurements come from the cache, because importing NumPy's generators takes
+longer.
 """
 
 from functools import lru_cache
@@ -13,19 +14,19 @@ from kernrec.util.cache import CacheEntry, cached
 Array = np.ndarray
 
 _MOST_CACHED = 64
-"""Contenders up to which numbers are cached: 0.3 MB in a file."""
+"""Maximum number of contenders whose random numbers are cached: 0.3 MB in a file."""
 
 
 @lru_cache(maxsize=8)
 def student_draws(seed: tuple[int, int], rows: int, columns: int, shared: float, own: float) -> tuple[Array, Array]:
-    """Draws of two Student's t, read-only.
+    """Return read-only draws of two Student's t distributions.
 
     Args:
-        seed: of the generator.
-        rows: number of draws.
-        columns: numbers of a draw.
-        shared: degrees of freedom of the first, whose draws have one scale for all columns.
-        own: degrees of freedom of the second, whose numbers are independent.
+        seed: Seed of the generator.
+        rows: Number of draws.
+        columns: Numbers per draw.
+        shared: Degrees of freedom of the first, whose draws have one scale for all columns.
+        own: Degrees of freedom of the second, whose numbers are independent.
 
     Returns:
         Draws of the first and of the second, (rows, columns).

@@ -1,16 +1,15 @@
-"""Search for the least energy: expected improvement of the cost, energy measured where its interval matters.
+"""Search for the lowest energy: expected improvement of the cost, with energy measured only if it may matter.
 
-An energy measurement takes a hundred times as long as one of latency, but power varies little and smoothly. So latency
-is measured for every config that the guide asks for, and a model of power that is learned as the search goes gives its
-energy an interval. Energy is measured only where the lower end of that interval is below the best cost so far;
-elsewhere the guide takes the expected value.
+An energy measurement takes much longer than one of latency, but power varies little and smoothly. So latency is
+measured for every config that the guide selects, and a model of power, learned during the search, gives its energy an
+interval. Energy is measured only if the lower end of that interval is below the best cost so far. Otherwise, the guide
+uses the expected value.
 
-Power follows above all how fast a config is (the same work in less time), and a little what it is. So a Gaussian
-process over log power sees the measured latency beside the config's point. A process that was fitted to few values is
-often too sure of itself, or not sure enough. Each measured value is therefore predicted from all others (leave-one-out,
-in closed form: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2), and intervals
-are as wide as it takes for `LEVEL` of these errors to lie inside (conformal prediction; Vovk et al., "Algorithmic
-learning in a random world", 2005).
+Power depends mostly on speed (the same work in less time), and a little on the config. So a Gaussian process over log
+power uses the measured latency besides the config's point. A process fitted to few values often misjudges its own
+uncertainty. Each measured value is therefore predicted from all others (leave-one-out, in closed form: Rasmussen and
+Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2), and intervals are wide enough to contain
+`LEVEL` of these errors (conformal prediction; Vovk et al., "Algorithmic learning in a random world", 2005).
 """
 
 import math
@@ -26,35 +25,42 @@ from kernrec.util.normal import DEVIATIONS
 Array = np.ndarray
 
 FIRST_ENERGY = 10
-"""Energy measurements, of the fastest configs, before there is a model of power."""
+"""Number of energy measurements, of the fastest configs, before there is a model of power."""
 ENERGY_ROUND, _ROUND_SHARE = 2, 0.1
-"""Most energy measurements of a later round: so many, or this share of those made. The model is better after each."""
+"""Maximum number of energy measurements of a later round: a number, or a fraction of those made. The model improves
+after each.
+"""
 _CAUTION = 1.5
-"""Half-widths of an interval by which a config may fall short of what is expected. One is too few: the config of least
-energy is often the one whose power the model misjudges most (hotspot and expdist, `tools/evidence search`)."""
+"""Half-widths of an interval by which a config may be better than expected. One is too few, because the model often
+misjudges the config of lowest energy most (hotspot and expdist, `tools/evidence search`).
+"""
 
 
 LEVEL = 0.9
 """Confidence of the intervals of power."""
 _BELIEF = 10.0
-"""The belief that errors are Gaussian with the process's own deviation, in measurements."""
+"""Weight of the prior belief that errors are Gaussian with the process's own deviation, in measurements."""
 _LATENCY_WEIGHT = 2.0
-"""Of the coordinate for latency; two random configs are about as far apart by it as by all others."""
+"""Weight of the coordinate for latency. Two random configs differ by it about as much as by all others."""
 
 
 class PowerModel:
-    """Log power of configs given their points and the logarithms of their latencies (N,)."""
+    """Log power of configs, given their points and the logarithms of their latencies (N,)."""
 
     def __init__(self, points: Points, log_s: Array, log_w: Array) -> None:
-        """Learn from two or more measurements; log_w: their log power, (N,)."""
+        """Learn from two or more measurements.
+
+        Args:
+            log_w: Log power of the configs, (N,).
+        """
         self._middle, self._spread = float(log_s.mean()), max(float(log_s.std()), 1e-3)
         self._process = GaussianProcess(self._placed(points, log_s), log_w)
         error, deviation = self._process.leave_one_out()
         self.deviations = _conformal(np.abs(error) / deviation)
-        """Half-width of an interval over the standard deviation."""
+        """Half-width of an interval in standard deviations."""
 
     def predict(self, points: Points, log_s: Array) -> tuple[Array, Array]:
-        """(expected log power, half-width of its interval, which a measurement lies in); arrays (C,)."""
+        """Return expected log power and the half-width of the interval of a measurement, arrays (C,)."""
         mean, variance = self._process.predict(self._placed(points, log_s))
         return mean, self.deviations * np.sqrt(variance + self._process.noise)
 
@@ -63,10 +69,10 @@ class PowerModel:
 
 
 def _conformal(scores: Array) -> float:
-    """The score that `LEVEL` of all scores lie below, Gaussian ones mixed in as a belief."""
+    """Return the score that `LEVEL` of all scores are below, mixed with Gaussian ones as a prior belief."""
     count = len(scores) + _BELIEF
     order = np.sort(scores)
-    # Share of the mixture below each score: the believed half-normal, and the scores themselves.
+    # Fraction of the mixture below each score: the prior half-normal, and the scores themselves.
     believed = np.array([math.erf(score / math.sqrt(2.0)) for score in order])
     share = (_BELIEF * believed + np.arange(1, len(order) + 1)) / (count + 1.0)
     above = np.flatnonzero(share >= LEVEL)
@@ -74,18 +80,23 @@ def _conformal(scores: Array) -> float:
 
 
 class EnergyGuide(ObjectiveSearch):
-    """The search of one space by expected improvement of the objective."""
+    """Search of one space by expected improvement of the objective."""
 
     def __init__(self, search: ExpectedImprovement, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin; search: of the space; weights: as of `ObjectiveSearch`, but each round of a front draws its own."""
+        """Begin a search.
+
+        Args:
+            search: Search of the space.
+            weights: Weights as for `ObjectiveSearch`, but each round of a front draws its own.
+        """
         super().__init__(search.space, weights)
         self._search = search
         self._draw = np.random.default_rng(seed)
         self._model: PowerModel | None = None
-        self._learned = 0  # energies that the model learned from
+        self._learned = 0  # number of energies in the model
 
     def latency_round(self) -> list[int]:
-        """The configs whose latency is measured next; empty where the space is measured."""
+        """Return the configs whose latency is measured next; empty if the space is measured."""
         if self.front:
             share = float(self._draw.random())
             self.weights = share, 1.0 - share
@@ -98,11 +109,11 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def energy_round(self) -> list[int]:
-        """The configs measured so far whose energy has to be measured, those of least expected cost first."""
+        """Return the measured configs whose energy must be measured, lowest expected cost first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
-        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:  # it cannot be measured here
+        if len(self.energy_j) < 2 and len(self._asked) >= FIRST_ENERGY:  # energy cannot be measured here
             return []
         if len(self.energy_j) < 2:
             chosen = sorted(left, key=self.log_latency)[:FIRST_ENERGY]
@@ -115,7 +126,7 @@ class EnergyGuide(ObjectiveSearch):
         return chosen
 
     def _best_before(self, configs: Sequence[int]) -> Array:
-        """The log cost that each config must be below to matter: of the best one, or of the front beside it, (C,)."""
+        """Return the log cost that each config must beat: the best config's, or that of the front beside it, (C,)."""
         rivals = list(self.energy_j)
         costs = np.array([self.log_cost(rival) for rival in rivals])
         if not self.front:
@@ -130,7 +141,7 @@ class EnergyGuide(ObjectiveSearch):
         return np.asarray(np.where(no_slower, energies, math.inf).min(axis=1) + of_latency * latency)
 
     def _expected(self, configs: Sequence[int]) -> tuple[Array, Array]:
-        """(log costs (C,), half-widths of their intervals (C,)) of configs whose latency was measured."""
+        """Return log costs (C,) and half-widths of their intervals (C,) of configs with measured latency."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in configs])
         mean, half = (of_latency + of_energy) * latency, np.zeros(len(configs))
@@ -145,7 +156,7 @@ class EnergyGuide(ObjectiveSearch):
         return mean, half
 
     def _power(self) -> PowerModel | None:
-        """The model of power; None before there are two energies."""
+        """Return the model of power; None before there are two energies."""
         if len(self.energy_j) >= 2 and len(self.energy_j) > self._learned:
             rows = list(self.energy_j)
             seconds = np.array([self.log_latency(config) for config in rows])

@@ -1,16 +1,16 @@
 """Choose which config to measure next, from those measured so far: Bayesian optimization with expected improvement.
 
     first batch    each value of each tunable once, in the config that is predicted to be the fastest with that value;
-                   configs at random where nothing is predicted
+                   random configs if there are no predictions
     later batches  a Gaussian process models log(measured / predicted); the configs of greatest expected improvement
                    come next (Jones et al., "Efficient global optimization", 1998). The configs of one batch are chosen
-                   one by one, each as if those before it had come out as expected ("kriging believer", Ginsbourger et
-                   al., "Kriging is well-suited to parallelize optimization", 2010)
+                   one by one, each as if those before it had given the expected result ("kriging believer",
+                   Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010)
 
 The search may end after any number of measurements.
 
-In a space too large to score whole, the candidates are offspring of the fastest configs, crossed and mutated as in the
-genetic search of arXiv 2411.18873; the process decides which of them are measured.
+In a space too large to score completely, the candidates are offspring of the fastest configs, crossed and mutated as in
+the genetic search of arXiv 2411.18873. The process decides which of them are measured.
 
 Everything is seeded: the same measurements in the same order give the same next configs.
 """
@@ -26,60 +26,60 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST, FIRST_COLD = 15, 10
-"""Measurements before the first Gaussian process: with predictions, and without any. On the recorded spaces 10 random
-configs led to better ones than 15, and than one of each value of each tunable (`tools/evidence search`)."""
+"""Number of measurements before the first Gaussian process, with and without predictions. On the recorded spaces, 10
+random configs led to better ones than 15, and than one of each value of each tunable (`tools/evidence search`).
+"""
 _BATCH, _BATCH_SHARE = 5, 0.1
-"""Configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of those measured. Smaller batches found the best
-config no sooner on the recorded spaces (`tools/evidence search`), and compilers need to know what comes."""
+"""Number of configs between two fits: at least `_BATCH`, and `_BATCH_SHARE` of those measured. Smaller batches did not
+find the best config sooner on the recorded spaces (`tools/evidence search`), and compilers need to know what comes.
+"""
 _FITTED = 256
-"""Most measurements in a fit: the fastest half, and a random sample of the others."""
+"""Maximum number of measurements in a fit: the fastest half, and a random sample of the others."""
 SCORED = 20_000
-"""Most configs that are scored for one batch; in a larger space offspring of the fastest are."""
+"""Maximum number of configs that are scored for a batch. In a larger space, offspring of the fastest are scored."""
 _PROMISING = 512
-"""Configs of greatest expected improvement among which a batch is chosen jointly."""
+"""Number of configs of greatest expected improvement among which a batch is chosen jointly."""
 PARENTS = 30
-"""Fastest configs that offspring are bred from."""
+"""Number of fastest configs that breed offspring."""
 _LEARNED_EVERY = 1.15
-"""Hyperparameters are learned again when there are so many times as many measurements."""
+"""Growth factor of the number of measurements after which hyperparameters are learned again."""
 _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
 
 class ExpectedImprovement:
-    """The search of one space of C configs; it keeps no measurements, `order` takes all of them.
-
-    Raises:
-        KernrecError: SciPy is not installed.
+    """Search of one space of C configs. It stores no measurements; `order` takes all of them. Raises `KernrecError` if
+    SciPy is not installed.
     """
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
-        """Lay out a space.
+        """Prepare a space.
 
         Args:
-            tunables: the configs' values, (C, T); NaN for a tunable that a config does not have.
-            predicted_s: predicted latency, (C,), NaN for a config without prediction; None where there is none at all.
-            seed: of everything that is drawn at random.
+            tunables: Values of the configs, (C, T); NaN for a tunable that a config lacks.
+            predicted_s: Predicted latency, (C,), NaN for a config without prediction; None without any predictions.
+            seed: Seed of all random choices.
         """
-        # Imported here too, so that a missing library is an error before anything is measured.
+        # Import it here, too, so that a missing library is an error before anything is measured.
         import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._seed = seed
-        # Hyperparameters, and the rows and values that they were learned from.
+        # Hyperparameters, and the rows and values behind them.
         self._learned: tuple[Array, Array, Hyperparameters] | None = None
         self._first = FIRST_COLD if predicted_s is None else FIRST
         self.space = SearchSpace(tunables, predicted_s, seed)
 
     def batch(self, measured: int) -> int:
-        """How many configs of an order to measure before asking for another."""
+        """Return the number of configs of an order to measure before calling `order` again."""
         left = self._first - measured
         return left if left > 0 else max(_BATCH, int(_BATCH_SHARE * measured))
 
     def order(self, tried: Array, latency_s: Array) -> Array:
-        """All configs that were not tried, the most promising first.
+        """Return all configs that were not tried, the most promising first.
 
-        The first `batch(M)` of them are chosen jointly; the others follow by their own expected improvement.
+        The first `batch(M)` of them are chosen jointly. The others follow by their own expected improvement.
 
         Args:
-            tried: positions of the M configs that were tried.
-            latency_s: their measured latencies, (M,); NaN for a config that failed.
+            tried: Indices of the M configs that were tried.
+            latency_s: Their measured latencies, (M,); NaN for a config that failed.
         """
         left = np.ones(len(self.space.log_s), dtype=bool)
         left[tried] = False
@@ -102,7 +102,7 @@ class ExpectedImprovement:
         return self._completed(scored[chosen], left)
 
     def _hyperparameters(self, rows: Array, residual: Array) -> Hyperparameters:
-        """Those learned from the first measurements: as many as there were when they last grew by `_LEARNED_EVERY`."""
+        """Return hyperparameters from the first measurements, up to the last growth by `_LEARNED_EVERY`."""
         steps = math.floor(math.log(len(rows) / FIRST_COLD, _LEARNED_EVERY) + 1e-9)
         count = max(2, min(len(rows), round(FIRST_COLD * _LEARNED_EVERY**steps)))
         rows, residual = rows[:count][-_FITTED:], residual[:count][-_FITTED:]
@@ -113,10 +113,10 @@ class ExpectedImprovement:
         return learned[2]
 
     def _chosen(self, process: GaussianProcess, scored: Array, best: float, batch: int) -> Array:
-        """Positions in `scored`, the most promising first; best: the least log latency measured so far."""
+        """Return indices in `scored`, the most promising first (`best`: lowest log latency measured so far)."""
         mean, variance = process.predict(self.space.points[scored])
         expected = self.space.log_s[scored] + mean
-        # Where no improvement is expected of several configs, the least expected time decides.
+        # If no improvement is expected of several configs, sort them by expected time.
         by_gain = np.lexsort((expected, -_improvement(expected, np.sqrt(variance), best)))
         promising = by_gain[:_PROMISING]
         covariance = process.covariance(self.space.points[scored[promising]])
@@ -128,21 +128,19 @@ class ExpectedImprovement:
             position = int(np.lexsort((expected[promising], -gain))[0])
             chosen.append(position)
             free[position] = False
-            # As if this config had been measured with the expected result: the mean stays, the variance shrinks.
+            # Treat this config as measured with the expected result: the mean stays, the variance shrinks.
             column = covariance[:, position]
             covariance = covariance - np.outer(column, column) / (column[position] + process.noise)
         batch_first = np.concatenate((promising[chosen], by_gain))
         return np.asarray(batch_first[np.sort(np.unique(batch_first, return_index=True)[1])])
 
     def _completed(self, chosen: Array, left: Array) -> Array:
-        """The chosen configs, and then all others that are left by their prediction."""
         rest = left.copy()
         rest[chosen] = False
         return np.concatenate((chosen, self.space.by_prediction[rest[self.space.by_prediction]])).astype(np.int64)
 
 
 def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
-    """Which measurements a fit uses, ascending."""
     if len(log_s) <= _FITTED:
         return np.arange(len(log_s))
     order = np.argsort(log_s, kind="stable")
@@ -150,7 +148,7 @@ def _thinned(log_s: Array, draw: np.random.Generator) -> Array:
 
 
 def _improvement(expected: Array, spread: Array, best: float) -> Array:
-    """By how much a log time is expected to fall below the best so far; arrays (C,)."""
+    """Return by how much a log time is expected to fall below the best so far; arrays (C,)."""
     from scipy.special import ndtr
 
     z = (best - expected) / spread

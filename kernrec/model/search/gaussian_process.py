@@ -1,11 +1,10 @@
-"""A Gaussian process over configs whose tunables matter unequally (automatic relevance determination).
+"""Gaussian process over configs whose tunables matter unequally (automatic relevance determination).
 
     covariance   signal * Matern 5/2 of the distance r, r^2 = sum over tunables of relevance * squared distance
 
-Relevances, signal and noise are those of the greatest posterior probability (Rasmussen and Williams, "Gaussian
-Processes for Machine Learning", 2006, section 5.4.1), with log-normal beliefs about each of them, so that a few
-measurements suffice. A tunable that does not matter gets a small relevance; what was measured at one of its values then
-tells of all others.
+Relevances, signal and noise have the greatest posterior probability (Rasmussen and Williams, "Gaussian Processes for
+Machine Learning", 2006, section 5.4.1), with a log-normal prior for each of them, so that a few measurements suffice. A
+tunable that does not matter gets a small relevance, so a measurement at one of its values informs about all others.
 """
 
 import math
@@ -20,25 +19,25 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 _RELEVANCE_SPREAD = 2.0
-"""Standard deviation of the logarithm of a relevance; without measurements all are equal and add up to one."""
+"""Prior standard deviation of the logarithm of a relevance. A priori, all are equal and add up to one."""
 _NOISE, _NOISE_SPREAD = 0.01, 1.0
-"""Noise variance over the variance of the values: the believed median, and the standard deviation of its logarithm."""
+"""Prior of noise variance over the variance of the values: its median, and the standard deviation of its logarithm."""
 _SIGNAL_SPREAD = 1.0
-"""Standard deviation of the logarithm of signal variance over the variance of the values; the median is one."""
+"""Prior standard deviation of the logarithm of signal variance over the variance of the values. The median is one."""
 _WITHIN = 3.0
-"""Hyperparameters stay within so many standard deviations of what is believed."""
+"""Maximum deviation of hyperparameters from their prior, in standard deviations."""
 _STEPS = 25
-"""Most steps of the optimizer."""
+"""Maximum number of steps of the optimizer."""
 _JITTER = 1e-8  # keeps the covariance matrix positive definite
 _LEAST_VARIANCE = 1e-12  # rounding can leave a variance of zero or less
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The relevances, noise and signal of a process."""
+    """Relevances, noise and signal of a process."""
 
     relevance: Array
-    """Of each group of coordinates, (G,)."""
+    """Relevance of each group of coordinates, (G,)."""
     noise: float
     """Noise variance over signal variance."""
     signal: float
@@ -50,28 +49,28 @@ class Points:
     """Points whose coordinates belong to groups, one for each tunable."""
 
     coordinates: Array
-    """(N, D); two random points of a space are, squared, about one apart in each group."""
+    """Coordinates, (N, D). The squared distance of two random points of a space is about one in each group."""
     groups: Array
-    """Number of the group of each coordinate, (D,), from zero."""
+    """Group of each coordinate, (D,), from zero."""
 
     def __getitem__(self, rows: Any) -> "Points":
         return Points(self.coordinates[rows], self.groups)
 
     def with_coordinate(self, values: Array) -> "Points":
-        """The same with one more coordinate (N,) that is a group of its own."""
+        """Return the points with one more coordinate (N,), which forms its own group."""
         number = self.groups.max(initial=-1) + 1
         return Points(np.column_stack((self.coordinates, values)), np.append(self.groups, number))
 
 
 class GaussianProcess:
-    """A process that was conditioned on values.
-
-    Raises:
-        KernrecError: SciPy is not installed.
-    """
+    """Process conditioned on values. Raises `KernrecError` if SciPy is not installed."""
 
     def __init__(self, points: Points, values: Array, hyperparameters: Hyperparameters | None = None) -> None:
-        """Condition on values (M,) at points; hyperparameters: those learned before, instead of learning them here."""
+        """Condition on values (M,) at points.
+
+        Args:
+            hyperparameters: Known hyperparameters; None to learn them.
+        """
         self._linear = import_optional("scipy.linalg", "choosing which configs to measure", "measure")
         self._offset, self._scale = float(values.mean()), max(float(values.std()), 1e-6)
         scaled = (values - self._offset) / self._scale
@@ -89,38 +88,40 @@ class GaussianProcess:
         return self.hyperparameters.signal * _matern(squared_distances(first, second))[0]
 
     def _across(self, points: Points) -> tuple[Array, Array, Array]:
-        """(embedded points, their covariance with the values (C, M), the same over the factor (M, C))."""
+        """Return embedded points, their covariance with the values (C, M), and the same over the factor (M, C)."""
         embedded = points.coordinates * self._weights
         across = self._between(embedded, self._embedded)
         solved = self._linear.solve_triangular(self._factor, across.T, lower=True, check_finite=False)
         return embedded, across, solved
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """(expected values, their variances without noise) at points; arrays (C,)."""
+        """Return expected values and their variances without noise at points; arrays (C,)."""
         _, across, solved = self._across(points)
         variance = np.maximum(self.hyperparameters.signal - (solved * solved).sum(axis=0), _LEAST_VARIANCE)
         return self._offset + self._scale * (across @ self._pulls), self._scale**2 * variance
 
     def covariance(self, points: Points) -> Array:
-        """Covariance of the values at points without noise, (C, C)."""
+        """Return the covariance of the values at points without noise, (C, C)."""
         embedded, _, solved = self._across(points)
         return np.asarray(self._scale**2 * (self._between(embedded, embedded) - solved.T @ solved))
 
     def leave_one_out(self) -> tuple[Array, Array]:
-        """(errors of each value as predicted from all others, their standard deviations with noise), (M,) each."""
+        """Return the error of each value predicted from all others, and its standard deviation with noise, (M,)
+        each.
+        """
         inverse = np.diagonal(self._linear.cho_solve((self._factor, True), np.eye(len(self._factor))))
         return self._scale * self._pulls / inverse, self._scale / np.sqrt(inverse)
 
 
 def _matern(squared: Array) -> tuple[Array, Array]:
-    """(Matern 5/2 of squared distances, its derivative by them)."""
+    """Return the Matern 5/2 function of squared distances, and its derivative."""
     distance = np.sqrt(5.0 * squared)
     decay = np.exp(-distance)
     return (1.0 + distance + distance * distance / 3.0) * decay, -5.0 / 6.0 * (1.0 + distance) * decay
 
 
 def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
-    """The most probable hyperparameters, given values (M,) of mean 0 and variance 1."""
+    """Return the most probable hyperparameters, given values (M,) of mean 0 and variance 1."""
     optimize = import_optional("scipy.optimize", "choosing which configs to measure", "measure")
     count, unit = int(points.groups.max(initial=-1)) + 1, np.eye(len(values))
     of_groups = [points.coordinates[:, points.groups == group] for group in range(count)]
@@ -129,7 +130,7 @@ def _learned(points: Points, values: Array, linear: Any) -> Hyperparameters:
     spread = np.append(np.full(count, _RELEVANCE_SPREAD), (_NOISE_SPREAD, _SIGNAL_SPREAD))
 
     def improbability(logs: Array) -> tuple[float, Array]:
-        """(negative logarithm of the posterior, its gradient)."""
+        """Return the negative log posterior and its gradient."""
         relevance, noise, signal = np.exp(logs[:-2]), math.exp(logs[-2]), math.exp(logs[-1])
         matern, slope = _matern(np.tensordot(relevance, apart, 1))
         within = signal * (matern + (noise + _JITTER) * unit)

@@ -1,16 +1,16 @@
-"""Genetic search with an energy model that is learned as it goes, after arXiv 2411.18873.
+"""Genetic search with an energy model that is learned during the search, after arXiv 2411.18873.
 
-    population   parents are measured configs, the better the more often; their children are crossed and mutated, and
+    population   parents are measured configs, better ones more often; their children are crossed and mutated, and
                  those that are configs of the space survive (`SearchSpace.offspring`)
     score        boosted trees (XGBoost; the weighted loss of `kernrec.model.learn.loss_weights`) predict latency and
-                 power of the children; the most promising are measured, and a few that are drawn
-    energy       latency is measured for all of these. Their energy is first predicted, as measured latency times
-                 predicted power; those of least predicted energy are measured
+                 power of the children; the most promising are measured, and a few random ones
+    energy       latency is measured for all of these. Their energy is first predicted as measured latency times
+                 predicted power; those of lowest predicted energy are measured
 
-How many depends on how well the models did on the measurements of the round before ("dynamic updating"): the
-signal-to-noise ratio of a model is the variance of what was measured over the mean squared error of what had been
-predicted. The share that still has to be measured is 1 / (1 + ratio). So most children are scored and not measured at
-all, a good model of latency lets fewer be timed, and a good model of power lets few of those get an energy measurement.
+Their number depends on how well the models predicted the measurements of the last round ("dynamic updating"). The
+signal-to-noise ratio of a model is the variance of the measurements over the mean squared error of their predictions,
+and the fraction to measure is 1 / (1 + ratio). So most children are only scored, a good model of latency reduces
+latency measurements, and a good model of power reduces energy measurements.
 """
 
 import math
@@ -26,37 +26,37 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 FIRST = 15
-"""Configs of the first round, all of them with energy."""
+"""Number of configs of the first round, all of them with energy."""
 ROUND, LEAST_ROUND = 20, 5
-"""Most and fewest configs of a later round."""
+"""Maximum and minimum number of configs of a later round."""
 LEAST_ENERGY = 1
-"""Energy measurements of a round, at least: without any a model could not prove wrong."""
+"""Minimum number of energy measurements per round. Without any, a wrong model would not be noticed."""
 _PARENTS = 30
-"""Measured configs that breed."""
+"""Number of measured configs that breed."""
 _EXPLORED = 0.2
-"""Share of a round that is drawn among the children, whatever the models say of them."""
+"""Fraction of a round that is drawn randomly from the children, regardless of the models."""
 _TREES = 60
 _SHARPNESS = 2.0
 """Exponent of the loss weights: a config twice as costly as the best counts a quarter."""
 
 
 class GeneticSearch(ObjectiveSearch):
-    """The genetic search of one space.
-
-    Raises:
-        KernrecError: XGBoost is not installed.
-    """
+    """Genetic search of one space. Raises `KernrecError` if XGBoost is not installed."""
 
     def __init__(self, space: SearchSpace, weights: tuple[float, float] | None, seed: int = 0) -> None:
-        """Begin; weights: as of `ObjectiveSearch`, but each config of a round of a front has weights of its own."""
+        """Begin a search.
+
+        Args:
+            weights: Weights as for `ObjectiveSearch`, but each config of a round of a front has its own.
+        """
         self._xgboost = import_optional("xgboost", "learning costs while they are searched for", "train")
         super().__init__(space, weights)
         self._draw = np.random.default_rng(seed)
-        self._expected_s: dict[int, float] = {}  # log latency as predicted before the last round
-        self._expected_j: dict[int, float] = {}  # log energy as predicted before the last energies were measured
+        self._expected_s: dict[int, float] = {}  # predicted log latency before the last round
+        self._expected_j: dict[int, float] = {}  # predicted log energy before the last energy measurements
 
     def latency_round(self) -> list[int]:
-        """The configs whose latency is measured next; empty where the space is measured."""
+        """Return the configs whose latency is measured next; empty if the space is measured."""
         left = np.ones(len(self.space), dtype=bool)
         left[list(self.latency_s)] = False
         if len(self.ran()) < 2 or len(self.latency_s) < FIRST:
@@ -67,12 +67,12 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _first(self, left: Array) -> list[int]:
-        """Configs so that each value of each tunable comes once, the best predicted first; then the others."""
+        """Return configs that contain each value of each tunable once, best predicted first; then the others."""
         covering, others = self.space.covering, self.space.by_prediction
         return list(dict.fromkeys([*covering[left[covering]].tolist(), *others[left[others]].tolist()]))
 
     def _bred(self, left: Array) -> list[int]:
-        """The most promising children, and some at random; they are a round."""
+        """Return a round of the most promising children, and some random ones."""
         ran = self.ran()
         costs = self._expected_costs(ran)
         parents = np.array(ran)[np.argsort(costs, kind="stable")[:_PARENTS]]
@@ -90,7 +90,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(self._expected_s)
 
     def _expected_costs(self, ran: list[int]) -> Array:
-        """Log costs of configs whose latency was measured; where energy was not, it is predicted."""
+        """Return log costs of configs with measured latency, with predicted energy if it was not measured."""
         of_latency, of_energy = self.weights
         latency = np.array([self.log_latency(config) for config in ran])
         joules = latency + self._log_power(np.array(ran), latency)
@@ -99,7 +99,7 @@ class GeneticSearch(ObjectiveSearch):
         return np.asarray(of_latency * latency + of_energy * joules)
 
     def _promising(self, latency: Array, power: Array, size: int) -> list[int]:
-        """Places of children to measure: those of least expected cost, and some at random."""
+        """Return indices of children to measure: those of lowest expected cost, and some random ones."""
         chosen = dict.fromkeys(self._draw.permutation(len(latency))[: round(_EXPLORED * size)].tolist())
         shares = self._draw.random(size) if self.front else [None]
         order: list[int] = []
@@ -114,7 +114,7 @@ class GeneticSearch(ObjectiveSearch):
         return list(chosen)
 
     def energy_round(self) -> list[int]:
-        """The configs of the present round whose energy is measured, those of least predicted energy first."""
+        """Return the configs of the current round whose energy is measured, lowest predicted energy first."""
         left = [config for config in self.ran() if config not in self._asked]
         if not self.with_energy or not left:
             return []
@@ -130,31 +130,30 @@ class GeneticSearch(ObjectiveSearch):
         return chosen
 
     def _unsure_of_latency(self) -> float:
-        """The share of a round that has to be measured, by the models' errors on the last one."""
         rows = [config for config in self._expected_s if self.latency_s.get(config)]
         return unsure([self.log_latency(config) for config in rows], [self._expected_s[config] for config in rows])
 
     def _unsure_of_energy(self) -> float:
         rows = [config for config in self._expected_j if config in self.energy_j]
         measured = [math.log(self.energy_j[config]) for config in rows]
-        if len(rows) == 1:  # it says nothing of a spread: all energies stand in for the signal
+        if len(rows) == 1:  # a single value has no spread, so use all energies as the signal
             error = measured[0] - self._expected_j[rows[0]]
             return _share(float(np.var(np.log(list(self.energy_j.values())))), error**2)
         return unsure(measured, [self._expected_j[config] for config in rows])
 
     def _log_power(self, configs: Array, latency: Array) -> Array:
-        """Predicted log power of configs, given their log latencies, measured or predicted; (N,)."""
+        """Return predicted log power of configs, given their measured or predicted log latencies; (N,)."""
         rows = list(self.energy_j)
         if not self.with_energy or len(rows) < 2:
             return np.zeros(len(configs))
         seconds = np.array([self.log_latency(config) for config in rows])
         joules = np.log(list(self.energy_j.values()))
-        # The same work in less time takes more power, so latency says more of it than any tunable.
+        # The same work in less time takes more power, so latency predicts power better than any tunable.
         trees = self._trees(np.column_stack((self.space.features[rows], seconds)), joules - seconds, joules)
         return trees(np.column_stack((self.space.features[configs], latency)))
 
     def _trees(self, features: Array, values: Array, costs: Array) -> Callable[[Array], Array]:
-        """Trees of values (N,) over features (N, F); configs of little cost (N,), given in logarithms, weigh more."""
+        """Return trees of values (N,) over features (N, F). Configs of low log cost (N,) have more weight."""
         weights = loss_weights(np.exp(costs - costs.min()), np.zeros(len(costs)), _SHARPNESS)
         middle = float(np.average(values, weights=weights))
         settings = {"max_depth": 4, "eta": 0.15, "min_child_weight": 0.0, "nthread": 1, "seed": 0}
@@ -163,9 +162,11 @@ class GeneticSearch(ObjectiveSearch):
 
 
 def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
-    """The share of a round that has to be measured, 1 / (1 + signal-to-noise ratio), by the results of the last round.
+    """Return the fraction of a round to measure, 1 / (1 + signal-to-noise ratio), from the last round's results.
 
-    Both are logarithms: those that were measured, and the predictions made before.
+    Args:
+        measured: Logarithms of the measurements.
+        expected: Logarithms of their predictions.
     """
     if len(measured) < 2:
         return 1.0
@@ -173,5 +174,4 @@ def unsure(measured: Sequence[float], expected: Sequence[float]) -> float:
 
 
 def _share(signal: float, noise: float) -> float:
-    """1 / (1 + signal / noise)."""
     return 1.0 if signal <= 0.0 else noise / (signal + noise)

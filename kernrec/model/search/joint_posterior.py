@@ -1,28 +1,27 @@
 """Joint beliefs about the best config of many problems, and the value of measuring one more config.
 
-The log cost of contender c of problem p is its prediction plus an error with parts of different reach:
+The log cost of contender c of problem p is its prediction plus an error with parts of different scope:
 
-    shared      x(p, c) . w: one weight vector w for all problems, so that a measurement of one tells of all others
-    problem     the same for all contenders of a problem, of any size (`_LEVEL`); it decides nothing, but a first
-                measurement has it in it
+    shared      x(p, c) . w: one weight vector w for all problems, so each measurement informs about all others
+    problem     the same for all contenders of a problem, of any size (`_LEVEL`). It does not affect decisions, but the
+                first measurement contains it
     kernel      the same for all contenders of a kernel on a problem; shared through w like the error of a config
-    smooth      of one problem, alike for configs that are alike (Matern 3/2)
-    own         of one config on one problem, with tails of its own: of configs whose siblings do as expected, a few
-                are far off
+    smooth      of one problem, similar for similar configs (Matern 3/2)
+    own         of one config on one problem, with heavy tails: even if similar configs are as expected, a few are far
+                off
 
-Given the scale of the errors all parts are Gaussian and the posterior is exact: given w the problems are independent,
+Given the scale of the errors, all parts are Gaussian and the posterior is exact. Given w, the problems are independent,
 and a measurement changes the block of its problem and the (F, F) precision of w (Rasmussen and Williams, "Gaussian
 Processes for Machine Learning", 2006, section 2.7). Predictions are much worse on some problems than on others, so each
-problem has a scale of its own: a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani,
-"Student-t processes as alternatives to Gaussian processes", 2014), whose common scale follows from how far measurements
-fell from their expectations.
+problem has its own scale: a Student-t process with `DEGREES` degrees of freedom (Shah, Wilson, Ghahramani, "Student-t
+processes as alternatives to Gaussian processes", 2014), whose common scale follows from the errors of the expectations.
 
-    expected regret   E[cost of the present choice - cost of the best], the choice being the least expected cost; each
+    expected regret   E[cost of the current choice - cost of the best]. The choice has the lowest expected cost. Each
                       difference is bounded (`LEAST_REACH`)
-    gain              by how much a measurement is expected to lower the weighted regret of its problem: the knowledge
-                      gradient with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for
-                      correlated normal beliefs", 2009), over outcomes of a Student's t. Gains on other problems are
-                      left out: counting them found no better configs on the recorded problems in five times the time
+    gain              expected reduction of the weighted regret of its problem by a measurement: the knowledge gradient
+                      with correlated beliefs (Frazier, Powell, Dayanik, "The knowledge-gradient policy for correlated
+                      normal beliefs", 2009), over outcomes of a Student's t. Gains on other problems are ignored:
+                      including them found no better configs on the recorded problems and took longer
 
 Costs are logarithms, so a regret of 0.02 is 2 % above the best.
 """
@@ -41,40 +40,44 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 DEGREES = 4.0
-"""Degrees of freedom of the errors of a problem; the fewer, the more problems differ in how wrong predictions are."""
+"""Degrees of freedom of the errors of a problem. With fewer, problems differ more in how wrong predictions are."""
 _NODES = 21
-"""Outcomes of a measurement, of equal probability, over which its gain is averaged."""
+"""Number of equally probable outcomes of a measurement over which its gain is averaged."""
 SHARED, SMOOTH = 0.4, 0.4
-"""Shares of the variance of a config's error that are shared between problems, and smooth within one; the rest is its
-own. They fit the errors of a model of one GPU on problems of another (`tools/evidence refine`)."""
+"""Fractions of the variance of a config's error that are shared between problems, and smooth within one. The rest is
+individual. They fit the errors of a model of one GPU on problems of another (`tools/evidence refine`).
+"""
 LEVEL = 0.95
 """Probability of a bound on regrets."""
 _LEVEL = 10.0
-"""Standard deviation of the error that all contenders of a problem share. That error has long tails: if a first
-measurement far from what was expected may be anything but the level, it makes choices worse, not better."""
+"""Standard deviation of the error that all contenders of a problem share. That error has long tails. Otherwise, a first
+measurement far from its expectation would make choices worse.
+"""
 _UNIT = math.sqrt((DEGREES - 2.0) / DEGREES)
-"""The scale of a Student's t of standard deviation 1."""
+"""Scale of a Student's t with standard deviation 1."""
 _LENGTH = 0.7
-"""Length scale of the smooth part; coordinates of two random configs are about 1.4 apart."""
+"""Length scale of the smooth part. Two random configs have a distance of about 1.4."""
 _SCALE_PRIOR = 20.0
-"""The belief that deviations are right as stated, in measurements."""
+"""Weight of the prior belief that stated deviations are right, in measurements."""
 _NEVER = 20.0
-"""By how much the log cost of a contender that cannot run is above that of all others."""
+"""Log cost of a contender that cannot run, relative to all others."""
 LEAST_REACH = 0.13
-"""How far below the present choice the best contender can be, in logarithms, where predictions are good; otherwise as
-far as the deviation that is stated of the choice. Predictions put a config first that is near what the hardware can
-do, and none is far below that, however wrong the prediction of a slow one may be: without a bound the tails of many
-slow contenders add up to three times the regret that there is (`tools/evidence refine`)."""
+"""Minimum bound, in logarithms, on how far the best contender is below the current choice. If predictions are bad, the
+bound is the stated deviation of the choice. A predicted best config is near what the hardware can do, and no other is
+far below it. Without a bound, the tails of many slow contenders would dominate the regret (`tools/evidence refine`).
+"""
 MISJUDGED = 0.04
-"""Probability that a problem of which fewer than two contenders were measured is misjudged beyond all that is believed
-of errors, so that the present choice is off by the reach. On recorded problems such errors were most of the regret that
-was left of problems nobody measured, because predictions were sure of them (`tools/evidence refine`)."""
+"""Probability that a problem with fewer than two measured contenders is misjudged beyond the stated errors, so that the
+current choice is off by the reach. On recorded problems, such errors caused most of the remaining regret of unmeasured
+problems, because predictions were sure of them (`tools/evidence refine`).
+"""
 _OVERLOOKED = math.log(2.0)
-"""A bound holds though one problem measured less than twice lost so much: on a recorded H100 cuBLAS, predicted to be a
-fifth ahead, took more than twice as long as Triton, and no prediction said that it might."""
+"""Loss of one misjudged problem with fewer than two measurements that a bound must tolerate. On a recorded H100, cuBLAS
+was predicted to be the fastest but took more than twice as long as Triton, and no prediction suggested that.
+"""
 _ROUNDS = 10
 _DRAWS = 512
-"""Draws from the joint posterior that an expected regret is the mean of."""
+"""Number of draws from the joint posterior for an expected regret."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,18 +89,21 @@ class Contenders:
     deviation: Array
     """Standard deviation of the error that a config does not share with all others of its kernel, (C,)."""
     features: Array
-    """The features that share errors between problems, (C, F), in logarithms: a row is about as long as the standard
-    deviation of the error of its config and its kernel."""
+    """Features that share errors between problems, (C, F), in logarithms. The length of a row is about the standard
+    deviation of the error of its config and its kernel.
+    """
     coordinates: Array
-    """Points whose distance says how unlike two configs are, (C, D)."""
+    """Points whose distance states how different two configs are, (C, D)."""
     kernel: Array
-    """Number of the kernel of each config, (C,)."""
+    """Kernel number of each config, (C,)."""
     of_kernel: float
     """Standard deviation of the error that the contenders of one kernel share."""
     weight: float = 1.0
-    """How much the problem counts."""
+    """Weight of the problem."""
     inputs: Array | None = None
-    """Inputs of trees that learn errors, (C, any number), with the same columns for all problems; None: no inputs."""
+    """Inputs of trees that learn errors, (C, any number), with the same columns for all problems; None without
+    inputs.
+    """
 
 
 @dataclass(frozen=True)
@@ -106,20 +112,20 @@ class Measured:
 
     contender: int
     log_cost: float
-    """Natural logarithm of what was measured."""
+    """Natural logarithm of the measured cost."""
     noise: float
     """Standard deviation of `log_cost`."""
 
 
 class _Block:
-    """The contenders of one problem given w: log cost = mean + slope . w + error of covariance `covariance`."""
+    """Contenders of one problem given w: log cost = mean + slope . w + error of covariance `covariance`."""
 
     def __init__(self, contenders: Contenders, scale: float) -> None:
         self.contenders = contenders
-        self.expected = contenders.expected  # corrected by what was learned since
+        self.expected = contenders.expected  # corrected after relearning
         self.measured: list[Measured] = []
-        self.excluded: list[int] = []  # from choices
-        self.given_up: set[int] = set()  # not to be measured
+        self.excluded: list[int] = []  # contenders that cannot be chosen
+        self.given_up: set[int] = set()  # contenders that are not measured
         self.surprise = 0.0  # sum of squared innovations over their variances at scale 1
         self.scale = scale
         self._correlation = SMOOTH * matern(contenders.coordinates, contenders.coordinates, _LENGTH)
@@ -128,7 +134,11 @@ class _Block:
         self.update(scale)
 
     def update(self, common: float) -> None:
-        """Condition on the measurements; common: the common scale of all problems."""
+        """Condition on the measurements.
+
+        Args:
+            common: Common scale of all problems.
+        """
         count = max(0, len(self.measured) - 1)
         self.scale = math.sqrt((DEGREES * common**2 + self.surprise) / (DEGREES + count))
         deviation = self.scale * self.contenders.deviation
@@ -154,20 +164,24 @@ class _Block:
 
     @property
     def precision(self) -> Array:
-        """The precision that the measurements add to that of w, (F, F)."""
+        """Return the precision that the measurements add to that of w, (F, F)."""
         return np.asarray(self._informed.T @ self._informed)
 
 
 class JointPosterior:
-    """Joint beliefs about the contenders of all problems; `add` takes measurements in any order."""
+    """Joint beliefs about the contenders of all problems. `add` takes measurements in any order."""
 
     def __init__(self, problems: Sequence[Contenders], seed: int = 0) -> None:
-        """Begin with the predictions; problems: at least one, all with the same number of features."""
+        """Begin with the predictions.
+
+        Args:
+            problems: At least one problem; all have the same number of features.
+        """
         self._seed = seed
         self.scale = _UNIT
-        """Factor of stated deviations: the scale of Student's t, of all problems together."""
+        """Factor of stated deviations: the common scale of Student's t for all problems."""
         self.record = RegretRecord()
-        self._left = 1.0  # of the squared errors of the predictions that were given
+        self._left = 1.0  # remaining fraction of the squared errors of the original predictions
         self._blocks = [_Block(problem, self.scale) for problem in problems]
         self._problem_weights = np.array([problem.weight for problem in problems])
         self._solve()
@@ -176,15 +190,14 @@ class JointPosterior:
         return len(self._blocks)
 
     def contenders(self, problem: int) -> Contenders:
-        """The contenders that a problem began with."""
+        """Return the initial contenders of a problem."""
         return self._blocks[problem].contenders
 
     def measured(self, problem: int) -> Sequence[Measured]:
-        """The measurements of a problem, in order."""
+        """Return the measurements of a problem, in order."""
         return self._blocks[problem].measured
 
     def _solve(self) -> None:
-        """The weights, from all blocks."""
         precision = np.eye(len(self._blocks[0].pull)) + sum(block.precision for block in self._blocks)
         self._set_weights(precision, sum((block.pull for block in self._blocks), np.zeros_like(self._blocks[0].pull)))
 
@@ -194,9 +207,9 @@ class JointPosterior:
         self._weights = self._covariance @ pull
 
     def add(self, problem: int, measured: Measured) -> None:
-        """Take a measurement of a problem into account."""
+        """Add a measurement of a problem."""
         block, row = self._blocks[problem], measured.contender
-        if block.measured:  # the first one has the error in it that decides nothing
+        if block.measured:  # the first measurement contains the problem's common error, which does not affect decisions
             mean, covariance = self.belief(problem)
             innovation = (measured.log_cost - mean[row]) ** 2
             block.surprise += block.scale**2 * innovation / (covariance[row, row] + measured.noise**2)
@@ -206,7 +219,7 @@ class JointPosterior:
         self._set_weights(self._precision + block.precision - before[0], self._pull + block.pull - before[1])
 
     def watch(self, problem: int, measured: Measured) -> None:
-        """Take a measurement that was just made into account, and whether the regret stated before came true."""
+        """Add a new measurement, and record whether the regret stated before was right."""
         before, _ = self._stated(problem, self._drawn(problem))
         choice = self.choice(problem)
         self.add(problem, measured)
@@ -218,7 +231,7 @@ class JointPosterior:
         """Estimate the common scale from the measurements."""
         surprises = [(block.surprise, len(block.measured) - 1) for block in self._blocks if len(block.measured) > 1]
         squared, prior = self.scale**2, _UNIT**2 * _SCALE_PRIOR
-        for _ in range(_ROUNDS):  # of expectation maximization: a problem of great surprise counts less
+        for _ in range(_ROUNDS):  # expectation maximization: a problem with a great surprise counts less
             weighted = sum(s * (DEGREES + n) / (DEGREES + s / squared) for s, n in surprises)
             squared = (prior + weighted) / (_SCALE_PRIOR + sum(n for _, n in surprises))
         self.scale = math.sqrt(squared)
@@ -227,7 +240,7 @@ class JointPosterior:
         self._solve()
 
     def relearn(self) -> bool:
-        """Correct the predictions by the measurements of other problems; whether that was worth it."""
+        """Correct the predictions by the measurements of other problems, and return whether that helped."""
         from kernrec.model.search.relearning import Evidence, corrections
 
         evidence = []
@@ -249,7 +262,7 @@ class JointPosterior:
         return True
 
     def belief(self, problem: int) -> tuple[Array, Array]:
-        """(expected log costs (C,), their covariance (C, C)) of a problem's contenders, noise left out."""
+        """Return expected log costs (C,) and their covariance (C, C) of a problem's contenders, without noise."""
         block = self._blocks[problem]
         covariance = block.covariance + block.slope @ self._covariance @ block.slope.T
         covariance[block.excluded] = covariance[:, block.excluded] = 0.0
@@ -261,57 +274,58 @@ class JointPosterior:
         return mean
 
     def exclude(self, problem: int, contender: int) -> None:
-        """Leave out a contender that cannot run: it is measured no more, nor chosen unless no other is left."""
+        """Exclude a contender that cannot run. It is not measured again, and is chosen only if no other is left."""
         block = self._blocks[problem]
         block.given_up.add(contender)
         if contender not in block.excluded and len(block.excluded) + 1 < len(block.mean):
             block.excluded.append(contender)
 
     def choice(self, problem: int) -> int:
-        """The contender of least expected cost."""
+        """Return the contender of lowest expected cost."""
         return int(self._mean(self._blocks[problem]).argmin())
 
     def regret(self, problem: int) -> float:
-        """The expected regret of the present choice, not weighted; corrected by what became of those stated before."""
+        """Return the unweighted expected regret of the current choice, corrected by the accuracy of earlier
+        statements.
+        """
         return self.prospects(problem)[0]
 
     def prospects(self, problem: int) -> tuple[float, Array]:
-        """(`regret`, with which probability each contender is the best one, (C,)), from the same draws."""
+        """Return `regret` and the probability of each contender being the best, (C,), from the same draws."""
         costs = self._drawn(problem)
         stated, misjudged = self._stated(problem, costs)
         best = np.bincount(costs.argmin(axis=1), minlength=costs.shape[1]) / len(costs)
         return self.record.factor * stated + misjudged, best
 
     def _stated(self, problem: int, costs: Array) -> tuple[float, float]:
-        """The expected regret of the present choice where the beliefs hold, and where they do not."""
+        """Return the expected regret of the current choice if the beliefs hold, and if they do not."""
         reach = self._reach(problem) / max(1, len(self.measured(problem)))
         regret = float(np.minimum(costs[:, self.choice(problem)] - costs.min(axis=1), reach).mean())
         misjudged = self._misjudged(problem)
         return (1.0 - misjudged) * regret, misjudged * reach
 
     def unsettled(self, problem: int) -> bool:
-        """Whether a problem was measured less than twice, and can be."""
+        """Return whether a problem has fewer than two measurements, but could have more."""
         tried = self._blocks[problem].given_up.union(row.contender for row in self.measured(problem))
         contenders = len(self.contenders(problem).expected)
         return len(self.measured(problem)) < 2 and len(tried) < contenders and contenders > 1
 
     def _misjudged(self, problem: int) -> float:
-        """Probability that no belief about a problem holds."""
         return MISJUDGED if len(self.measured(problem)) < 2 and len(self.contenders(problem).expected) > 1 else 0.0
 
     def _reach(self, problem: int) -> float:
-        """How far below the present choice the best contender can be."""
+        """Return the maximum distance of the best contender below the current choice."""
         return max(LEAST_REACH, float(self.contenders(problem).deviation[self.choice(problem)]))
 
     def _drawn(self, problem: int) -> Array:
-        """Draws of the log costs of a problem's contenders, up to what all of them share, (draws, C)."""
+        """Return draws of the log costs of a problem's contenders, up to a common constant, (draws, C)."""
         mean, covariance = self.belief(problem)
         degrees = DEGREES + max(0, len(self.measured(problem)) - 1)
         shared, alone = student_draws((self._seed, problem), _DRAWS // 2, len(mean), degrees, DEGREES)
         able, block = np.ones(len(mean)), self._blocks[problem]
         able[block.excluded] = 0.0
         own = able * block.own
-        # The error that all contenders share decides nothing and would cost accuracy.
+        # The error that all contenders share does not affect decisions and would reduce accuracy.
         values, vectors = np.linalg.eigh(_centered(covariance - np.diag(own), able))
         error = shared @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
         error += np.sqrt(own) * alone
@@ -321,36 +335,38 @@ class JointPosterior:
         return costs
 
     def mean_regret(self) -> float:
-        """The expected regret of the present choices, the weighted mean over problems."""
+        """Return the expected regret of the current choices, the weighted mean over problems."""
         stated, misjudged = self._all_stated()
         return float(np.average(self.record.factor * stated + misjudged, weights=self._problem_weights))
 
     def regret_bound(self) -> float:
-        """The bound that the weighted mean regret of the present choices is below with a probability of `LEVEL`."""
+        """Return the bound below which the weighted mean regret of the current choices is with probability `LEVEL`."""
         stated, misjudged = self._all_stated()
         losses = self.record.mean_losses(stated, misjudged, self._problem_weights, self._seed)
         return float(np.quantile(losses, LEVEL)) + self.overlooked()
 
     def overlooked(self) -> float:
-        """Weighted mean regret that the unsettled problem of the greatest weight would add, were it misjudged."""
+        """Return the weighted mean regret that the unsettled problem of the greatest weight would add if it were
+        misjudged.
+        """
         unsettled = np.array([self.unsettled(problem) for problem in range(len(self))])
         return _OVERLOOKED * float((self._problem_weights * unsettled).max() / self._problem_weights.sum())
 
     def _all_stated(self) -> Array:
-        """Expected regrets where the beliefs hold, and where they do not, (2, problems)."""
+        """Return expected regrets if the beliefs hold, and if they do not, (2, problems)."""
         return np.array([self._stated(problem, self._drawn(problem)) for problem in range(len(self))]).T
 
     def sequence(self, problem: int, most: int, noise: float) -> list[tuple[int, float]]:
-        """(contender, weighted gain) of each measurement to make next on a problem, as if no other problem existed.
+        """Return contender and weighted gain of each next measurement on a problem, as if there were no other problem.
 
-        Each is the one of greatest gain if those before it came out as expected ("kriging believer"). After n
-        measurements no gain is more than an n-th of what it can be at first: the best of n configs is on average an
-        n-th as far from what the hardware can do as one of them (the least of n exponential distances). Without this,
-        measured problems were expected to gain 1.4 to 17 times what they did, mostly 2 to 5, and others were left
-        unmeasured.
+        Each has the greatest gain if those before it give the expected result ("kriging believer"). After n
+        measurements, a gain is at most 1/n of the largest initial gain: the best of n configs is on average 1/n as far
+        from what the hardware can do as a single config (the minimum of n exponential distances). Without this limit,
+        the gains of measured problems are overestimated, and others are left unmeasured.
 
-        `most` bounds their number; contenders that were measured are left out. `noise` is the standard deviation of the
-        logarithm of a measurement.
+        Args:
+            most: Maximum number of measurements. Measured contenders are excluded.
+            noise: Standard deviation of the logarithm of a measurement.
         """
         mean, covariance = self.belief(problem)
         weight = self.contenders(problem).weight
@@ -363,7 +379,8 @@ class JointPosterior:
             gains[list(taken)] = -1.0
             best = int(gains.argmax())
             gain = float(gains[best])
-            if len(self.measured(problem)) + len(chosen) == 1:  # the second one shows whether predictions are wrong
+            # The second measurement shows whether predictions are wrong.
+            if len(self.measured(problem)) + len(chosen) == 1:
                 gain += self._misjudged(problem) * self._reach(problem)
             chosen.append((best, weight * gain))
             taken.add(best)
@@ -373,18 +390,24 @@ class JointPosterior:
 
 
 def _centered(covariance: Array, able: Array) -> Array:
-    """The covariance of differences from the mean of the contenders that are able to run (1, else 0), (C,)."""
+    """Return the covariance of differences from the mean of the contenders that can run.
+
+    Args:
+        able: 1 for contenders that can run, else 0, (C,).
+    """
     across = covariance @ able / able.sum()
     return np.asarray((covariance - across - across[:, None] + across @ able / able.sum()) * np.outer(able, able))
 
 
 def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
-    """By how much each measurement is expected to lower the least of the expected log costs `mean`, (C,).
+    """Return by how much each measurement is expected to lower the minimum of the expected log costs `mean`, (C,).
 
-    `moves`, (C, measurements), says how far each cost moves per scale of the measurement; `reach` bounds the fall.
+    Args:
+        moves: Change of each cost per scale of the measurement, (C, measurements).
+        reach: Bound on the reduction.
     """
     choice = int(mean.argmin())
-    # The present choice moves, too; on average it stays where it is.
+    # The current choice changes, too, but not on average.
     after = moves[:, :, None] * _outcomes()
     after += mean[:, None, None]
     fall = after[choice] - after.min(axis=0)
@@ -393,7 +416,7 @@ def expected_fall(mean: Array, moves: Array, reach: float) -> Array:
 
 @cache
 def _outcomes() -> Array:
-    """Values of a Student's t of `DEGREES` = 4 in the middle of intervals of equal probability.
+    """Return values of a Student's t with `DEGREES` = 4 in the middle of intervals of equal probability.
 
     The quantile function has a closed form for 4 degrees of freedom (Shaw, "Sampling Student's T distribution", 2006).
     """

@@ -1,14 +1,13 @@
-"""Which configs of a large space to profile, and when the others need not be: a forest of the profiled ones decides.
+"""Decide which configs of a large space to profile, and when to stop: a forest learns from the profiled ones.
 
-    first     some configs at random
-    then      trees learn time and energy from the profiled configs; those that promise most come next
-    until     no bound of what is left is more than `MARGIN` better than the best
+    first     random configs
+    then      trees learn time and energy from the profiled configs; the most promising come next
+    until     no bound of the remaining configs is more than `MARGIN` better than the best
 
 A config's bound is `SPREADS` standard deviations of the trees below their mean, of the logarithm of time, of energy and
-of their product, which are the ends and the middle of a front. Half of the next configs are those that are lowest at
-`EAGER` standard deviations, so that good ones come soon; the others have the lowest bounds, which decide when to end.
-Trees learn as well which configs fail. How good the end is was tested by `SEARCHES` searches of recorded spaces
-(measured at 0.1.0).
+of their product, which are the ends and the middle of a front. Half of the next configs are the lowest at `EAGER`
+standard deviations, to find good configs soon. The others have the lowest bounds, which determine the end. Trees also
+learn which configs fail. `SEARCHES` searches of recorded spaces tested the quality of the result.
 """
 
 import math
@@ -21,43 +20,47 @@ from kernrec.util.optional import import_optional
 Array = np.ndarray
 
 MARGIN = 0.05
-"""Configs that are left out may be better by this share."""
+"""Fraction by which skipped configs may be better."""
 SPREADS = 3.0
 EAGER = 1.0
-"""Standard deviations below the mean by which half of the next configs are chosen."""
+"""Standard deviations below the mean for choosing half of the next configs."""
 SEARCHES, WRONG = 14, 0
-"""Searches of recorded spaces with these constants, and how many of them left out what is better by the margin."""
+"""Number of searches of recorded spaces with these constants, and how many missed a config better by the margin."""
 _FIRST, _FIRST_SHARE = (100, 128), 0.01
-"""Configs that are drawn at random at the beginning: this share of the space, within these bounds."""
+"""Number of random configs at the start: this fraction of the space, within these bounds."""
 _BATCH, _BATCH_SHARE = 32, 0.1
-"""Configs between two fits: at most so many, or this share of those that were tried."""
+"""Refit after this many new configs, or after this fraction of the configs already tried."""
 _LEAST = 16
-"""Configs between two fits at least: as long as a fit takes."""
+"""Minimum number of configs between two fits, which take as long as a fit."""
 _TREES = 64
 _FEWEST = 20
-"""Configs that ran without which there is no fit: more are drawn at random."""
+"""Minimum number of configs that ran for a fit. With fewer, more random configs are drawn."""
 _RUNS = 0.05
-"""Share of the trees by which a config has to run to be worth trying."""
+"""Minimum fraction of trees that predict that a config runs."""
 
 
 class Proposal(NamedTuple):
-    """The configs to profile next."""
+    """Configs to profile next."""
 
     rows: Array
-    """Positions, the most promising first; none: the search is over."""
+    """Indices, the most promising first; empty if the search is over."""
     promising: int
-    """Configs left that may be better than the best by more than `MARGIN`; they come first."""
+    """Number of remaining configs that may be better than the best by more than `MARGIN`. They come first."""
 
 
 class PartialSearch:
-    """The search of a space of C configs; it keeps nothing, `propose` takes all results.
+    """Search of a space of C configs. It stores no results; `propose` takes all of them.
 
     Raises:
         KernrecError: scikit-learn is not installed.
     """
 
     def __init__(self, tunables: Array, seed: int = 0, spreads: float = SPREADS) -> None:
-        """Lay out a space of tunables, (C, T); spreads: standard deviations by which a bound lies below the mean."""
+        """Prepare a space of tunables, (C, T).
+
+        Args:
+            spreads: Standard deviations by which a bound is below the mean.
+        """
         self._ensemble: Any = import_optional(
             "sklearn.ensemble",
             "choosing which configs of a large space to profile (`--effort exhaustive` profiles all)",
@@ -67,14 +70,14 @@ class PartialSearch:
         self._seed, self._spreads = seed, spreads
         count = len(tunables)
         self.first = min(count, max(_FIRST[0], min(_FIRST[1], math.ceil(_FIRST_SHARE * count))))
-        """Configs that are drawn at random."""
+        """Number of random configs at the start."""
 
     def propose(self, tried: Array, costs: Array) -> Proposal:
-        """The configs to profile next.
+        """Return the configs to profile next.
 
         Args:
-            tried: positions of the K configs that were tried.
-            costs: their time and energy, or one of them, (K, 1 or 2); NaN for a config that failed.
+            tried: Indices of the K configs that were tried.
+            costs: Time and energy, or one of them, (K, 1 or 2); NaN for a config that failed.
         """
         left = np.ones(len(self._features), dtype=bool)
         left[tried] = False
@@ -105,7 +108,9 @@ class PartialSearch:
         )
 
     def _expected(self, ran: Array, log: Array, rest: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation over the trees of each criterion of the configs `rest`, (len(rest), criteria)."""
+        """Return mean and standard deviation over the trees of each criterion of the configs `rest`, (len(rest),
+        criteria).
+        """
         forest = self._forest(_TREES)
         forest.fit(self._features[ran], log if log.shape[1] > 1 else log[:, 0])
         features = self._features[rest]
@@ -118,12 +123,12 @@ class PartialSearch:
 
 
 def criteria(log: Array) -> Array:
-    """Columns to keep low, of the logarithms of time and energy, (N, 1 or 3)."""
+    """Return the columns to minimize, from the logarithms of time and energy, (N, 1 or 3)."""
     return log if log.shape[1] == 1 else np.column_stack((log, log.mean(axis=1)))
 
 
 def _features(tunables: Array) -> Array:
-    """The tunables that vary as logarithms, with the products and ratios of each two, (C, F)."""
+    """Return the logarithms of varying tunables, with the products and ratios of each pair, (C, F)."""
     varied = tunables[:, [len(np.unique(column)) > 1 for column in tunables.T]].astype(float)
     logs = list(np.where(varied > 0, np.log2(np.maximum(varied, 2.0**-20)), -1.0).T)
     pairs = [

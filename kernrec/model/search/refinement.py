@@ -1,14 +1,14 @@
-"""Which problem to measure next, and which of its configs: the most regret less per second.
+"""Decide which problem to measure next, and which of its configs, by the expected reduction of regret per second.
 
-A visit measures some contenders of one problem, one after the other. Going to another problem costs time (its inputs
-and its reference have to be made), so a visit may be worth more measurements than one.
+A visit measures some contenders of one problem in sequence. Switching to another problem takes time (for its inputs and
+its reference), so a visit may be worth several measurements.
 
-    next()      the visit of greatest expected gain per second
-    take()      its results
-    forecast()  the expected gain of so many more seconds
+    next()      the visit with the greatest expected gain per second
+    take()      records its results
+    forecast()  the expected gain of more seconds
 
-A measurement of one problem changes the beliefs about all others a little. Their gains are computed again when they
-come near the top, and a few in turn, so that a decision takes milliseconds however many problems there are.
+A measurement of one problem changes the beliefs about all others a little. Gains are computed again for problems near
+the top, and for a few others in turn, so that decisions stay fast with many problems.
 """
 
 import math
@@ -22,51 +22,55 @@ from kernrec.model.search.joint_posterior import JointPosterior, Measured
 from kernrec.model.search.relearning import LEAST
 
 _NEAR_TOP, _IN_TURN = 6, 2
-"""Problems whose gains are computed again before a decision: those of greatest rate, and those computed longest ago."""
+"""Number of problems whose gains are computed again before a decision: those of greatest rate, and the oldest."""
 _LONGEST = 4
-"""Most measurements of a visit."""
+"""Maximum number of measurements of a visit."""
 _RELEARNED_EVERY = 1.5
-"""The model is trained again when there are so many times as many measurements."""
+"""Growth factor of the number of measurements after which the model is trained again."""
 _RESCALED_AT, _RESCALED_EVERY = (20, 50, 100, 200), 300
-"""Measurements after which the common scale of the errors is estimated again."""
+"""Numbers of measurements after which the common scale of the errors is estimated again."""
 
 
 @dataclass
 class Costs:
-    """Seconds that measuring takes, learned from the visits made."""
+    """Seconds that measuring takes, learned from the visits so far."""
 
     visit_s: float
-    """To make the inputs and the reference of a problem."""
+    """Seconds to create the inputs and the reference of a problem."""
     each_s: float
-    """To measure one config."""
+    """Seconds to measure one config."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """Measurements of one problem that are worth making."""
+    """Worthwhile measurements of one problem."""
 
     problem: int
     contenders: tuple[int, ...]
     gain: float
-    """By how much they are expected to lower the weighted mean regret."""
+    """Expected reduction of the weighted mean regret."""
     seconds: float
-    """The time that they are expected to take."""
+    """Expected duration in seconds."""
 
 
 class _Outlook(NamedTuple):
-    """The expected gains of measuring a problem."""
+    """Expected gains of measuring a problem."""
 
     sequence: list[tuple[int, float]]
-    """(contender, gain), in the order to measure them."""
+    """Contender and gain, in the order of measurement."""
     as_of: int
-    """The measurements that were taken into account before."""
+    """Number of measurements that were considered."""
 
 
 class Refinement:
     """Decides, visit after visit, what to measure."""
 
     def __init__(self, posterior: JointPosterior, costs: Costs, noise: float) -> None:
-        """Begin with beliefs and costs so far; noise: standard deviation of the logarithm of a measurement."""
+        """Begin with beliefs and costs so far.
+
+        Args:
+            noise: Standard deviation of the logarithm of a measurement.
+        """
         self.posterior = posterior
         self.costs = costs
         self._noise = noise
@@ -87,7 +91,7 @@ class Refinement:
         return _Outlook([(which, gain / self._total) for which, gain in sequence], self._taken)
 
     def _best_visit(self, problem: int) -> Visit | None:
-        """The number of measurements of greatest gain per second; None where nothing is left to measure."""
+        """Return the visit of a problem with the greatest gain per second; None if nothing is left to measure."""
         best: Visit | None = None
         gain, seconds = 0.0, self.costs.visit_s
         sequence = self._outlook[problem].sequence
@@ -98,7 +102,9 @@ class Refinement:
         return best
 
     def next(self, without: Collection[int] = ()) -> Visit | None:
-        """The visit of greatest gain per second, `without` some problems; None where everything is measured."""
+        """Return the visit with the greatest gain per second, excluding the problems `without`; None if all is
+        measured.
+        """
         rates = self._rates(without)
         oldest = np.argsort([outlook.as_of for outlook in self._outlook], kind="stable")[:_IN_TURN]
         for problem in {*np.argsort(-rates)[:_NEAR_TOP].tolist(), *oldest.tolist()}:
@@ -118,9 +124,9 @@ class Refinement:
         return rates
 
     def below(self, until: float) -> bool:
-        """Whether the bound on the weighted mean regret is below `until`.
+        """Return whether the bound on the weighted mean regret is below `until`.
 
-        If only problems that may have been overlooked are in its way, they are visited next.
+        If only problems that may be misjudged prevent it, they are visited next.
         """
         self.posterior.rescale()
         bound = self.posterior.regret_bound()
@@ -128,7 +134,7 @@ class Refinement:
         return bound <= until
 
     def take(self, problem: int, measured: Measured) -> None:
-        """Take a measurement into account."""
+        """Record a measurement."""
         self.posterior.watch(problem, measured)
         self._taken += 1
         if self._taken in _RESCALED_AT or self._taken % _RESCALED_EVERY == 0:
@@ -138,21 +144,21 @@ class Refinement:
             self.look(other)
 
     def _relearn(self) -> bool:
-        """Train the model again if there are enough new measurements; whether predictions have changed."""
+        """Train the model again if there are enough new measurements, and return whether predictions changed."""
         if self._measured < self._relearned_at:
             return False
         self._relearned_at = max(LEAST, math.ceil(_RELEARNED_EVERY * self._measured))
         return self.posterior.relearn()
 
     def visits(self) -> list[Visit]:
-        """The best visit of each problem, that of the greatest gain per second first."""
+        """Return the best visit of each problem, greatest gain per second first."""
         visits = [self._best_visit(problem) for problem in range(len(self._outlook))]
         return sorted(filter(None, visits), key=lambda visit: -visit.gain / visit.seconds)
 
     def forecast(self, seconds: float) -> float:
-        """By how much the weighted mean regret is expected to fall in so many seconds.
+        """Return the expected reduction of the weighted mean regret in `seconds` seconds.
 
-        At most the next few measurements of each problem count, so it is too low for a long time.
+        Only the next few measurements of each problem count, so the forecast is too low for long times.
         """
         gain = 0.0
         for visit in self.visits():

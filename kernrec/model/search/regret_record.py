@@ -1,13 +1,13 @@
-"""Whether stated regrets came true: by how much measurements were stated to lower them, and what they gained.
+"""Check whether stated regrets were right: compare their stated reductions with the gains of measurements.
 
-An expected regret that is right falls, on average, by as much as the choice gets better, whatever is measured and
-whenever it ends: E[regret before - regret after] = E[cost of the choice before - cost of the choice after]. So over the
-last measurements of a run the two sums differ only by chance and by how wrong stated regrets are, and their ratio
-corrects the regrets that are left.
+A correct expected regret falls, on average, by as much as the choice improves, whatever is measured and whenever it
+ends: E[regret before - regret after] = E[cost of the choice before - cost of the choice after]. So over the last
+measurements of a run, both sums differ only by chance and by errors of the stated regrets. Their ratio corrects the
+remaining regrets.
 
-Few problems are misjudged, but then by much. So what is lost is a compound Poisson sum: losses of exponential size
-(mean `jump`), as many as the corrected regret makes likely. The same distribution of the gains that were seen makes the
-factor a gamma variable, and its uncertainty is part of the bound.
+Few problems are misjudged, but then by much. So the loss is a compound Poisson sum: losses of exponential size (mean
+`jump`), with a rate from the corrected regret. The same distribution of the observed gains makes the factor a gamma
+variable, and its uncertainty is part of the bound.
 """
 
 import math
@@ -17,50 +17,56 @@ import numpy as np
 Array = np.ndarray
 
 _MEMORY = 60.0
-"""Measurements after which one counts 1/e: predictions get better, and older ones tell of other beliefs."""
+"""Number of measurements after which a measurement counts 1/e. Predictions improve, and old ones reflect other
+beliefs.
+"""
 _PRIOR = 4.0
-"""The belief that regrets are right as stated, in losses seen."""
+"""Weight of the prior belief that stated regrets are right, in losses."""
 _JUMP, _JUMP_PRIOR = 0.065, 4.0
-"""Mean loss on a problem whose choice is wrong, in logarithms, and how many losses that belief is worth."""
+"""Mean loss on a problem with a wrong choice, in logarithms, and the weight of this belief in losses."""
 _DRAWS = 2048
 
 
 class RegretRecord:
-    """The record of stated regrets and of what was gained; begins with the belief that they are right."""
+    """Record of stated regrets and gains, which begins with the belief that they are right."""
 
     def __init__(self) -> None:
         self._keep = math.exp(-1.0 / _MEMORY)
         self._stated = self._gained = self._squared = 0.0
 
     def note(self, stated: float, gained: float) -> None:
-        """Take a measurement into account; stated: fall of its problem's regret; gained: that of its choice's cost."""
+        """Record a measurement.
+
+        Args:
+            stated: Reduction of its problem's regret.
+            gained: Reduction of the cost of its choice.
+        """
         self._stated = self._keep * self._stated + stated
         self._gained = self._keep * self._gained + gained
         self._squared = self._keep * self._squared + gained**2
 
     @property
     def jump(self) -> float:
-        """Mean loss on a problem whose choice is wrong: half the ratio of the second moment to the first."""
+        """Return the mean loss on a problem with a wrong choice: half the ratio of the second moment to the first."""
         return (_JUMP_PRIOR * _JUMP**2 + self._squared / 2.0) / (_JUMP_PRIOR * _JUMP + self._gained)
 
     def _gamma(self) -> tuple[float, float]:
-        """Shape and rate of the distribution of the factor."""
         return _PRIOR + self._gained / self.jump, _PRIOR + max(0.0, self._stated) / self.jump
 
     @property
     def factor(self) -> float:
-        """The factor that corrects stated regrets."""
+        """Return the factor that corrects stated regrets."""
         shape, rate = self._gamma()
         return shape / rate
 
     def mean_losses(self, stated: Array, misjudged: Array, weights: Array, seed: int) -> Array:
-        """Draws of the weighted mean loss over problems, (draws,).
+        """Return draws of the weighted mean loss over problems, (draws,).
 
         Args:
-            stated: expected regret of each problem by the model, not corrected.
-            misjudged: expected regret of each problem where no belief about it holds.
-            weights: of the problems.
-            seed: of the draws.
+            stated: Expected regret of each problem by the model, not corrected.
+            misjudged: Expected regret of each problem if no belief about it holds.
+            weights: Weights of the problems.
+            seed: Seed of the draws.
         """
         draw = np.random.default_rng(seed)
         shape, rate = self._gamma()

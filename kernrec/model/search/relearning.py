@@ -1,13 +1,12 @@
-"""Retraining while problems are refined: trees learn from the measurements of all problems where predictions err.
+"""Retrain during refinement: trees learn the errors of predictions from the measurements of all problems.
 
-Predictions for a new GPU rank configs as older GPUs do. A few hundred measurements, two or more of a problem, say where
-that order is wrong, for problems that nobody measured, too: on recorded matrix products the first choice of problems
-that were left out lost 2.5 % in place of 3.8 % after four measurements each of the others (`tools/evidence refine`).
+Predictions for a new GPU rank configs as on older GPUs. A few hundred measurements, two or more per problem, show where
+that order is wrong, for unmeasured problems, too (`tools/evidence refine`).
 
-    what is learned   by how much more a config was off than the others measured of its problem
+    what is learned   the error of a config relative to the other measured configs of its problem
     held out          the correction of a problem comes from trees that saw no measurement of it, so that its own
-                      measurements stay evidence that no prediction has used
-    whether it pays   the corrections are scaled by how well they predict what was held out, and left out if they do not
+                      measurements remain independent evidence
+    whether it helps  the corrections are scaled by how well they predict held-out data, and dropped if they do not
 """
 
 from collections.abc import Sequence
@@ -19,44 +18,44 @@ import numpy as np
 Array = np.ndarray
 
 LEAST = 100
-"""Measurements, of problems with two or more, below which nothing is learned."""
+"""Minimum number of measurements, of problems with two or more, for learning."""
 _FOLDS, _MODELS, _TREES = 5, 2, 100
 _SETTINGS = {
     "max_depth": 6, "eta": 0.1, "subsample": 0.7, "colsample_bytree": 0.5, "min_child_weight": 5, "max_bin": 64,
     "nthread": 1,
 }  # fmt: skip
 _WORTH = 0.97
-"""Most of the held-out squared error that may be left for corrections to be used."""
+"""Maximum remaining fraction of the held-out squared error for corrections to be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The predictions and measurements of one problem of C contenders."""
+    """Predictions and measurements of one problem with C contenders."""
 
     inputs: Array
-    """Inputs of the trees, (C, F); NaN where a value is not known."""
+    """Inputs of the trees, (C, F); NaN for unknown values."""
     expected: Array
     """Predicted log cost, (C,)."""
     rows: Array
-    """Measured contenders, (M,)."""
+    """Indices of measured contenders, (M,)."""
     log_cost: Array
-    """Log cost of each of them, (M,)."""
+    """Log cost of each measured contender, (M,)."""
 
     def errors(self) -> Array:
-        """How far measurements are from predictions, relative to the others of the problem, (M,)."""
+        """Return the errors of predictions relative to the others of the problem, (M,)."""
         return _centered(self.log_cost - self.expected[self.rows])
 
 
 def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array], float] | None:
-    """Learn from all measurements; None where there are too few, where the trees predict nothing, or without XGBoost.
+    """Learn from all measurements.
 
     Args:
-        problems: all with the same features.
-        seed: of the trees and of the folds.
+        problems: Problems with the same features.
+        seed: Seed of the trees and of the folds.
 
     Returns:
-        The corrections to add to the predicted log costs of each problem, (C,) each, and the share of the squared
-        errors that they leave.
+        The corrections to add to the predicted log costs of each problem, (C,) each, and the remaining fraction of the
+            squared errors. None with too few measurements, without XGBoost, or if the trees predict nothing.
     """
     used = [number for number, problem in enumerate(problems) if len(problem.rows) > 1]
     if sum(len(problems[number].rows) for number in used) < LEAST or find_spec("xgboost") is None:
@@ -64,7 +63,7 @@ def corrections(problems: Sequence[Evidence], seed: int = 0) -> tuple[list[Array
     import xgboost
 
     fold = np.random.default_rng(seed).permutation(len(problems)) % _FOLDS
-    # Beside their inputs, trees see how far each config is expected to be from the best.
+    # Trees also see how far each config is expected to be from the best.
     inputs = [np.column_stack((problem.inputs, problem.expected - problem.expected.min())) for problem in problems]
     raw = [np.zeros(len(problem.expected)) for problem in problems]
     for held_out in range(_FOLDS):

@@ -1,10 +1,10 @@
-"""The space that is searched: C configs as points, as the genes of a genetic algorithm, and what is predicted of them.
+"""The searched space: C configs as points, as genes of a genetic algorithm, and their predictions.
 
-Two configs are close where their tunables and their predicted times agree. That a tunable differs at all counts, beside
-by how much, because a prediction from PTX often misjudges flags.
+Configs are close if their tunables and their predicted times are similar. A differing tunable adds a constant besides
+the size of its difference, because a prediction from PTX often misjudges flags.
 
-Each tunable is a gene. Offspring of configs are crossed (each tunable from one of two parents) and mutated (a tunable
-gets any value that it has in the space); constraints are kept, as only configs of the space survive.
+Each tunable is a gene. Offspring are crossed (each tunable from one of two parents) and mutated (a tunable gets any
+value that it has in the space). Constraints hold, because only configs of the space survive.
 """
 
 import math
@@ -17,45 +17,45 @@ from kernrec.model.search.gaussian_process import GaussianProcess, Points
 Array = np.ndarray
 
 _OFFSPRING, _MUTATIONS = 2000, 1.5
-"""Of a generation: distinct offspring, and the mean number of tunables that mutate."""
+"""Number of distinct offspring of a generation, and mean number of mutated tunables."""
 _MOST_CHOICES = 32
-"""A tunable with more values counts as a quantity: that two values differ says little beside by how much."""
+"""Number of values above which a tunable counts as a quantity: that two values differ matters less than by how much."""
 _GENERATIONS = 8
-"""Most tries to breed as many, where few children are in the space."""
+"""Maximum number of attempts to breed the offspring if few children are in the space."""
 FEWEST = 20
-"""Predicted configs without which nothing is predicted of the others."""
+"""Minimum number of predicted configs for predicting the others."""
 _FITTED = 300
-"""Most predicted configs that a process learns from."""
+"""Maximum number of predicted configs that a process learns from."""
 _CHUNK = 4096
-"""Configs that are predicted together: the memory that they take is this many times `_FITTED` numbers."""
+"""Number of configs that are predicted together. Their memory is this many times `_FITTED` numbers."""
 
 
 class SearchSpace:
-    """The configs of a search; positions are their numbers."""
+    """Configs of a search, identified by index."""
 
     def __init__(self, tunables: Array, predicted_s: Array | None = None, seed: int = 0) -> None:
-        """Lay out a space.
+        """Prepare a space.
 
         Args:
-            tunables: the configs' values, (C, T); NaN for a tunable that a config does not have.
-            predicted_s: predicted latency, (C,), NaN for a config without prediction; None where there is none at all.
-            seed: of the order of configs without prediction.
+            tunables: Values of the configs, (C, T); NaN for a tunable that a config lacks.
+            predicted_s: Predicted latency, (C,), NaN for a config without prediction; None without any predictions.
+            seed: Seed of the order of configs without prediction.
         """
         count = len(tunables)
         self.predicted_s = predicted_s
         self.log_s = np.zeros(count)
-        """Logarithm of the predicted latency, (C,); that of the slowest one where nothing is predicted."""
+        """Logarithm of the predicted latency, (C,); that of the slowest for configs without prediction."""
         predicted = np.zeros(count, dtype=bool) if predicted_s is None else np.isfinite(predicted_s)
         if predicted_s is not None and predicted.any():
             self.log_s = np.log(np.where(predicted, predicted_s, np.max(predicted_s[predicted])))
         tie = np.where(predicted, np.arange(count), np.random.default_rng(seed).random(count))
         self.by_prediction = np.lexsort((tie, self.log_s, ~predicted))
-        """Positions, (C,), the fastest prediction first."""
+        """Indices, (C,), fastest prediction first."""
         columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in tunables.T]
         self._genes = np.stack(columns, axis=1) if columns else np.zeros((count, 0), dtype=np.int64)
         self._values = self._genes.max(axis=0) + 1 if count else np.zeros(len(columns), dtype=np.int64)
         self.points = _points(tunables, self.log_s, self._genes)
-        """Points of the configs, whose distance says how unlike two are; a group for each tunable."""
+        """Points whose distance states how different two configs are, with a group for each tunable."""
         self.features = np.column_stack((np.log2(1.0 + np.maximum(np.nan_to_num(tunables), 0.0)), self.log_s))
         """Inputs of trees, (C, T + 1)."""
 
@@ -64,19 +64,19 @@ class SearchSpace:
 
     @cached_property
     def covering(self) -> Array:
-        """The config with the best prediction, and then for each value of each tunable the best one that has it."""
+        """Return the config with the best prediction, and then the best with each value of each tunable."""
         covering: dict[int, None] = {}
         for column in self._genes[self.by_prediction].T:
             covering |= dict.fromkeys(np.unique(column, return_index=True)[1].tolist())
         return np.asarray(self.by_prediction[sorted(covering)])
 
     def offspring(self, parents: Array, left: Array, draw: np.random.Generator) -> Array:
-        """Positions of configs bred from `parents`, ascending.
+        """Return the indices of configs bred from `parents`, ascending.
 
         Args:
-            parents: positions, the best first; better parents breed more often (linear ranking).
-            left: whether each config may be born, (C,).
-            draw: of the generation.
+            parents: Indices, best first. Better parents breed more often (linear ranking).
+            left: Whether each config may be born, (C,).
+            draw: Random generator.
         """
         ranks = np.arange(len(parents), 0.0, -1.0)
         weights = ranks / ranks.sum()
@@ -89,7 +89,7 @@ class SearchSpace:
             order, keys = self._sorted_keys
             born = _mixed_radix(children, self._values)
             position = np.minimum(np.searchsorted(keys, born), len(order) - 1)
-            rows = order[position[keys[position] == born]]  # children that are no config of the space are left out
+            rows = order[position[keys[position] == born]]  # drop children that are not configs of the space
             offspring = np.union1d(offspring, rows[left[rows]])
             if len(offspring) >= _OFFSPRING:
                 break
@@ -103,7 +103,7 @@ class SearchSpace:
 
 
 def _mixed_radix(genes: Array, values: Array) -> Array:
-    """Genes (N, T) as one number each, (N,); floats, as the product of all values may be larger than an integer."""
+    """Return genes (N, T) as one number each, (N,); floats, because the product of all values may exceed an integer."""
     key = np.zeros(len(genes))
     for column, count in zip(genes.T, values, strict=True):
         key = key * count + column
@@ -111,13 +111,13 @@ def _mixed_radix(genes: Array, values: Array) -> Array:
 
 
 def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
-    """Points of the configs: of each tunable its value and whether it is the same, and the predicted time.
+    """Return points of the configs, from the value and the identity of each tunable, and the predicted time.
 
-    Half of the squared distance is that of the values, in logarithms; the other half is added where they differ at all.
-    A tunable of many values is a quantity rather than a choice: there the second half fades.
+    Half of the squared distance is that of the values, in logarithms. The other half is added if they differ at all.
+    For a tunable with many values, which is a quantity, the second half fades.
     """
     columns = np.column_stack((np.log2(1.0 + np.maximum(tunables, 0.0)), log_s))
-    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable lies in the middle
+    columns = np.nan_to_num(columns - np.nanmean(columns, axis=0))  # a missing tunable gets the mean value
     spread = columns.std(axis=0)
     coordinates, groups = [np.zeros((len(log_s), 0))], list[int]()
     for number, column in enumerate(np.flatnonzero(spread > 1e-6).tolist()):
@@ -129,23 +129,23 @@ def _points(tunables: Array, log_s: Array, genes: Array) -> Points:
 
 
 def _identity(genes: Array) -> Array:
-    """Coordinates of one tunable (C, V) by which any two of its V values are equally far apart."""
+    """Return coordinates of one tunable (C, V) in which any two of its V values have the same distance."""
     values = int(genes.max(initial=0)) + 1
     return np.asarray(np.eye(values)[genes] / 2.0 * min(1.0, math.sqrt(_MOST_CHOICES / values)))
 
 
 def completed_predictions(tunables: Array, predicted_s: Array, seed: int = 0) -> Array:
-    """Predicted latencies of all configs of one kernel, (C,), where some have a prediction: they stay as they are.
+    """Return predicted latencies of all configs of one kernel, (C,), and keep existing predictions.
 
-    Of a large space only a part is profiled, and some configs cannot be emulated. Without a prediction they would count
-    as the slowest config, and a search that measures one would learn that predictions are far off, which they are not.
-    So a Gaussian process over the tunables continues the predictions.
+    In a large space only a part is profiled, and some configs cannot be emulated. If they counted as the slowest
+    config, a search that measures one would conclude that all predictions are far off. So a Gaussian process over the
+    tunables extends the predictions.
 
     Args:
-        tunables: the configs' values, (C, T).
-        predicted_s: predicted latency, (C,), NaN for a config without prediction; it stays NaN where fewer than
-            `FEWEST` configs have one.
-        seed: of the configs that are learned from, where many are predicted.
+        tunables: Values of the configs, (C, T).
+        predicted_s: Predicted latency, (C,), NaN for a config without prediction. It stays NaN if fewer than `FEWEST`
+            configs have one.
+        seed: Seed for choosing the configs to learn from, if many are predicted.
     """
     predicted = np.isfinite(predicted_s)
     rows, left = np.flatnonzero(predicted), np.flatnonzero(~predicted)

@@ -1,1 +1,1 @@
-"""Time and power of a vendor's library for a problem on a GPU: a roofline, trees that correct it, and their file."""
+"""Time and power of backends' kernels for a problem on a GPU: a roofline, trees that correct it, and their file."""

@@ -1,23 +1,22 @@
-"""A bound on the time of a stack's kernel on a card, and what every op's features are made with.
+"""Bound on the time of a backend's kernel on a GPU, and common parts of all ops' features.
 
-Time is that of the longest of math, DRAM and L2, and of the launch, which takes a number of clocks: short products take
-as many on all recorded cards, while their times differ by a factor of 1.8. Arrays have N problems of one op, data type
-and layout on one GPU.
+Time is the longest of math, DRAM and L2, plus the launch, which takes a number of clocks: short matmuls take equally
+many on all recorded GPUs, while their times differ. Arrays have N problems of one op, data type and layout on one GPU.
 
 An op is a module of `kernrec.model.vendor.features` with
 
-    DIMS    the dimensions that its features are made of, in order; keys of `Problem.sizes`
-    CASES   which problems a recorded set may cover, by name: a function of the dimensions
+    DIMS    the dimensions that its features use, in order; keys of `Problem.sizes`
+    CASES   the problems that a recorded set may cover, by name: a function of the dimensions
     bound   (card, sizes (D, N), layout) -> `Bound`; features whose names begin with one of `RATIOS` mean the same on
-            every card, and are all that trees for cards without recordings see
+            every GPU, and are the only inputs of trees for GPUs without recordings
 
 It may have `PHYSICAL_POWER = True`: then the trees of power correct `kernrec.model.vendor.power_base` instead of the
 limit; and `SUSTAINED = True`: then trees for GPUs without recordings correct a bound at the rate that a GPU sustains.
 
-Features are the rows of one table: the shares of the parts in the total, logarithms of the sizes and of the total, and
-the columns of the op (`bound_of`, where its module does not fill the table itself). Of all that are logarithms NumPy
-takes them in one go: a call of it costs as much as some hundred numbers. Features that are the same for all problems,
-such as the data type, are no rows but constants.
+Features are the rows of one table: shares of the parts in the total, logarithms of the sizes and of the total, and the
+columns of the op (`bound_of`, unless its module fills the table itself). All logarithms are computed in one NumPy call,
+because a call costs as much as hundreds of numbers. Features that are equal for all problems, such as the data type,
+are constants instead of rows.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -39,61 +38,64 @@ Array = np.ndarray
 OPS = ("matmul", "attention", "moe", "conv2d", "softmax", "layernorm", "elementwise")
 """Ops with a module of features."""
 RATIOS = ("share.", "waves", "l2.", "full", "filled", "aligned", "time.", "dtype.", "shape.", "arch.")
-"""Beginnings of the names of features that mean the same on every card."""
+"""Prefixes of the names of features that mean the same on every GPU."""
 PARTS = ("math", "dram", "l2", "launch")
-"""Keys of `Bound.parts`: the resources that a kernel keeps busy."""
+"""Keys of `Bound.parts`: resources that a kernel keeps busy."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How a recorder timed a stack."""
+    """How a recorder timed a backend."""
 
     launch_clk: float
-    """Clocks of an empty launch, as it was timed."""
+    """Clocks of an empty launch with this timing."""
     working_sets: float
-    """How many copies of the weights the timed loop goes through; infinity where L2 was flushed before each launch."""
+    """Number of copies of the weights in the timed loop; infinity if L2 was flushed before each launch."""
     sustained: bool = False
-    """Whether arithmetic has the rate at the clock that large products hold under the power limit
-    (`kernrec.model.vendor.sustained`), as it transfers to GPUs without recordings, rather than the data sheet's."""
+    """Whether arithmetic runs at the clock that large matmuls hold under the power limit
+    (`kernrec.model.vendor.sustained`), which transfers better to GPUs without recordings than the data sheet's clock.
+    """
     alone: bool = False
-    """Whether single calls were timed, each with the host's share of it (`kernrec.model.vendor.single_calls`)."""
+    """Whether single calls were timed, including the host's time (`kernrec.model.vendor.single_calls`)."""
 
 
 GRAPH = Timing(3400.0, 10.0)
-"""CUDA graphs of several launches, each with weights of its own. Both figures were fitted to the recordings of an A100,
-an L40S and an H200 together; fitted to any two of them, they change by less than 6 %."""
+"""CUDA graphs of several launches, each with its own weights. Both figures were fitted to the recordings of an A100, an
+L40S and an H200 together. Fits to any two of them differ by less than 6 %.
+"""
 FLUSHED = Timing(9000.0, np.inf)
-"""One launch between two events, L2 flushed before it: 6.6 us, the shortest time of an A100, are in clocks."""
+"""One launch between two events after L2 was flushed. The clocks are 6.6 us, the shortest time of an A100."""
 FLASH = Timing(15000.0, 1.0)
-"""Attention in CUDA graphs: 7.2 us, the shortest time of an H200, and 13.6 us, that of an A100, in clocks."""
+"""Attention in CUDA graphs. The clocks are 7.2 us, the shortest time of an H200, and 13.6 us of an A100."""
 
 TENSOR_SHARE, DRAM_SHARE = 0.79, 0.87
-"""Share of the data sheet's rates that libraries reach; fitted as `GRAPH`."""
+"""Fraction of the data sheet's rates that libraries reach, fitted like `GRAPH`."""
 REACHED = 0.97
-"""Share of the sustained rate that libraries reach in bf16: 0.87 to 1.05 on eight GPUs, from an RTX 3090 to a B200. Of
-the data sheet's rate they reach 0.65 to 1.02."""
+"""Fraction of the sustained rate that libraries reach in bf16: 0.87 to 1.05 on eight GPUs, from an RTX 3090 to a B200.
+They reach 0.65 to 1.02 of the data sheet's rate.
+"""
 TILE_CLK = 2200.0
-"""Clocks to fill a tile's pipeline and to write its results; fitted as `GRAPH`."""
+"""Clocks to fill a tile's pipeline and to write its results, fitted like `GRAPH`."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound of N problems; arrays (N,)."""
+    """Bound of N problems; arrays (N,)."""
 
     total_s: Array
     """Seconds of a call."""
     parts: Mapping[str, Array]
-    """Seconds that each of `PARTS` is busy, at the rates of the data sheet."""
+    """Seconds that each of `PARTS` is busy at the rates of the data sheet."""
     names: tuple[str, ...]
-    """Of the features in `table`."""
+    """Names of the features in `table`."""
     table: Array
     """Features of the problems, (F, N)."""
     constants: Mapping[str, float]
-    """Features that all problems have in common, by name."""
+    """Features that all problems share, by name."""
     log_sizes: Array
-    """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N): part of the table."""
+    """Logarithms of the dimensions to base 2, in the order of `DIMS`, (D, N), part of the table."""
     work_s: Array | None = None
-    """Seconds of the card's work alone; of ops whose calls were timed one at a time."""
+    """Seconds of the GPU's work only, for ops whose calls were timed one at a time."""
 
     def at(self, numbers: Array) -> "Bound":
         """Return the bound of some of the problems."""
@@ -107,13 +109,13 @@ def bound_of(
     card: "Card", dims: tuple[str, ...], sizes: Array, total_s: Array, parts: Mapping[str, Array],
     shares: Mapping[str, Array], columns: Mapping[str, Array], work_s: Array | None = None,
 ) -> Bound:  # fmt: skip
-    """The bound with its table of features.
+    """Return the bound with its table of features.
 
     Args:
-        dims: names of the dimensions.
-        sizes: (D, N).
-        shares: times in seconds, whose shares of the total are features.
-        columns: further features, by name.
+        dims: Names of the dimensions.
+        sizes: Sizes, (D, N).
+        shares: Times in seconds, whose shares of the total are features.
+        columns: Further features, by name.
     """
     table = np.concatenate([*shares.values(), *sizes, total_s, *columns.values()]).reshape(-1, len(total_s))
     of_total = len(shares) + len(sizes)
@@ -128,24 +130,24 @@ def bound_of(
 
 
 class Features(Protocol):
-    """A module of features."""
+    """Module of features."""
 
     DIMS: tuple[str, ...]
     CASES: Mapping[str, Callable[[Mapping[str, int]], bool]]
 
     def bound(self, card: "Card", sizes: Array, layout: str) -> Bound:
-        """The bound of N problems."""
+        """Return the bound of N problems."""
 
 
 @cache
 def features_of(op: str) -> Features:
-    """The module of an op's features, which is imported when it is first asked."""
+    """Return the module of an op's features, imported on first use."""
     module: Any = import_module(f"kernrec.model.vendor.features.{op}")
     return module  # type: ignore[no-any-return]
 
 
 def kind_of(op: str, dtype: str, sizes: Mapping[str, int]) -> str:
-    """The word by which recordings of stacks are told apart: the dtype, of some ops with that of another tensor."""
+    """Return the key that distinguishes recordings of backends: the dtype, for some ops with that of another tensor."""
     kind = _kind_function(op)
     return dtype if kind is None else kind(dtype, sizes)
 
@@ -158,7 +160,11 @@ def _kind_function(op: str) -> Callable[[str, Mapping[str, int]], str] | None:
 def features(
     op: str, gpu: GPU, dtype: str, layout: str, dims: Mapping[str, Array], timing: Timing
 ) -> tuple[Bound, dict[str, Array]]:
-    """(the bound, features by name, (N,) each) of problems of one op, dtype and layout, `dims` (N,) by name."""
+    """Return the bound and features by name, (N,) each, of problems of one op, dtype and layout.
+
+    Args:
+        dims: Dimensions by name, (N,) each.
+    """
     module = features_of(op)
     sizes = np.array([dims[name] for name in module.DIMS], dtype=float)
     bound = module.bound(card_of(gpu, dtype, timing), sizes, layout)
@@ -168,7 +174,7 @@ def features(
 
 @lru_cache(maxsize=64)
 def card_of(gpu: GPU, dtype: str, timing: Timing) -> "Card":
-    """A GPU as problems in a data type see it, timed in some way."""
+    """Return a GPU for problems in a data type, with a timing."""
     tensor = gpu.peak_flops(math_dtype(dtype), tensor=True) > 0
     peak = rate_of(gpu, dtype)
     if timing.sustained and tensor:
@@ -179,44 +185,43 @@ def card_of(gpu: GPU, dtype: str, timing: Timing) -> "Card":
 
 
 def has_physical_power(op: str) -> bool:
-    """Whether trees of power correct the model of power rather than the power limit."""
+    """Return whether trees of power correct the model of power instead of the power limit."""
     return bool(getattr(features_of(op), "PHYSICAL_POWER", False))
 
 
 def used(bound: Bound, latency_s: Array) -> dict[str, Array]:
-    """Features of power, (N,) each: the logarithm of the share of `latency_s` (N,) that each part is busy."""
+    """Return features of power, (N,) each: the logarithm of the share of `latency_s` (N,) that each part is busy."""
     return {f"share.used.{name}": _log_share(seconds, latency_s) for name, seconds in bound.parts.items()}
 
 
 def _log_share(part_s: Array, total_s: Array) -> Array:
-    """The logarithm of a share, which may be 0."""
     return np.asarray(np.log2(np.maximum(part_s / total_s, query.LEAST_SHARE)))
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as one dtype sees it."""
+    """A GPU for problems of one dtype."""
 
     gpu: GPU
     dtype: str
     precision: Precision
     peak_flops: float
     tensor: bool
-    """Whether tensor cores compute in it."""
+    """Whether tensor cores support the dtype."""
     timing: Timing
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of an element of the weights."""
+        """Return bytes of an element of the weights."""
         return self.precision.b_bytes
 
     @property
     def flops(self) -> float:
-        """FLOP/s that a library reaches."""
+        """Return the FLOP/s that a library reaches."""
         return self.peak_flops * TENSOR_SHARE
 
     def once(self, name: Hashable, make: "Callable[[Card], Any]") -> Any:
-        """The result of `make` for the card, which a module of features asks for under a name; made once."""
+        """Return the cached result of `make` for the GPU under a name that a module of features chooses."""
         if (made := self._once.get(name)) is None:
             made = self._once[name] = make(self)
         return made
@@ -227,32 +232,34 @@ class Card:
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """The features that say the data type."""
+        """Return the features of the data type."""
         tensor = self.gpu.peak_flops(self.dtype, tensor=True) > 0
         block = self.dtype == "f8block"
         return {"dtype.bytes": self.precision.b_bytes, "dtype.block": float(block), "dtype.tensor": float(tensor)}
 
     @cached_property
     def l2(self) -> float:
-        """Bytes/s of L2."""
+        """Return bytes/s of L2."""
         return l2_bytes_per_clk(self.gpu) * self.gpu.boost_clock_hz
 
     def seconds(self, clocks: float) -> float:
-        """The time of a number of clocks."""
+        """Return the time of a number of clocks in seconds."""
         return clocks / self.gpu.boost_clock_hz
 
     @cached_property
     def launch_s(self) -> float:
-        """Seconds of an empty launch."""
+        """Return the seconds of an empty launch."""
         return self.seconds(self.timing.launch_clk)
 
     @cached_property
     def dram(self) -> float:
-        """Bytes/s of DRAM that a library reaches."""
+        """Return the bytes/s of DRAM that a library reaches."""
         return self.gpu.memory_bandwidth * min(DRAM_SHARE, microarchitecture(self.gpu).dram_efficiency)
 
     def parts(self, flops: Array, moved: Array) -> dict[str, Array]:
-        """`Bound.parts` of a kernel that computes `flops` and moves bytes once, at the rates of the data sheet."""
+        """Return `Bound.parts` of a kernel that computes `flops` and moves bytes once, at the rates of the data
+        sheet.
+        """
         launch_s = np.full(len(moved), self.launch_s)
         dram_s, l2_s = moved / self.gpu.memory_bandwidth, moved / self.l2
         return {"math": flops / self.peak_flops, "dram": dram_s, "l2": l2_s, "launch": launch_s}

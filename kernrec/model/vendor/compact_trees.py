@@ -1,10 +1,10 @@
-"""Boosted trees in a few bytes a node, for models that ship: a fourth of XGBoost's own file, and ready in a moment.
+"""Compact boosted trees for shipped models: small, and fast to load.
 
-XGBoost splits a feature only at the cuts of its histogram, at most 255, so that a split is two bytes, its feature and
-its cut; a leaf is a byte, one of 256 values from the least to the largest of its tree: that changes a sum of 200 trees
-by about 0.001. Nodes of a tree are stored by level, so the children of its i-th inner node
-are its nodes 2 i + 1 and 2 i + 2, and no links are stored. `kernrec.model.learn.forest` has complete trees instead, of
-which 10 levels take ten times the space; it is the faster one for many candidates at once.
+XGBoost splits a feature only at the at most 255 cuts of its histogram, so a split takes two bytes for its feature and
+its cut. A leaf is a byte, one of 256 values between the minimum and maximum of its tree, which changes a sum of 200
+trees by about 0.001. Nodes of a tree are stored by level, so the children of its i-th inner node are its nodes 2 i + 1
+and 2 i + 2, and no links are stored. `kernrec.model.learn.forest` has complete trees instead, which need more space but
+are faster for many candidates.
 """
 
 import zlib
@@ -21,12 +21,12 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 Trees = tuple[Mapping[str, Any], Mapping[str, Array]]
-"""Facts, which JSON can hold, and arrays: trees as `compact` makes them and `expand` reads them."""
+"""Facts as JSON values, and arrays: the format of `compact` and `expand`."""
 
 MOST_CUTS = 256
 _MOST_LEVELS = 32
 _MOST_NODES = 1 << 23
-"""256 times a node is a number of 32 bits."""
+"""Maximum number of nodes, because 256 times a node must fit in 32 bits."""
 _MOST_BYTES = 16 << 20
 """Largest size of decompressed trees."""
 
@@ -36,19 +36,19 @@ class CompactTrees:
     """T trees with N nodes in all, over F features."""
 
     start: Array
-    """The first node of each tree, (T,)."""
+    """First node of each tree, (T,)."""
     left: Array
-    """The left child of each node, (N,), the right one is the next; of a leaf, the leaf itself."""
+    """Left child of each node, (N,), whose right child follows it; for a leaf, the leaf itself."""
     feature: Array
-    """The feature that each split compares, (N,)."""
+    """Feature that each split compares, (N,)."""
     threshold: Array
-    """Values that are not less go right, (N,); of a leaf, NaN: none does."""
+    """Thresholds, (N,). Values that are not less go right; NaN for a leaf, so none does."""
     leaf: Array
-    """The values of the leaves, (N,); 0 for splits."""
+    """Values of the leaves, (N,); 0 for splits."""
     base: float
-    """Added to every sum of leaves."""
+    """Constant added to every sum of leaves."""
     levels: int
-    """Splits on the longest path."""
+    """Number of splits on the longest path."""
 
     def predict(self, matrix: Array) -> Array:
         """Return the prediction for each row of a matrix (C, F) without missing values; float64 (C,)."""
@@ -58,23 +58,23 @@ class CompactTrees:
 
     @cached_property
     def in_engine(self) -> Any:
-        """The trees as the engine takes them."""
+        """Return the trees in the engine's form."""
         links = (np.asarray(column, dtype=np.int64) for column in (self.start, self.left, self.feature))
         values = (np.asarray(column, dtype=np.float32) for column in (self.threshold, self.leaf))
         return query.CompactTrees(*links, *values, self.base, self.levels)
 
 
 def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, share: float = 1.0) -> Trees:
-    """The facts and arrays that `expand` reads.
+    """Return the facts and arrays that `expand` reads.
 
     Args:
-        trees: as XGBoost's JSON has them: `left_children`, `right_children`, `split_indices`, `split_conditions`.
-        features: F.
-        base: added to every sum of leaves.
-        share: of the sum of leaves that is taken.
+        trees: Trees as in XGBoost's JSON: `left_children`, `right_children`, `split_indices`, `split_conditions`.
+        features: Number of features F.
+        base: Constant added to every sum of leaves.
+        share: Fraction of the sum of leaves to apply.
 
     Raises:
-        ValueError: a feature has more than 256 cuts, or there are more than 256 features.
+        ValueError: A feature has more than 256 cuts, or there are more than 256 features.
     """
     ordered = [_by_level(tree) for tree in trees]
     inner = np.concatenate([part["inner"] for part in ordered])
@@ -101,7 +101,7 @@ def compact(trees: Sequence[Mapping[str, Any]], features: int, base: float, shar
 
 
 def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
-    """The leaves of each tree as bytes, with the least of each tree and the step from one value to the next."""
+    """Return the leaves of each tree as bytes, with the minimum of each tree and the step between values."""
     low = np.array([leaves.min() for leaves in trees], dtype=np.float32)
     step = np.array([(leaves.max() - leaves.min()) / 255 or 1.0 for leaves in trees], dtype=np.float32)
     nearest = [np.rint((v - a) / b) for v, a, b in zip(trees, low, step, strict=True)]
@@ -109,7 +109,7 @@ def _leaves(trees: Sequence[Array]) -> dict[str, Array]:
 
 
 def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTrees:
-    """The trees from the result of `compact`; `ValueError` where the arrays do not fit together."""
+    """Return the trees from the result of `compact`. Raises `ValueError` if the arrays do not fit together."""
     nodes, levels = arrays["nodes"].astype(np.int64), int(facts["levels"])
     count = int(nodes.sum())
     inner = np.unpackbits(arrays["inner"], count=count).view(bool)
@@ -117,7 +117,7 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
     before = np.cumsum(inner, dtype=np.int32)
     before -= inner
     start = np.cumsum(nodes) - nodes
-    # Of the splits of each tree: the first, and how many.
+    # first split and number of splits of each tree
     first = np.append(before, len(splits)).take(start)
     of_tree = np.diff(first, append=len(splits))
     left = 2 * np.arange(len(splits)) + np.repeat(start + 1 - 2 * first, of_tree)
@@ -151,12 +151,12 @@ def expand(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompactTree
 
 
 def compressed(trees: Trees) -> Array:
-    """Trees as compressed bytes, uint8; `decompressed` reads them."""
+    """Return trees as compressed bytes, uint8, for `decompressed`."""
     return np.frombuffer(zlib.compress(pack(*trees), 9), dtype=np.uint8)
 
 
 def decompressed(data: Array) -> Trees:
-    """The trees in bytes that `compressed` made; `ValueError` for anything else."""
+    """Return the trees that `compressed` wrote. Raises `ValueError` for other bytes."""
     inflate = zlib.decompressobj()
     try:
         whole = inflate.decompress(data.tobytes(), _MOST_BYTES)
@@ -168,7 +168,6 @@ def decompressed(data: Array) -> Trees:
 
 
 def _by_level(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The nodes of a tree, level by level."""
     left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
     order, level, levels = [np.zeros(1, dtype=np.int64)], np.zeros(1, dtype=np.int64), 0
     while len(parents := level[left[level] >= 0]):

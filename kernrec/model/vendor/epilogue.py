@@ -1,8 +1,8 @@
-"""Baselines of problems that nobody recorded as they are stated: a matvec, or a matmul with a bias or an activation.
+"""Baselines of problems that were recorded in another form: a matvec, or a matmul with a bias or an activation.
 
-Backends were recorded on plain products. They fuse a bias and an activation, which costs what the analytical model says
-(`kernrec.model.prior.epilogue`). The lower end of an interval assumes that the product hides it; the upper end assumes
-that the backend reads and writes the result again, as one does that does not fuse.
+Backends were recorded on plain matmuls. They fuse a bias and an activation, whose cost the analytical model predicts
+(`kernrec.model.prior.epilogue`). The lower end of an interval assumes that the matmul hides it. The upper end assumes
+that the backend does not fuse, and reads and writes the result again.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
-    """Return the latency of a problem, given that of `as_recorded` of it."""
+    """Return the latency of a problem from that of its `as_recorded`."""
     fused_s, apart_s = _seconds(problem, gpu)
     if not fused_s:
         return latency
@@ -36,13 +36,13 @@ def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
 
 
 def has_epilogue(problem: Problem) -> bool:
-    """Whether a problem has a bias or an activation, which no recording has."""
+    """Return whether a problem has a bias or an activation, which no recording has."""
     return problem.layout != ANY_LAYOUT and any(problem.sizes.get(name) for name in _FUSED)
 
 
 @lru_cache(maxsize=256)
 def _seconds(problem: Problem, gpu: GPU) -> tuple[float, float]:
-    """Seconds of bias and activation in the product's kernel, and of one more pass over the result."""
+    """Return the seconds of bias and activation in the matmul's kernel, and of one more pass over the result."""
     if not has_epilogue(problem):
         return 0.0, 0.0
     power = PowerModel.for_gpu(gpu)

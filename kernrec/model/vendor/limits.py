@@ -1,7 +1,8 @@
-"""Least time of a call by the data sheet: arithmetic and compulsory bytes at a GPU's highest rates.
+"""Minimum time of a call by the data sheet: arithmetic and compulsory bytes at a GPU's highest rates.
 
-A recording that takes less, by more than `LEEWAY`, timed another problem: it is neither shipped nor learned. Benchmarks
-repeat a call, so L2 may hold its weights (or keys and values) from the call before, which `least_s` allows for.
+A recording that is faster by more than `LEEWAY` timed another problem, so it is neither shipped nor used for training.
+Benchmarks repeat a call, so L2 may hold its weights (or keys and values) from the call before, which `least_s` allows
+for.
 """
 
 from functools import lru_cache
@@ -17,11 +18,11 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 LEEWAY = 1.05
-"""Factor by which a recording may beat the data sheet: clocks and timers are not exact."""
+"""Factor by which a recording may be faster than the data sheet, because clocks and timers are not exact."""
 WINOGRAD = 4.0
-"""Factor by which F(4x4, 3x3) multiplies less often (Lavin and Gray, arXiv 1509.09308); FFT gains less on 3x3."""
+"""Reduction of multiplications by F(4x4, 3x3) (Lavin and Gray, arXiv 1509.09308). FFT saves less for 3x3."""
 _FEWER = ("winograd", "fft", "gcgemm")
-"""Parts of the names of cuDNN's kernels that multiply less often than the definition."""
+"""Parts of the names of cuDNN's kernels that need fewer multiplications than the definition."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Rates:
     """Highest rates of a GPU for calls in one data type."""
 
     flops: float
-    """FLOP/s at the boost clock, on the pipes that are fastest in this type."""
+    """FLOP/s at the boost clock, on the fastest pipes for this type."""
     dram: float
     """Bytes/s of the memory's pins."""
     l2: float
@@ -47,12 +48,12 @@ def rates_of(gpu: GPU, dtype: str) -> Rates:
 
 
 def least_s(flops: float | Array, moved: float | Array, rates: Rates) -> Array:
-    """Return the least seconds of calls that are repeated, so that L2 keeps as many of their bytes as it can hold.
+    """Return the minimum seconds of repeated calls, for which L2 keeps their bytes up to its capacity.
 
     Args:
-        flops: operations of each call, (N,).
-        moved: compulsory bytes of each call, (N,).
-        rates: of the GPU.
+        flops: Operations of each call, (N,).
+        moved: Compulsory bytes of each call, (N,).
+        rates: Rates of the GPU.
     """
     memory_s = np.maximum(np.divide(moved, rates.l2), np.subtract(moved, rates.l2_bytes) / rates.dram)
     return np.asarray(np.maximum(np.divide(flops, rates.flops) if rates.flops else 0.0, memory_s))
@@ -64,8 +65,8 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
     A mixture of experts with uneven routing reads the experts that its busiest GPU is expected to need.
 
     Args:
-        problem: of any op.
-        kernel: the names of the kernels that ran, of which some multiply less often; None if they are not known.
+        problem: Problem of any op.
+        kernel: Names of the kernels that ran, because some need fewer multiplications; None if unknown.
     """
     if problem.op == "moe" and problem.sizes["routing"]:
         return _uneven(problem)
@@ -74,7 +75,7 @@ def work_of(problem: Problem, kernel: str | None = None) -> tuple[float, float]:
 
 
 def _uneven(problem: Problem) -> tuple[float, float]:
-    """`work_of` of a mixture of experts whose routing is uneven: its weights, and tokens in and out."""
+    """Return `work_of` for a mixture of experts with uneven routing: its weights, and tokens in and out."""
     from kernrec.model.vendor.features.moe import active_experts
 
     sizes = problem.sizes

@@ -1,11 +1,10 @@
-"""The model of what people run today: latency and power of each stack for a problem on a GPU.
+"""Baseline model: latency and power of each backend for a problem on a GPU.
 
-Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, log(power / TDP) of power, or
-of products log(power / `kernrec.model.vendor.power_base`).
-A recorded set is what was recorded alike; its trees tell stacks apart by a feature `stack.NAME`. Recorded cards have
-trees that learned them; for any other card there are few and shallow ones, over ratios alone, whose predictions are
-`transferred`; deeper ones have learned the recorded cards by heart and do worse there than the bound. Trained by
-`tools/library_training`, stored by `kernrec.model.vendor.model_file`.
+Trees correct the bound of `kernrec.model.vendor.bound`: log(measured / bound) of latency, and log(power / TDP) of
+power, or log(power / `kernrec.model.vendor.power_base`) for matmuls. A recorded set was recorded in one way, and its
+trees distinguish backends by a feature `stack.NAME`. Recorded GPUs have their own trees. For any other GPU there are
+few and shallow trees, only over ratios, whose predictions are `transferred`; deeper trees would overfit the recorded
+GPUs. `tools/library_training` trains the model, and `kernrec.model.vendor.model_file` stores it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,62 +24,65 @@ from kernrec.op import Problem
 from kernrec.util.light_dataclass import dataclass
 
 Latency = tuple[str, Predicted, float]
-"""A stack, its latency, and the seconds of it that its launch takes."""
+"""A backend, its latency, and the seconds of its launch in it."""
 
 _KEPT = 4096
-"""Predictions that a model keeps at most."""
+"""Maximum number of predictions that a model caches."""
 _KEPT_FEATURES = 256
-"""Problems whose features it keeps until their power is asked."""
+"""Maximum number of problems whose features are cached until their power is requested."""
 
 
 @dataclass(frozen=True)
 class VendorModel:
-    """The model of the stacks that run one op."""
+    """Model of the backends that run one op."""
 
     op: str
     sets: tuple[SetModel, ...]
-    """Of those that cover a problem and have a stack, the first that has the card is taken, else one that has its
-    architecture, else that with most architectures."""
+    """Recorded sets. Of those that cover a problem and have a backend, the first with the GPU is used, else one with
+    its architecture, else the one with most architectures.
+    """
 
     _predicted: dict[tuple[Problem, str], tuple[StackPrediction, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """The last predictions, by problem and card."""
+    """Latest predictions, by problem and GPU."""
     _timed: dict[tuple[Problem, str], list[tuple[Timed, int]]] = field(default_factory=dict, repr=False, compare=False)
-    """Those whose power nobody asked yet: sets, each with the problem's place in it."""
+    """Latest timings without power: sets, each with the problem's index in it."""
     _accepting: dict[tuple[str, str, str], list[tuple[int, RecordedSet, bool]]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """The answers of `_nearest`, by its arguments."""
+    """Cached results of `_nearest`, by its arguments."""
 
     _kinds: dict[tuple[int, tuple[str, ...], str, str, str], Kind] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Kinds of problems asked about, by set, stacks, data type, layout and card."""
+    """Kinds of requested problems, by set, backends, data type, layout and GPU."""
 
     def __repr__(self) -> str:
         return f"<VendorModel {self.op}: {', '.join(self.stacks)} from {len(self.sets)} recorded sets>"
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """All stacks that it can tell of, each once, whatever versions were recorded."""
+        """Return all backends, each once, regardless of recorded versions."""
         stacks = (stack for entry in self.sets for stack in entry.recorded.stacks)
         return tuple(dict.fromkeys(stack.partition(AT)[0] for stack in stacks))
 
     def superseded(self, problem: Problem, gpu: GPU) -> frozenset[str]:
-        """Return the names of stacks, with `@` and a version, that were recorded on a GPU and later differently."""
+        """Return names of backends, with `@` and a version, that were recorded on a GPU and later recorded
+        differently.
+        """
         sets = (recorded for _, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu) if has_card)
         return frozenset(
             name for each in sets for name, cards in each.stacks.items() if AT in name and gpu.name in cards
         )
 
     def predict_version(self, problem: Problem, gpu: GPU, stack: str) -> StackPrediction | None:
-        """Return the prediction of a superseded version of a stack; None if the model has none of the problem.
+        """Return the prediction of a superseded version of a backend; None if the model does not have the problem.
 
         Args:
-            problem: of the op.
-            gpu: a GPU on which the version was recorded.
-            stack: one of `superseded`.
+            problem: Problem of the op.
+            gpu: GPU on which the version was recorded.
+            stack: One of `superseded`.
         """
         plain = as_recorded(problem)
         for place, recorded, has_card in self._nearest(plain.dtype, plain.layout, gpu):
@@ -91,9 +93,9 @@ class VendorModel:
         return None
 
     def predict(self, problem: Problem, gpu: GPU) -> tuple[StackPrediction, ...]:
-        """A prediction for each stack that runs the problem, fastest first; empty where nobody recorded such problems.
+        """Return a prediction for each backend that runs the problem, fastest first; empty if none was recorded.
 
-        Of stacks whose set has the card recorded none is added that is recorded on other cards alone.
+        If a set has recordings on this GPU, its backends that were only recorded on other GPUs are excluded.
         """
         self.predict_many([problem], gpu)
         predictions = self._predicted[as_recorded(problem), gpu.name]
@@ -102,9 +104,10 @@ class VendorModel:
         return tuple(replace(each, latency_s=with_epilogue(each.latency_s, problem, gpu)) for each in predictions)
 
     def latencies(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Of each stack that runs the problem: what `predict` has of its time, in less than half the time.
+        """Return the latency part of `predict` for each backend that runs the problem, which is faster.
 
-        beside: further problems of the op that will be asked about: all together take hardly longer than one.
+        Args:
+            beside: Further problems of the op that will be requested. Predicting them together takes little longer.
         """
         plain = as_recorded(problem)
         if (predictions := self._predicted.get((plain, gpu.name))) is not None:
@@ -115,7 +118,7 @@ class VendorModel:
         return _finished(latencies, problem, gpu)
 
     def fastest(self, problem: Problem, gpu: GPU, beside: Sequence[Problem] = ()) -> list[Latency]:
-        """Those of `latencies` among which the fastest is: of each set that tells of the problem, its fastest stack."""
+        """Return the fastest backend of each set that has the problem, which include the fastest of all."""
         plain = as_recorded(problem)
         if (plain, gpu.name) in self._predicted:
             return self.latencies(problem, gpu)
@@ -123,12 +126,12 @@ class VendorModel:
         return _finished([timed.latency(timed.fastest(number), number) for timed, number in parts], problem, gpu)
 
     def at_least_roof(self, latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
-        """A latency as `operating_point.at_point` has it at the card's default limit and clock."""
+        """Return a latency as `operating_point.at_point` gives it at the GPU's default limit and clock."""
         (least_s,) = roofs_s([problem], gpu)
         return raised(latency, least_s)
 
     def refusals(self, problem: Problem, gpu: GPU) -> Mapping[str, str]:
-        """Why a stack cannot run a problem of a kind that it was recorded for, by stack; others are absent."""
+        """Return the reasons why backends cannot run a problem of a recorded kind, by backend."""
         refused: dict[str, str] = {}
         run: set[str] = set()
         plain = as_recorded(problem)
@@ -142,8 +145,9 @@ class VendorModel:
         return {stack: reason for stack, reason in refused.items() if stack not in run}
 
     def predict_many(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Predicts problems of the op together, for `predict` to tell: one pass over the trees takes as long for a few
-        problems as for one."""
+        """Predict problems of the op together, for later calls of `predict`. One pass over the trees takes as long for
+        a few problems as for one.
+        """
         if len(self._predicted) > _KEPT:
             self._predicted.clear()
         plain = dict.fromkeys(map(as_recorded, problems))
@@ -154,14 +158,13 @@ class VendorModel:
             self._predicted[problem, gpu.name] = _fastest_first(parts)
 
     def _parts(self, problem: Problem, gpu: GPU, beside: Sequence[Problem]) -> list[tuple[Timed, int]]:
-        """The sets that tell of a problem, each with its place there."""
         if (parts := self._timed.get((problem, gpu.name))) is None:
             self._time([problem, *map(as_recorded, beside)], gpu)
             parts = self._timed[problem, gpu.name]
         return parts
 
     def _time(self, problems: Sequence[Problem], gpu: GPU) -> None:
-        """Makes problems known to `_timed`."""
+        """Add problems to `_timed`."""
         if len(self._timed) > _KEPT_FEATURES:
             self._timed.clear()
         together: dict[Kind, list[Problem]] = {}
@@ -176,11 +179,12 @@ class VendorModel:
                 self._timed[problem, gpu.name].append((timed, number))
 
     def _chosen(self, problem: Problem, gpu: GPU) -> list[Kind]:
-        """The sets that predict a problem, each with the stacks that it predicts."""
+        """Return the sets that predict a problem, each with its backends."""
         taken: tuple[str, ...] = ()
         chosen: list[Kind] = []
         sizes = problem.sizes
-        # cuBLAS runs f32 products of few rows or columns by kernels that few recordings have: `physics` is nearer.
+        # cuBLAS runs f32 matmuls of few rows or columns with kernels that few recordings contain, so `physics` is more
+        # accurate.
         few_rows = self.op == "matmul" and problem.dtype == "f32" and is_matvec(sizes)
         for place, recorded, has_card in self._nearest(problem.dtype, problem.layout, gpu):
             if few_rows or not recorded.is_case(sizes):
@@ -196,20 +200,20 @@ class VendorModel:
         return chosen
 
     def _kind(self, place: int, stacks: tuple[str, ...], problem: Problem, gpu: GPU) -> Kind:
-        """The problems of a set that are like one."""
         key = place, stacks, problem.dtype, problem.layout, gpu.name
         if (kind := self._kinds.get(key)) is None:
             kind = self._kinds[key] = Kind(self.sets[place], stacks, gpu, problem.dtype, problem.layout)
         return kind
 
     def _covering(self, problem: Problem) -> list[int]:
-        """The sets that cover a problem, by their place in `sets`."""
         problem = as_recorded(problem)
         return [number for number, entry in enumerate(self.sets) if entry.recorded.covers(problem)]
 
     def _nearest(self, dtype: str, layout: str, gpu: GPU) -> list[tuple[int, RecordedSet, bool]]:
-        """(place in `sets`, the set, whether it has the card) of those that accept a data type and layout, the nearest
-        to a card first; none where it cannot compute in the type."""
+        """Return index in `sets`, set, and whether it has the GPU, for sets that accept a data type and layout.
+
+        The nearest to a GPU comes first. The result is empty if the GPU cannot compute in the type.
+        """
         key = dtype, layout, gpu.name
         if (nearest := self._accepting.get(key)) is None:
             there = [(n, e.recorded) for n, e in enumerate(self.sets) if e.recorded.accepts(dtype, layout)]
@@ -220,7 +224,7 @@ class VendorModel:
 
 
 def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Latency]:
-    """Return latencies with the cost of the problem's bias and activation."""
+    """Return latencies including the cost of the problem's bias and activation."""
     if not has_epilogue(problem):
         return latencies
     return [(stack, with_epilogue(latency, problem, gpu), launch_s) for stack, latency, launch_s in latencies]
@@ -228,7 +232,9 @@ def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Late
 
 @lru_cache(maxsize=1024)
 def _farness(recorded: tuple[str, ...], gpu: GPU) -> tuple[bool, bool, int]:
-    """The order of sets for a card: those that have it, then those with its architecture, then those with most."""
+    """Return the sort key of sets for a GPU: those with the GPU, then with its architecture, then with most
+    architectures.
+    """
     architectures = {find_gpu(name).arch for name in recorded}
     return gpu.name not in recorded, gpu.arch not in architectures, -len(architectures)
 

@@ -1,9 +1,9 @@
-"""The file of a model of stacks: a JSON card, which says what it was trained on, and compressed trees.
+"""File of a baseline model: a JSON card, which states its training data, and compressed trees.
 
-The trees of each card are compressed by themselves, for an answer needs those of one.
+The trees of each GPU are compressed separately, because an answer needs those of one.
 
-The card is written last and names the SHA-256 of the trees. Nothing is unpickled; a file that does not fit is an error
-of one line. Rows of the recordings are in neither file.
+The card is written last and contains the SHA-256 of the trees. Nothing is unpickled, and a file that does not fit
+causes a one-line error. Neither file contains rows of the recordings.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ _EXTENT = ("low", "high", "spread")
 
 
 def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folder: Path) -> Path:
-    """Write a model, and give the path of its card.
+    """Write a model, and return the path of its card.
 
     Args:
-        card: as `load` reads it, without `format` and `trees`.
-        trees: by the name that a head of the card gives to its trees; those of `stored` are compressed already.
-        folder: it is made if it does not exist.
+        card: Card as `load` reads it, without `format` and `trees`.
+        trees: Trees by the name in a head of the card. Those from `stored` are already compressed.
+        folder: Folder, created if missing.
     """
     content = pack({}, {name: f if isinstance(f, np.ndarray) else compressed(f) for name, f in trees.items()})
     file = f"{card['op']}.trees"
@@ -51,7 +51,7 @@ def save(card: Mapping[str, Any], trees: Mapping[str, Trees | np.ndarray], folde
 
 
 def stored(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The card and the compressed trees of a model, for `save` to write again beside others. Raises `UsageError`."""
+    """Return the card and the compressed trees of a model, to save them again with others. Raises `UsageError`."""
     load(path)
     card = json.loads(_content(path))
     return card, unpack(_content(path.parent / card["trees"]["file"]))[1]

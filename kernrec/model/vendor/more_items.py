@@ -1,11 +1,10 @@
-"""A backend never takes longer for n items than for n + 1: what runs n + 1 rows, images or sequences runs n, too.
+"""Enforce that a backend never takes longer for n items than for n + 1, because it can pad rows, images or sequences.
 
-Trees know no order: they predict that 48 rows take 6 % less than 47, or half for another number of tokens. So they are
-asked only about numbers of items that recorders choose (`chosen`). There a time is the least of its own and of larger
-numbers', for whoever is faster with more rows can pad. Between two of them the bound, which is ordered, says where in
-between a number of items is. Contiguous rows are left alone, because their alignment matters.
+Trees are not monotonic: they may predict less time for more rows. So they are only evaluated at numbers of items that
+recorders choose (`chosen`). There, the time is the minimum of its own and of larger numbers' times. Between two of
+them, the bound, which is monotonic, interpolates. Contiguous rows are not changed, because their alignment matters.
 
-Larger numbers are looked at in full up to the next one of a coarse grid, and beyond it on the grid.
+Larger numbers are considered completely up to the next point of a coarse grid, and beyond it only on the grid.
 """
 
 from collections.abc import Sequence
@@ -19,35 +18,36 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _HALVES = 256
-"""From here on the coarse grid has 3 x 2^k beside 2^k."""
+"""Number from which the coarse grid has 3 x 2^k besides 2^k."""
 _AHEAD = 4
 """Minimum number of points of the coarse grid, beyond the next one, that bound a time."""
 _FAR = {"elementwise": 1 << 20}
-"""Minimum number of items up to which they go on, by op: of elements, more than a launch hides."""
+"""Minimum number of items up to which points go on, by op. For elementwise ops, it is more than a launch hides."""
 _FAR_ELSE = 512
-"""The same for other ops: more than decoding has."""
+"""Minimum number of items for other ops, which is more than decoding has."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """The numbers of items that decide the time of some number of them."""
+    """Numbers of items that determine the time of a number of items."""
 
     numbers: tuple[int, ...]
-    """The largest point of the grid that is at most as large, then `near` chosen numbers up to the next point, then
-    further points."""
+    """The largest grid point that does not exceed it, then `near` chosen numbers up to the next point, then further
+    points.
+    """
     near: int
     """0 for a point of the grid."""
     between: bool
-    """Whether the number of items is between the first two of `near`, and not the first one."""
+    """Whether the number of items is strictly between the first two of `near`."""
 
 
 def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int | None:
-    """Return the place of the number of items among the dimensions of an op's features; None if there is none.
+    """Return the index of the number of items among the dimensions of an op's features; None if there is none.
 
     Args:
         op: Name of the op.
-        layout: Layout of the problems. In a matmul whose rows are contiguous, their number is none of items.
-        batched: Whether there are several products, which are the items then.
+        layout: Layout of the problems. Contiguous rows of a matmul are not items.
+        batched: Whether there are several matmuls, which are the items then.
         dims: Names of the dimensions.
     """
     name = items_dimension(op, batched)
@@ -56,7 +56,7 @@ def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int 
 
 @lru_cache(maxsize=4096)
 def points(items: int, op: str = "") -> Points:
-    """Return the points of a number of items of an op."""
+    """Return the points for a number of items of an op."""
     low = _grid_from(items, op)[0]
     low, high, *ahead = _grid_from(low, op)
     if low == items:
@@ -70,7 +70,7 @@ def points(items: int, op: str = "") -> Points:
 
 @lru_cache(maxsize=4096)
 def _grid_from(items: int, op: str) -> tuple[int, ...]:
-    """Return the points of the coarse grid from the largest one that is at most `items`: 2^k and some 3 x 2^k."""
+    """Return the points of the coarse grid from the largest that does not exceed `items`: 2^k and some 3 x 2^k."""
     power = 1 << items.bit_length() - 1
     grid = [power + power // 2 if power >= _HALVES and 3 * power <= 2 * items else power]
     while len(grid) < 2 + _AHEAD or grid[-1] < _FAR.get(op, _FAR_ELSE):
@@ -85,7 +85,7 @@ def _grid_from(items: int, op: str) -> tuple[int, ...]:
 def chosen(low: int, high: int) -> list[int]:
     """Return numbers of items that recorders choose, from `low` to `high`, ascending.
 
-    They are those up to 17, then quarters of a power of two, at least 16 apart, and one more each.
+    These are all up to 17, then quarters of a power of two, at least 16 apart, and each of them plus one.
     """
     numbers, power = list(range(low, min(high, 17) + 1)), max(1 << max(low.bit_length() - 1, 0), 16)
     while power <= high:
@@ -99,7 +99,7 @@ def chosen(low: int, high: int) -> list[int]:
 def often_recorded(items: int) -> tuple[int, ...]:
     """Return numbers of items that recorders choose, and `items`, ascending.
 
-    They are from an eighth of `items` to so many that they take longer.
+    They range from an eighth of `items` to a number that takes longer.
     """
     numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, 512))
     return tuple(sorted({items, *numbers}))
@@ -109,10 +109,10 @@ def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: 
     """Return the time of a number of items for each backend, (S,).
 
     Args:
-        own_points: The points of that number of items.
-        own_s: The bound of the items.
-        bounds_s: The bound at each of the points, (P,).
-        seconds: What the trees predict there, (S, P).
+        own_points: Points of that number of items.
+        own_s: Bound of the items.
+        bounds_s: Bound at each of the points, (P,).
+        seconds: Predictions of the trees there, (S, P).
     """
     last = own_points.near
     upper: Array = seconds[:, max(last, 1) :].min(axis=1)

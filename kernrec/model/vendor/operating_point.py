@@ -1,12 +1,12 @@
-"""The prediction of a stack carried to a power limit and a clock, on the model of the card that kernels stand on.
+"""Transfer a backend's prediction to a power limit and a clock, with the GPU model that kernels use.
 
-A stack's time and power are predicted at the card's default power limit and clock. Read as a launch, its time is that
-of the parts which the roofline names, in proportion: arithmetic and L2 follow the core's clock, DRAM and the start of a
-launch do not. The energy of the core's events is a property of the problem and the card: one figure for all stacks, so
-that those whose power was recorded and others are carried alike and change places only where the physics says so. It is
-what the powers that are told leave for the core (the median of the stacks), at least what the arithmetic takes where
-the limit holds these back or no power is told, and at most what the fastest stack can have taken at the clock that its
-time needs. That launch goes through `PowerModel.apply_power_limit` at both points, and the prediction changes by the
+A backend's time and power are predicted at the GPU's default power limit and clock. Its time is split in proportion to
+the parts of the roofline: arithmetic and L2 follow the core clock, DRAM and the start of a launch do not. The energy of
+the core's events depends on the problem and the GPU, so one figure is used for all backends. Then recorded and
+predicted powers are transferred alike, and backends change places only for physical reasons. The figure is what the
+known powers leave for the core (the median of the backends). It is at least the energy of the arithmetic if the limit
+slows it down or no power is known, and at most what the fastest backend can have used at the clock that its time
+requires. This launch goes through `PowerModel.apply_power_limit` at both points, and the prediction changes by the
 ratio.
 """
 
@@ -32,22 +32,24 @@ if TYPE_CHECKING:
     from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
 CAPPED = 0.95
-"""Share of the power limit from which on a predicted power is taken to be held back by it: mean power of a loop that is
-throttled stays a little below the limit."""
+"""Fraction of the power limit from which a predicted power counts as limited, because the mean power of a throttled
+loop stays a little below the limit.
+"""
 REACHED = 0.9
-"""Share of the arithmetic's rate at the clock held that a stack reaches at most: on recorded large products 0.79 of the
-data sheet's (`TENSOR_SHARE`), at a clock that a limit holds back."""
+"""Maximum fraction of the arithmetic rate at the sustained clock that a backend reaches. Recorded large matmuls reach
+0.79 of the data sheet's (`TENSOR_SHARE`), at a clock that a limit lowers.
+"""
 EXTRAPOLATED = 0.6
-"""Standard deviation of the error of a change of time or power, as a share of the logarithm of that change: the median
-of nine changes of matmul_tf32_limits_rtx3090.csv from 400 W on, carried as a stack's line is; 0.65 in mean square."""
+"""Standard deviation of the error of a change of time or power, relative to the logarithm of that change: the median of
+nine transferred changes of matmul_tf32_limits_rtx3090.csv from 400 W on; 0.65 in mean square.
+"""
 MODELLED = 1.35
-"""Factor of the 90 % interval of a power that the GPU's model has for a backend's time: in the median the power of
-serving products whose time is known is off by 8 to 16 % (`tools/evidence power`)."""
+"""Factor of the 90 % interval of a modeled power, given the backend's time (`tools/evidence power`)."""
 _ROUNDS = 40
 
 
 class Point(Protocol):
-    """A power limit (W) and a locked clock (Hz), each None for the card's default."""
+    """A power limit (W) and a locked clock (Hz), each None for the GPU's default."""
 
     @property
     def power_limit_w(self) -> float | None: ...
@@ -58,19 +60,18 @@ class Point(Protocol):
 def at_point(
     predictions: "Iterable[StackPrediction]", gpu: GPU, point: Point, problem: Problem | None = None
 ) -> "list[StackPrediction]":
-    """Return predictions of one problem at a power limit and clock, in their order, never above the roof or the limit.
+    """Return predictions of one problem at a power limit and clock, in their order, within the roof and the limit.
 
-    A prediction whose power nobody recorded has that of the GPU's power model.
+    A prediction without recorded power gets that of the GPU's power model.
 
     Args:
-        predictions: as `VendorModel.predict` has them, at the default power limit with the clock not locked; all those
-            that are compared, since they share the energy of the core's events.
-        gpu: the GPU.
-        point: the power limit and clock.
-        problem: its arithmetic says what energy a part that is held back by the limit takes, and bounds the time.
+        predictions: Results of `VendorModel.predict`, at the default power limit with the clock not locked. Pass all
+            that are compared, because they share the energy of the core's events.
+        point: The power limit and clock.
+        problem: The problem. Its arithmetic determines the energy of a limited part, and bounds the time.
 
     Raises:
-        UsageError: the GPU does not accept this power limit or clock.
+        UsageError: The GPU does not accept this power limit or clock.
     """
     power, lines = _power_of(gpu), list(predictions)
     limit_w = None if point.power_limit_w is None else float(point.power_limit_w)
@@ -87,14 +88,14 @@ def at_point(
 
 
 def recorded_within(prediction: "StackPrediction", gpu: GPU, problem: Problem) -> "StackPrediction":
-    """Return a recording at the default point as it is, but with a power, and none above the limit."""
+    """Return a recording at the default point with a power within the limit."""
     if prediction.power_w is None:
         return _modelled(prediction, gpu, problem)
     return replace(prediction, power_w=_at_most(prediction.power_w, gpu.tdp_w))
 
 
 def _modelled(prediction: "StackPrediction", gpu: GPU, problem: Problem | None) -> "StackPrediction":
-    """A prediction at the default point with the power that the GPU's model has for its operations, bytes and time."""
+    """Return a prediction at the default point with the modeled power for its operations, bytes and time."""
     from kernrec.model.vendor.predicted import Predicted
 
     busy, base, seconds = prediction.busy, power_base(gpu), prediction.latency_s.value
@@ -107,7 +108,7 @@ def _modelled(prediction: "StackPrediction", gpu: GPU, problem: Problem | None) 
 
 
 def raised(latency: "Predicted", least_s: float) -> "Predicted":
-    """A latency that is at least a roof."""
+    """Return a latency that is at least a roof."""
     return latency if latency.value >= least_s else _scaled(latency, least_s / latency.value, 1.0)
 
 
@@ -118,11 +119,11 @@ _MOST_ROOFS = 4096
 def roofs_s(
     problems: Sequence[Problem], gpu: GPU, limit_w: float | None = None, clock_hz: float | None = None
 ) -> list[float]:
-    """Return the least time of each problem in seconds, the same for all backends."""
+    """Return the minimum time of each problem in seconds, for any backend."""
     roofs = {problem: _ROOFS.get((problem, gpu, limit_w, clock_hz)) for problem in problems}
     new = [problem for problem, least_s in roofs.items() if least_s is None]
     costs = {problem: ideal_of(gpu, problem.op, problem.dtype).costs(problem) for problem in new}
-    if costs := {problem: parts for problem, parts in costs.items() if any(parts)}:  # L2 holds what has no roof
+    if costs := {problem: parts for problem, parts in costs.items() if any(parts)}:  # problems within L2 have no roof
         launches = np.array([*costs.values()]).T.copy()
         limited = _power_of(gpu).limit_launches(launches, ((limit_w, clock_hz),))
         if len(_ROOFS) >= _MOST_ROOFS:
@@ -134,13 +135,12 @@ def roofs_s(
 
 @lru_cache(maxsize=64)
 def ideal_of(gpu: GPU, op: str, dtype: str) -> IdealLaunch:
-    """Return the ideal launch of a GPU, made once."""
+    """Return the cached ideal launch of a GPU."""
     return ideal_launch(op, dtype, gpu, _power_of(gpu))
 
 
 @lru_cache(maxsize=16)
 def _power_of(gpu: GPU) -> PowerModel:
-    """With the tables of clocks that it makes once."""
     return PowerModel.for_gpu(gpu)
 
 
@@ -149,7 +149,11 @@ def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
 
 
 def _scaled(quantity: "Predicted", factor: float, unsure: float) -> "Predicted":
-    """A quantity times a factor, whose logarithm has an error of this standard deviation as a share of it."""
+    """Return a quantity times a factor.
+
+    Args:
+        unsure: Standard deviation of the error of the factor's logarithm, relative to it.
+    """
     value, wider = quantity.value * factor, DEVIATIONS * unsure * abs(log(factor))
     down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
     return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))
@@ -158,7 +162,7 @@ def _scaled(quantity: "Predicted", factor: float, unsure: float) -> "Predicted":
 def _carried(
     prediction: "StackPrediction", core_j: float, gpu: GPU, limit_w: float | None, clock_hz: float | None
 ) -> "StackPrediction":
-    """A prediction at another limit and clock, given what the core's events take."""
+    """Return a prediction at another limit and clock, given the energy of the core's events."""
     power = _power_of(gpu)
     launch = _launch(prediction, core_j, gpu, power)
     before, after = power.apply_power_limit(launch), power.apply_power_limit(launch, limit_w, clock_hz)
@@ -172,7 +176,6 @@ def _carried(
 
 
 def _at_most(quantity: "Predicted", most: float) -> "Predicted":
-    """A quantity whose value and interval end at `most`."""
     if quantity.high <= most:
         return quantity
     value = min(quantity.value, most)
@@ -180,13 +183,13 @@ def _at_most(quantity: "Predicted", most: float) -> "Predicted":
 
 
 def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: PowerModel) -> NominalCosts:
-    """The launch that takes the predicted time at the default point, and this energy of core events."""
+    """Return the launch with the predicted time at the default point, and this energy of core events."""
     busy, latency_s = prediction.busy, prediction.latency_s.value
     core_s, dram_s = max(busy["math"], busy["l2"]), busy["dram"]
     fixed_s = min(busy["launch"], 0.9 * latency_s)
     dram_j = _dram_energy(prediction, gpu, power)
     clock_hz = _held_clock(power, core_j, dram_j, latency_s)
-    # The parts in proportion, so that together they take the predicted time at that clock.
+    # Scale the parts so that together they take the predicted time at that clock.
     slowed = core_s * power.boost_hz / clock_hz
     together = (slowed**OVERLAP + dram_s**OVERLAP) ** (1.0 / OVERLAP)
     scale = (latency_s - fixed_s) / together if together else 1.0
@@ -196,11 +199,11 @@ def _launch(prediction: "StackPrediction", core_j: float, gpu: GPU, power: Power
 def _core_energy(
     predictions: "Iterable[StackPrediction]", gpu: GPU, power: PowerModel, problem: Problem | None
 ) -> float:
-    """Joules of the core's events at nominal voltage, one figure for all stacks of a problem."""
+    """Return joules of the core's events at nominal voltage, one figure for all backends of a problem."""
     left_j, most_j, held, math_s = [], inf, False, 0.0
     for each in predictions:
         math_s, latency_s = max(math_s, each.busy["math"]), each.latency_s.value
-        # Its clock was not so low that the arithmetic would not have fitted into its time.
+        # The clock was high enough for the arithmetic to fit into its time.
         core_s = max(each.busy["math"], each.busy["l2"])
         least_hz = min(power.boost_hz * core_s / (REACHED * latency_s), power.running_hz)
         most_j = min(most_j, _left_for_core(each, gpu.tdp_w, least_hz, gpu))
@@ -217,13 +220,14 @@ def _core_energy(
 
 
 def _median(values: list[float]) -> float:
-    """As `statistics.median`; importing that module takes 2 ms of a command."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: float, gpu: GPU) -> float:
-    """Joules at nominal voltage that a power leaves for the core's events in the predicted time at a clock."""
+    """Return the joules at nominal voltage that a power leaves for the core's events in the predicted time at a
+    clock.
+    """
     power = _power_of(gpu)
     core_w = drawn_w - _without_core(power, clock_hz)
     core_j = core_w * prediction.latency_s.value - _dram_energy(prediction, gpu, power)
@@ -231,17 +235,15 @@ def _left_for_core(prediction: "StackPrediction", drawn_w: float, clock_hz: floa
 
 
 def _dram_energy(prediction: "StackPrediction", gpu: GPU, power: PowerModel) -> float:
-    """Joules of the traffic that the roofline has."""
     return prediction.busy["dram"] * gpu.memory_bandwidth * power.event_j("dram.bytes")
 
 
 def _without_core(power: PowerModel, clock_hz: float) -> float:
-    """Watts at a clock before any event."""
     return float(power.power_at(clock_hz, {}))
 
 
 def _held_clock(power: PowerModel, core_j: float, dram_j: float, latency_s: float) -> float:
-    """The clock at which a launch of these energies and this time draws the default limit, or the highest."""
+    """Return the clock at which a launch of these energies and this time draws the default limit, or the highest."""
     low, high = power.minimum_hz, power.running_hz
 
     def drawn_w(clock_hz: float) -> float:

@@ -1,4 +1,4 @@
-"""Matrix products with rows that are not aligned, and the aligned ones that they could be padded to."""
+"""Matmuls with unaligned rows, and the aligned ones that they could be padded to."""
 
 from functools import lru_cache
 from itertools import product
@@ -7,12 +7,12 @@ from kernrec.op import Problem
 from kernrec.op.problem import ANY_LAYOUT, LARGEST
 
 _MULTIPLES = (8, 64)
-"""Multiples that rows of a product are padded to: 16 bytes of 16-bit elements, and a tile."""
+"""Multiples for padding rows of a matmul: 16 bytes of 16-bit elements, and a tile."""
 
 
 @lru_cache(maxsize=256)
 def padded(problem: Problem) -> tuple[Problem, ...]:
-    """The problem, and those with some of its rows padded; nothing where all are aligned."""
+    """Return the problem and its padded forms; empty if all rows are aligned."""
     sizes = problem.dim
     unaligned = [name for name in _contiguous(problem) if sizes[name] % _MULTIPLES[0]]
     if not unaligned:
@@ -24,12 +24,12 @@ def padded(problem: Problem) -> tuple[Problem, ...]:
 
 
 def _multiples(size: int) -> set[int]:
-    """The sizes that one could be padded to, itself among them, as far as a dimension can have them."""
+    """Return the sizes to which a size could be padded, including itself, within the dimension's limit."""
     return {padded for step in (1, *_MULTIPLES) if (padded := -(-size // step) * step) <= LARGEST}
 
 
 def _contiguous(problem: Problem) -> tuple[str, ...]:
-    """The dimensions of a product that are rows in memory, in some operand."""
+    """Return the dimensions of a matmul that are contiguous rows in some operand."""
     if problem.op != "matmul" or problem.layout == ANY_LAYOUT:  # a spec's own problem may have any name
         return ()
     a, b = tuple(problem.layout)

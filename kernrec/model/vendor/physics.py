@@ -1,14 +1,14 @@
-"""Baselines of problems that nobody recorded: bytes, arithmetic, launch, and the efficiency of the nearest operator.
+"""Baselines of unrecorded problems: bytes, arithmetic, launch, and the efficiency of the most similar operator.
 
     time = start + (arithmetic^3 + memory^3 + longest block^3)^(1/3)
 
-memory      compulsory bytes from DRAM, nothing in L2, at the share of the bandwidth that recorded operators reach
-arithmetic  matrix products and convolutions as implicit products: tiles in waves (`features.matmul`); attention: the
-            share of the tensor cores' rate that recorded kernels reach
-the block   an operator over rows gives a row to a block, whose few threads wait for DRAM again and again
+memory      compulsory bytes from DRAM, nothing in L2, at the fraction of the bandwidth that recorded operators reach
+arithmetic  matmuls, and convolutions as implicit matmuls: tiles in waves (`features.matmul`); attention: the fraction
+            of the tensor cores' rate that recorded kernels reach
+the block   an operator over rows assigns a row to a block, whose few threads wait for DRAM repeatedly
 
-`operating_point.at_point` raises a time below the roof at the clock that the power limit leaves, adds the power, and
-carries both to other limits.
+`operating_point.at_point` raises a time below the roof at the clock under the power limit, adds the power, and
+transfers both to other limits.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,28 +29,27 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.util.light_dataclass import dataclass
 
 FACTOR = 2.0
-"""Factor of the 90 % interval: `tools/evidence derived` prints how many of DeepBench's convolutions and products are
-inside."""
+"""Factor of the 90 % interval. `tools/evidence derived` prints its coverage of DeepBench's convolutions and matmuls."""
 _COLD = Timing(0.0, np.inf)
 _DRAM_SHARE = 0.9
-"""Share of the bandwidth of a copy that operators reach that do more than copy."""
+"""Fraction of a copy's bandwidth that operators reach which do more than copy."""
 _MATVEC_SHARE = 0.75
-"""The same of a matrix times vectors, which an A100 reads at 1,350 GB/s and an H100 at 2,200 GB/s."""
+"""Fraction of a copy's bandwidth for a matrix times vectors (1,350 GB/s on an A100, 2,200 GB/s on an H100)."""
 _BLOCK_BYTES = {"layernorm": 128 * 16, "rmsnorm": 512 * 16, "softmax": 1024 * 16, "reduce": 512 * 16}
-"""Bytes that the block of a row has in flight: its threads load 16 bytes each, then wait."""
+"""Bytes in flight in the block of a row, whose threads load 16 bytes each, then wait."""
 _PASSES = {"layernorm": 2, "rmsnorm": 2, "softmax": 3, "reduce": 1}
-"""How often a block reads a row that its registers do not hold."""
+"""Number of times that a block reads a row that does not fit its registers."""
 _WAIT_S = 0.6e-6
-"""Seconds from a load to its data in DRAM."""
+"""Seconds of a load from DRAM."""
 _ATTENTION_SHARE = {True: 0.55, False: 0.35}
-"""Share of the data sheet's rate that attention reaches, on tensor cores and outside of them."""
+"""Fraction of the data sheet's rate that attention reaches, on tensor cores and outside of them."""
 _CONVOLUTION = {True: 1.2, False: 1.0}
-"""Time of an implicit product over that of a product of the same size, on tensor cores and outside of them."""
+"""Time of an implicit matmul relative to a matmul of the same size, on tensor cores and outside of them."""
 _WINOGRAD = 0.55
-"""Time of a 3x3 convolution by Winograd's algorithm over that of the implicit product, outside of tensor cores."""
+"""Time of a 3x3 convolution by Winograd's algorithm relative to the implicit matmul, outside of tensor cores."""
 _WINOGRAD_CHANNELS = 32
 _DEPTHWISE_SHARE = 0.25
-"""Share of the rate outside of tensor cores that a convolution reaches whose groups have few channels."""
+"""Fraction of the rate outside of tensor cores that a convolution reaches whose groups have few channels."""
 _FEW_CHANNELS = 8
 
 
@@ -59,13 +58,13 @@ class Busy:
     """Seconds that a call keeps parts of a GPU busy."""
 
     math_s: float
-    """Arithmetic as the kernel reaches it."""
+    """Arithmetic at the kernel's rate."""
     peak_s: float
     """Arithmetic at the data sheet's rate."""
     block_s: float = 0.0
-    """Of the longest block."""
+    """Seconds of the longest block."""
     dram_share: float = _DRAM_SHARE
-    """Of the bandwidth of a copy."""
+    """Fraction of a copy's bandwidth."""
 
 
 @lru_cache(maxsize=1024)
@@ -87,19 +86,21 @@ def derived(problem: Problem, gpu: GPU) -> StackPrediction | None:
 
 
 def _rows(problem: Problem, gpu: GPU) -> Busy:
-    """An operator that moves more than it computes."""
+    """Return the time of a memory-bound operator over rows."""
     sizes, in_flight = problem.sizes, _BLOCK_BYTES.get(problem.op)
     flops_s = problem.flops / gpu.peak_flops("f32")
     if in_flight is None:
         return Busy(flops_s, flops_s)
     row_bytes = sizes["columns"] * ELEMENT_BYTES[problem.dtype]
-    resident = 2048 * 16 / in_flight * gpu.sms  # blocks that the GPU runs at a time
+    resident = 2048 * 16 / in_flight * gpu.sms  # concurrent blocks on the GPU
     waits = np.ceil(row_bytes / in_flight) * _PASSES[problem.op] * np.ceil(sizes["rows"] / resident)
     return Busy(flops_s, flops_s, float(waits) * _WAIT_S)
 
 
 def _product(problem: Problem, gpu: GPU) -> Busy:
-    """A matrix product, the fastest of the tiles that libraries have; a matrix times vectors reads the matrix once."""
+    """Return the time of a matmul with the fastest of the libraries' tiles. A matrix times vectors reads the matrix
+    once.
+    """
     sizes = problem.sizes
     if not gpu.peak_flops(problem.dtype, tensor=True) and is_matvec(sizes):
         flops_s = problem.flops / rate_of(gpu, problem.dtype)
@@ -109,7 +110,7 @@ def _product(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _convolution(problem: Problem, gpu: GPU) -> Busy:
-    """A convolution as an implicit product, or by Winograd's algorithm where that is faster."""
+    """Return the time of a convolution as an implicit matmul, or by Winograd's algorithm if that is faster."""
     sizes, groups = problem.sizes, problem.sizes["groups"]
     tensor = gpu.peak_flops(problem.dtype, tensor=True) > 0
     depth = sizes["c"] // groups
@@ -127,7 +128,7 @@ def _convolution(problem: Problem, gpu: GPU) -> Busy:
 
 
 def _tiles(gpu: GPU, dtype: str, layout: str, dims: list[int], flops: float) -> Busy:
-    """The tiles of a product in waves over the SMs, whatever DRAM does."""
+    """Return the time of the tiles of a matmul in waves over the SMs, without DRAM."""
     card = card_of(gpu, dtype, _COLD)
     bound = features_of("matmul").bound(card, np.array(dims, dtype=float)[:, np.newaxis], layout)
     share = 2.0 ** bound.table[bound.names.index("share.tiles"), 0]

@@ -1,9 +1,9 @@
-"""The power of a stack's kernel by the model of power, given its time: the base that trees of power correct.
+"""Power of a backend's kernel by the power model, given its time, which trees of power correct.
 
-    W = the card's at its clock + (arithmetic + bytes from DRAM through L2 to the SMs, in joules) / time,
+    W = the GPU's at its clock + (arithmetic + bytes from DRAM through L2 to the SMs, in joules) / time,
         at most the power limit
 
-A card that was recorded keeps the three figures that its trees were trained with; another one has today's.
+A recorded GPU keeps the three figures that its trees were trained with. Other GPUs have current ones.
 """
 
 from functools import lru_cache
@@ -22,25 +22,26 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class PowerBase:
-    """Watts of a card."""
+    """Power figures of a GPU in watts."""
 
     running_w: float
-    """Before any event, at the clock of a load that no limit holds back."""
+    """Power before any event, at the clock of a load without a power limit."""
     math_w: float
-    """More, with tensor cores at the data sheet's rate; the same in every data type."""
+    """Additional power of tensor cores at the data sheet's rate, equal in every data type."""
     dram_w: float
-    """More, at the data sheet's bandwidth, the way through L2 and L1 included: without it, an H200 predicted by the
-    recordings of Blackwell draws three quarters of what it should in products that DRAM bounds."""
+    """Additional power at the data sheet's bandwidth, including L2 and L1. Without it, power on an H200, predicted from
+    recordings of Blackwell, is too low for DRAM-bound matmuls.
+    """
 
     def watts(self, bound: Bound, latency_s: Array, most_w: float) -> Array:
-        """Power in `latency_s`, whose last axis is that of the problems, up to `most_w`."""
+        """Return the power at `latency_s`, whose last axis is that of the problems, at most `most_w`."""
         events_j = self.math_w * bound.parts["math"] + self.dram_w * bound.parts["dram"]
         return np.asarray(np.minimum(self.running_w + events_j / latency_s, most_w))
 
 
 @lru_cache(maxsize=64)
 def power_base(gpu: GPU) -> PowerBase:
-    """The figures of a card by the model of power."""
+    """Return the figures of a GPU by the power model."""
     power = PowerModel.for_gpu(gpu)
     peak, joules = arithmetic(gpu, power, "bf16" if gpu.peak_flops("bf16", tensor=True) else "f16")
     beside = BESIDE_ARITHMETIC[gpu.peak_flops("f16", tensor=True) > 0]

@@ -1,35 +1,35 @@
-"""A data type as a stack's kernel sees it: bytes of elements that it reads and writes, and its arithmetic."""
+"""Data types in a backend's kernel: bytes of elements that it reads and writes, and its arithmetic."""
 
 from kernrec.gpu import GPU
 from kernrec.op.dtype import ELEMENT_BYTES, FORMATS, activation_bytes, math_dtype, weight_bytes
 from kernrec.util.light_dataclass import dataclass
 
 _BY_THE_CALL = ("f8e4m3",)
-"""Types of tensors that stacks make of 16-bit activations in the call; of formats the activations' type says it."""
+"""Types that backends create from 16-bit activations in the call. For formats, the activations' type decides."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A data type of a product's operands."""
+    """Data type of a matmul's operands."""
 
     a_bytes: float
-    """Bytes of an element of the activations, as the product reads them."""
+    """Bytes of an activation element, as the matmul reads it."""
     b_bytes: float
-    """Of the weights, with their share of scales."""
+    """Bytes of a weight element, with its share of scales."""
     c_bytes: float
-    """Of the result."""
+    """Bytes of a result element."""
     quantising_bytes: float
-    """Bytes for an element of the activations that it takes to quantise them: 16 bits are read, the result written."""
+    """Bytes per activation element to quantize it: 16 bits are read, the result is written."""
 
 
 def precision_of(dtype: str) -> Precision:
-    """The precision of a data type."""
+    """Return the precision of a data type."""
     a_bytes, result = activation_bytes(dtype), float(ELEMENT_BYTES.get(dtype, 2))
     quantised = dtype in _BY_THE_CALL or (dtype in FORMATS and FORMATS[dtype].activations != "bf16")
     return Precision(a_bytes, weight_bytes(dtype), max(result, 2.0), 2.0 + a_bytes if quantised else 0.0)
 
 
 def rate_of(gpu: GPU, dtype: str) -> float:
-    """FLOP/s of a stack in a data type, at the data sheet's rate; 0: the card has no such arithmetic."""
+    """Return the FLOP/s of a backend in a data type at the data sheet's rate; 0 if the GPU lacks such arithmetic."""
     rate = math_dtype(dtype)
     return gpu.peak_flops(rate, tensor=True) or gpu.peak_flops(rate)

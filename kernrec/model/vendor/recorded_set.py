@@ -1,4 +1,4 @@
-"""A set of recordings of stacks, and the trees that learned it: the parts of a model of stacks as its file has them."""
+"""Recorded set of backends, and its trees: the parts of a baseline model as in its file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -25,74 +25,77 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 OTHER = "*"
-"""The key of the trees for cards that were not recorded."""
+"""Key of the trees for GPUs without recordings."""
 STACK = "stack."
-"""The beginning of the name of a feature that is 1 for one stack and 0 for the others."""
+"""Prefix of the name of a feature that is 1 for one backend and 0 for the others."""
 
 
 @dataclass(frozen=True)
 class RecordedSet:
-    """Which problems of an op were timed alike, and how."""
+    """Problems of an op with the same timing."""
 
     name: str
     op: str
     case: str
-    """Which problems of the op; a key of `CASES` of its features."""
+    """Case of the op; a key of `CASES` of its features."""
     stacks: Mapping[str, Mapping[str, str | None]]
-    """By stack, the GPUs that it was recorded on, by their catalog names, with its version if it was stated. A
-    stack that ends in `@` and a version has been superseded: it answers only if that version is wanted."""
+    """Recorded GPUs by backend, by catalog name, with the version if stated. A backend that ends in `@` and a version
+    has been superseded, and is used only if that version is requested.
+    """
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     alike: tuple[str, ...]
-    """Other data types and layouts, for which a stack takes about as long."""
+    """Other data types and layouts for which a backend takes about as long."""
     alike_width: float
-    """About how long: 90 % of these are within a factor exp(`alike_width`) of what was recorded."""
+    """Logarithmic width of the difference: 90 % of these are within a factor exp(`alike_width`) of the recording."""
     timing: Timing
     grid: tuple[str, ...]
     """Dimensions of which few sizes were recorded."""
     multiples: Mapping[str, Mapping[str, int]]
-    """By stack, the dimensions whose sizes must be multiples of a number: it refuses other problems."""
+    """Dimensions by backend whose sizes must be multiples of a number. The backend refuses other problems."""
     local: tuple[str, ...]
-    """Stacks whose time is that of the host rather than the card's: they are told of on recorded cards alone."""
+    """Backends whose time is the host's instead of the GPU's. They are only reported on recorded GPUs."""
     origin: Mapping[str, str]
-    """In words: `source`, `licence`, `library` and the `recorded` problems."""
+    """Description: `source`, `licence`, `library` and the `recorded` problems."""
     kinds: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """By stack and card the kinds (`kind_of`) that were recorded, where these are not all of the set's."""
+    """Recorded kinds (`kind_of`) by backend and GPU, if they are not all of the set's."""
 
     def exactly(self, problem: Problem) -> bool:
-        """Whether the data type and layout of a problem were recorded."""
+        """Return whether the data type and layout of a problem were recorded."""
         return problem.dtype in self.dtypes and problem.layout in self.layouts
 
     def covers(self, problem: Problem) -> bool:
-        """Whether a problem is one of these, or like one."""
+        """Return whether the set has a problem, or a similar one."""
         return self.accepts(problem.dtype, problem.layout) and self.has_case(problem)
 
     def accepts(self, dtype: str, layout: str) -> bool:
-        """Whether problems in a data type and layout are among these, or like some."""
+        """Return whether the set has problems in a data type and layout, or similar ones."""
         return dtype in self.dtypes + self.alike and layout in self.layouts + self.alike
 
     def has_case(self, problem: Problem) -> bool:
-        """Whether the dimensions of a problem are of its case."""
+        """Return whether the dimensions of a problem belong to the set's case."""
         return self.is_case(problem.sizes)
 
     @cached_property
     def is_case(self) -> Callable[[Mapping[str, int]], bool]:
-        """Whether dimensions are of its case."""
+        """Return the function that checks whether dimensions belong to the set's case."""
         return features_of(self.op).CASES[self.case]
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
-        """The cards that were recorded, by their catalog names."""
+        """Return the recorded GPUs, by catalog name."""
         return tuple(sorted({gpu for cards in self.stacks.values() for gpu in cards}))
 
     def stacks_on(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """The stacks that it can tell of on a card: those recorded there with problems of this kind; on a card without
-        recordings, those recorded with such problems anywhere, but for `local` ones. All, where the card cannot compute
-        in the dtype."""
+        """Return the backends with predictions on a GPU: those recorded there with problems of this kind.
+
+        On a GPU without recordings, it returns all that were recorded with such problems anywhere, except for `local`
+        ones. If the GPU cannot compute in the dtype, it returns all.
+        """
         return self.stacks_recorded(gpu, problem) if rate_of(gpu, problem.dtype) else tuple(self.stacks)
 
     def stacks_recorded(self, gpu: GPU, problem: Problem) -> tuple[str, ...]:
-        """Those of `stacks_on` on a card that can compute in the dtype."""
+        """Return the `stacks_on` a GPU that can compute in the dtype."""
         kind = kind_of(self.op, problem.dtype if problem.dtype in self.dtypes else self.dtypes[0], problem.sizes)
         if (stacks := self._stacks_on.get((gpu.name, kind))) is None:
             stacks = self._stacks_on[gpu.name, kind] = self._with_kind(gpu, kind)
@@ -100,7 +103,6 @@ class RecordedSet:
 
     @cached_property
     def _stacks_on(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The answers of `stacks_on`, by card and kind."""
         return {}
 
     def _with_kind(self, gpu: GPU, kind: str) -> tuple[str, ...]:
@@ -116,13 +118,13 @@ class RecordedSet:
         )
 
     def refusal(self, stack: str, problem: Problem, gpu: GPU) -> str | None:
-        """Why a stack does not run a problem that the set covers; None where it does."""
+        """Return why a backend does not run a problem of the set; None if it does."""
         if not rate_of(gpu, problem.dtype):
             return f"{gpu.title} has no {problem.dtype} arithmetic"
         return self.misaligned(stack, problem)
 
     def misaligned(self, stack: str, problem: Problem) -> str | None:
-        """Why a stack does not run a problem on a card that can compute in its dtype; None where it does."""
+        """Return why a backend does not run a problem on a GPU that can compute in its dtype; None if it does."""
         for name, step in self.multiples.get(stack, {}).items():
             if problem.sizes[name] % step:
                 return f"{name} = {problem.sizes[name]} is not a multiple of {step}, as {problem.dtype} needs there"
@@ -131,27 +133,29 @@ class RecordedSet:
 
 @dataclass(frozen=True)
 class Head:
-    """The trees of one quantity for one card, or for those not recorded."""
+    """Trees of one quantity for one GPU, or for those without recordings."""
 
     columns: tuple[str, ...]
-    """The features of the trees, in order."""
+    """Features of the trees, in order."""
     packed: Array = field(repr=False)
-    """The trees as the file has them, compressed."""
+    """Trees as in the file, compressed."""
     recorded: Interval
-    """Calibrated on problems left out, of sizes that were recorded; on whole cards for cards not recorded."""
+    """Interval calibrated on held-out problems of recorded sizes, or on held-out GPUs for unrecorded GPUs."""
     between: Interval
-    """Calibrated on sizes of the grid left out."""
+    """Interval calibrated on held-out sizes of the grid."""
     sustained: bool = False
     """Whether the trees correct the bound at the rate that the GPU sustains (`Timing.sustained`)."""
 
     @cached_property
     def column(self) -> dict[str, int]:
-        """The place of each feature among the columns."""
+        """Return the index of each feature among the columns."""
         return {name: place for place, name in enumerate(self.columns)}
 
     @cached_property
     def trees(self) -> CompactTrees:
-        """Expanded when they are first asked: a query needs those of one card. `UsageError` where they are damaged."""
+        """Return the trees, expanded on first use because a query needs those of one GPU. Raises `UsageError` if the
+        trees are damaged.
+        """
         try:
             trees = expand(*decompressed(self.packed))
         except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -163,26 +167,28 @@ class Head:
 
 @dataclass(frozen=True)
 class SetModel:
-    """The trees and the recorded region of one recorded set."""
+    """Trees and recorded region of one recorded set."""
 
     recorded: RecordedSet
     sizes: Mapping[str, tuple[int, ...]]
-    """The sizes that were recorded of the dimensions of the grid."""
+    """Recorded sizes of the dimensions of the grid."""
     extent: Extent
-    """The recorded region of the logarithms of the dimensions."""
+    """Recorded region of the logarithms of the dimensions."""
     heads: Mapping[tuple[str, str], Head]
-    """(`latency` or `power`, catalog name of a card, architecture, or `OTHER`) -> trees; those of an architecture are
-    for its cards that were not recorded, and of power alone."""
+    """Trees by quantity (`latency` or `power`) and GPU, architecture or `OTHER`. Those of an architecture are for its
+    GPUs without recordings, and only for power.
+    """
     floors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By card, seconds of a call timed alone that are the host's, and the ratio of the card's work to the bound's;
-    empty where calls were timed in a stream."""
+    """Host seconds of a call timed alone, and the ratio of the GPU's work to the bound, by GPU; empty if calls were
+    timed in a stream.
+    """
     work: Extent | None = None
-    """The recorded region of the logarithm of `Bound.work_s`, where there are floors."""
+    """Recorded region of the logarithm of `Bound.work_s`, if there are floors."""
     power_bases: Mapping[str, PowerBase] | None = None
-    """The bases that trees of power correct, by card; None where that is the power limit."""
+    """Bases that trees of power correct, by GPU; None for the power limit."""
 
     def off_grid(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a problem has a size of the grid that was not recorded."""
+        """Return whether a problem has a size of the grid that was not recorded."""
         return any(sizes[name] not in recorded for name, recorded in self._grid)
 
     @cached_property
@@ -190,8 +196,9 @@ class SetModel:
         return [(name, frozenset(sizes)) for name, sizes in self.sizes.items()]
 
     def outside(self, bound: Bound) -> Array | None:
-        """How far problems lie outside of what was recorded: by the logarithms of their sizes, or by the card's work in
-        them, (N,); None where none does."""
+        """Return how far problems are outside of the recordings, by the logarithms of sizes or work, (N,); None if none
+        is.
+        """
         work = None if bound.work_s is None else self.work
         if len(bound.total_s) == 1:
             inside = self.extent.has(bound.log_sizes[:, 0].tolist())
@@ -203,8 +210,9 @@ class SetModel:
         return distances
 
     def streamed(self, call: Predicted, gpu: GPU, bound: Bound, number: int) -> Predicted:
-        """A predicted call as one in a stream, where calls were timed alone. A card that was not recorded has the least
-        of the floors, with its ratio."""
+        """Convert a predicted call that was timed alone to one in a stream. An unrecorded GPU has the lowest floor and
+        its ratio.
+        """
         if not self.floors or bound.work_s is None:
             return call
         floor_s, ratio = self.floors.get(gpu.name) or self._least_floor
@@ -216,5 +224,5 @@ class SetModel:
 
 
 def log_sizes(dims: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The logarithms of the dimensions, to base 2, (N, D), in which the extent of a recorded set is stated."""
+    """Return the logarithms of the dimensions, to base 2, (N, D), as in the extent of a recorded set."""
     return np.asarray(np.log2(np.maximum(np.stack(list(dims.values()), axis=1), query.LEAST_SIZE)))

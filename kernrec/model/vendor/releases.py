@@ -1,4 +1,4 @@
-"""When the versions of backends that were recorded came out, so that a baseline can say how old it is."""
+"""Release dates of recorded backend versions, which show how old a baseline is."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,20 +18,21 @@ _RELEASED: Mapping[str, Mapping[str, str]] = {
     },
     "PyTorch": {"2.1": "2023-10-04", "of August 2024": "2024-08"},
 }  # fmt: skip
-"""Date by backend and version: the day on which the first wheel of the version was published, as Python's package index
-states it (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17 and
-1.3.0rc20, and recordings of cuDNN name no patch release: these have no date, or an empty one."""
+"""Date by backend and version: the day on which the first wheel of the version was published, according to Python's
+package index (looked up on 28 November 2026; PyTorch 2.1 is 2.1.0). The index has no wheels of TensorRT-LLM 1.3.0rc17
+and 1.3.0rc20, and recordings of cuDNN name no patch release: these have no date, or an empty one.
+"""
 _TO = " to "
 
 
 def released(stack: str, version: str | None) -> str | None:
-    """Return when a version came out, as `2026-06-30`; None if that is not known.
+    """Return a version's release date, such as `2026-06-30`; None if unknown.
 
-    A range of versions, as `versions_text` writes it, has the dates of both ends if both are known.
+    A range of versions from `versions_text` has the dates of both ends if both are known.
 
     Args:
-        stack: the backend, as `SGLang` or `SGLang (static scales)`.
-        version: as a baseline has it, such as `0.5.12, static scales`.
+        stack: Backend, such as `SGLang` or `SGLang (static scales)`.
+        version: Version of a baseline, such as `0.5.12, static scales`.
     """
     dates = _RELEASED.get(stack.partition(" (")[0], {})
     end_dates = [dates.get(end) for end in (version or "").partition(",")[0].split(_TO)]
@@ -40,7 +41,7 @@ def released(stack: str, version: str | None) -> str | None:
 
 
 def known_versions(stack: str) -> tuple[str, ...]:
-    """Return the versions of a backend that were recorded."""
+    """Return the recorded versions of a backend."""
     return tuple(_RELEASED.get(stack, {}))
 
 

@@ -1,4 +1,4 @@
-"""The stacks: what people run today, by name and by the other spellings people type."""
+"""Backends by name and by other common spellings."""
 
 from collections.abc import Collection, Iterable
 
@@ -17,12 +17,12 @@ _SPELLINGS = {fold(name): name for name in STACKS} | {
 
 
 def stacks_named(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the backends of these names, given one by one or with commas between them; none for None.
+    """Return the backends of these names, given separately or comma-separated; empty for None.
 
     A name may end in `@` and a version.
 
     Raises:
-        UsageError: a backend is unknown, or no recording is of the version.
+        UsageError: A backend is unknown, or no recording has the version.
     """
     texts = [names] if isinstance(names, str) else list(names or ())
     typed = [part.strip() for text in texts for part in str(text).split(",")]
@@ -39,17 +39,17 @@ def _named(typed: str) -> str:
 
 
 def backend_of(stack: str) -> str:
-    """Return the backend of a stack, without version and variant: `SGLang` of `SGLang (static scales)@0.5.12`."""
+    """Return the backend without version and variant: `SGLang` of `SGLang (static scales)@0.5.12`."""
     return stack.partition(AT)[0].partition(" (")[0]
 
 
 def is_wanted(stack: str, wanted: Collection[str], version: str | None = None) -> bool:
-    """Whether a stack is among those wanted (empty: all); `SGLang (static scales)` is one of SGLang.
+    """Return whether a backend is requested; `SGLang (static scales)` counts as SGLang.
 
     Args:
-        stack: its name.
-        wanted: names, some with `@` and a version.
-        version: of the stack, perhaps with a variant behind a comma.
+        stack: Name of the backend.
+        wanted: Requested names, some with `@` and a version; empty for all.
+        version: Version of the backend, which may have a variant after a comma.
     """
     names = stack, stack.partition(" (")[0]
     if not wanted or any(name in wanted for name in names):

@@ -1,4 +1,4 @@
-"""The times and powers of stacks for problems of one kind on one card, all in one pass over features and trees."""
+"""Times and powers of backends for problems of one kind on one GPU, in one pass over features and trees."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,39 +26,39 @@ from kernrec.util.light_property import cached_property
 Array = np.ndarray
 
 _FAMILY = {"sm_103": "sm_100"}
-"""Architectures by those whose trees they take: a B300 has the tensor cores of a B200."""
+"""Architectures that use the trees of another one: a B300 has the tensor cores of a B200."""
 _USED = tuple(f"share.used.{part}" for part in PARTS)
-"""The names of `used`."""
+"""Names of `used`."""
 _NONE = np.empty((0, 1, 1))
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """Places from which trees of a quantity read the features of problems of a kind: laid out once."""
+    """Positions of the features that trees of a quantity read for problems of a kind."""
 
     in_engine: Any
-    """The trees with the features that problems of the kind have in common, as the engine takes them."""
+    """Trees with the features that problems of the kind share, in the engine's form."""
     stacks: int
-    """S, how many there are."""
+    """Number S of backends."""
     names: tuple[str, ...]
-    """Of the features in a table."""
+    """Names of the features in a table."""
     own: tuple[str, ...]
-    """Their names, some of those of `used`."""
+    """Names of features that differ between backends, some of `used`."""
     recorded: Interval
     between: Interval
-    """As those of the head, wider where another data type or layout was recorded."""
+    """Interval of the head, wider if another data type or layout was recorded."""
     transferred: bool
-    """Whether nobody recorded the quantity on the card."""
+    """Whether nobody recorded the quantity on the GPU."""
 
     def corrected(self, table: Array, own: Mapping[str, Array], base: Array, least: Array, most: float) -> Array:
-        """Values that the trees make of a base, (S, N).
+        """Return the base corrected by the trees, (S, N).
 
         Args:
-            table: of features, (F, N).
-            own: features that stacks differ in, (S, N) each.
-            base: (S, N), or (1, N) where it is the same for all stacks.
-            least: no value is smaller, (N,).
-            most: no value is larger.
+            table: Features, (F, N).
+            own: Features that differ between backends, (S, N) each.
+            base: Base, (S, N), or (1, N) if it is the same for all backends.
+            least: Minimum values, (N,).
+            most: Maximum value.
         """
         values = np.empty((self.stacks, table.shape[1]))
         of_stacks = np.array([own[name] for name in self.own]) if self.own else _NONE
@@ -66,7 +66,7 @@ class Reader:
         return values
 
     def factors_at(self, distances: Array | None, off_grid: Sequence[bool]) -> list[float]:
-        """The factor of each problem's interval to either side; arguments are those of `Timed`."""
+        """Return the factor of each problem's interval to either side. The arguments are fields of `Timed`."""
         if self.transferred:
             off_grid = [False] * len(off_grid)
         if distances is None:
@@ -77,17 +77,16 @@ class Reader:
 
     @cached_property
     def _factors(self) -> tuple[float, float]:
-        """The factors of both intervals inside of what was recorded."""
         return exp(self.recorded.width), exp(self.between.width)
 
     def predicted(self, value: float, factor: float, most: float) -> Predicted:
-        """A value with its interval, no end larger than `most`."""
+        """Return a value with its interval, limited to `most`."""
         return Predicted(value, value / factor, min(value * factor, most), self.transferred)
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Problems of one data type and layout that a set covers, on one card, and S stacks that run them."""
+    """Problems of one data type and layout in a set, on one GPU, and S backends that run them."""
 
     chosen: SetModel
     stacks: tuple[str, ...]
@@ -97,18 +96,18 @@ class Kind:
 
     @cached_property
     def features(self) -> Features:
-        """The module of the op's features."""
+        """Return the module of the op's features."""
         return features_of(self.chosen.recorded.op)
 
     @cached_property
     def dims_of(self) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
-        """The sizes of the dimensions of its features, in order."""
+        """Return a function that gives the sizes of the features' dimensions, in order."""
         first, *others = self.features.DIMS
         return itemgetter(first, *others) if others else lambda sizes: (sizes[first],)
 
     @cached_property
     def card(self) -> Card:
-        """The card as such problems see it."""
+        """Return the GPU for such problems."""
         timing = self.chosen.recorded.timing
         return card_of(
             self.gpu, self.dtype, replace(timing, sustained=True) if self.head("latency").sustained else timing
@@ -116,21 +115,21 @@ class Kind:
 
     @cached_property
     def alike(self) -> float:
-        """Logarithmic width that intervals have more, since another data type or layout was recorded."""
+        """Return the additional logarithmic width of intervals if another data type or layout was recorded."""
         recorded = self.chosen.recorded
         exactly = self.dtype in recorded.dtypes and self.layout in recorded.layouts
         return 0.0 if exactly else recorded.alike_width
 
     @cached_property
     def versions(self) -> list[str | None]:
-        """Version of each stack: as it was recorded on the card, or from which to which on the other cards."""
+        """Return the version of each backend: the recorded one on the GPU, or the range on other GPUs."""
         recorded, name = self.chosen.recorded.stacks, self.gpu.name
         every = ([cards[name]] if name in cards else cards.values() for cards in map(recorded.__getitem__, self.stacks))
         return [versions_text(versions) for versions in every]
 
     @property
     def _nearest(self) -> tuple[str, str, str]:
-        """Keys of the trees for the GPU, the nearest first: its own, those of its architecture, those for any GPU."""
+        """Return keys of the trees for the GPU, nearest first: its own, its architecture's, those for any GPU."""
         return self.gpu.name, _FAMILY.get(self.gpu.arch, self.gpu.arch), OTHER
 
     def head(self, quantity: str) -> Head:
@@ -140,12 +139,12 @@ class Kind:
 
     @cached_property
     def recorded_as(self) -> str | None:
-        """Data type and layout that were recorded, where they are others."""
+        """Return the recorded data type and layout, if they differ."""
         recorded = self.chosen.recorded
         return f"{recorded.dtypes[0]}, {recorded.layouts[0]}" if self.alike else None
 
     def reader(self, quantity: str, bound: Bound) -> Reader:
-        """How the trees of a quantity read the table of a bound; made once for tables with the same names."""
+        """Return the reader of a bound's table for the trees of a quantity, cached for tables with the same names."""
         reader = self._readers.get(quantity)
         if reader is None or reader.names != bound.names:
             reader = self._readers[quantity] = self._new_reader(quantity, bound)
@@ -176,7 +175,7 @@ class Kind:
 
 
 def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | None]]:
-    """Return the sizes of problems, (N, D), each followed by those at its points; the place of each; and its points."""
+    """Return the sizes of problems, (N, D), each followed by those at its points; the index of each; and its points."""
     op, dims = kind.chosen.recorded.op, kind.features.DIMS
     places = [item_place(op, kind.layout, dims[0] == "batch" and size[0] > 1, dims) for size in sizes]
     items = [None if place is None else points(int(size[place]), op) for size, place in zip(sizes, places, strict=True)]
@@ -190,7 +189,11 @@ def _with_points(kind: Kind, sizes: Array) -> tuple[Array, Array, list[Points | 
 
 
 def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Points | None]) -> Array:
-    """Return the seconds of problems, (S, N), from those at them and their points, (S, P); starts: of the problems."""
+    """Return the seconds of problems, (S, N), from the seconds at their points, (S, P).
+
+    Args:
+        starts: Index of each problem.
+    """
     result = seconds.take(starts, axis=1)
     for number, (start, own_points) in enumerate(zip(starts.tolist(), items, strict=True)):
         if own_points is not None:
@@ -201,31 +204,31 @@ def _ordered(bounds_s: Array, seconds: Array, starts: Array, items: Sequence[Poi
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """N problems of a kind and the stacks that run them; power is lazy."""
+    """N problems of a kind and the backends that run them. Power is computed on demand."""
 
     kind: Kind
     bound: Bound
     distances: Array | None
-    """From what was recorded, (N,); None where all are inside of it."""
+    """Distances from the recordings, (N,); None if all are within them."""
     off_grid: list[bool]
     """Whether the sizes of each problem were not recorded."""
     seconds: Array
-    """Of each stack and problem, as they were timed, (S, N)."""
+    """Seconds of each backend and problem with the recorder's timing, (S, N)."""
     factors: list[float]
-    """Of the intervals of each problem's seconds."""
+    """Interval factors of each problem's seconds."""
 
     @classmethod
     def of(cls, kind: Kind, problems: Sequence[Problem]) -> "Timed":
-        """The features of problems."""
+        """Compute features and times of problems."""
         chosen, every = kind.chosen, [problem.sizes for problem in problems]
         sizes = np.array([size for each in every for size in kind.dims_of(each)], dtype=float)
         sizes, starts, items = _with_points(kind, sizes.reshape(len(every), -1))
         bound = kind.features.bound(kind.card, sizes.T, kind.layout)
-        if kind.card.timing.sustained:  # power and the roof are about the data sheet's rate
+        if kind.card.timing.sustained:  # power and the roof use the data sheet's rate
             share = kind.card.peak_flops / rate_of(kind.gpu, kind.dtype)
             bound = replace(bound, parts={**bound.parts, "math": bound.parts["math"] * share})
         reader = kind.reader("latency", bound)
-        # Trees that learned other cards could pass the roof of this one.
+        # Trees that learned other GPUs could exceed the roof of this GPU.
         least = bound.parts["math"] if reader.transferred else np.zeros(len(sizes))
         seconds = reader.corrected(bound.table, {}, bound.total_s[np.newaxis], least, inf)
         if len(sizes) > len(every):
@@ -235,7 +238,7 @@ class Timed:
 
     @cached_property
     def power(self) -> tuple[Array, list[float]] | None:
-        """Watts, (S, N), and the factors of their intervals; None where nobody recorded power."""
+        """Return watts, (S, N), and the factors of their intervals; None if nobody recorded power."""
         chosen, gpu, seconds = self.kind.chosen, self.kind.gpu, self.seconds
         if ("power", OTHER) not in chosen.heads:
             return None
@@ -247,11 +250,11 @@ class Timed:
         return watts, reader.factors_at(self.distances, self.off_grid)
 
     def fastest(self, number: int) -> int:
-        """The place of the fastest stack for one of the problems, whether calls were timed alone or not."""
+        """Return the index of the fastest backend for a problem, also if calls were timed alone."""
         return int(self.seconds[:, number].argmin()) if len(self.seconds) > 1 else 0
 
     def latency(self, place: int, number: int) -> tuple[str, Predicted, float]:
-        """(stack, latency, seconds that its launch takes) of one of the stacks for one of the problems."""
+        """Return backend, latency and seconds of the launch, for a backend and a problem."""
         kind, chosen, bound = self.kind, self.kind.chosen, self.bound
         launch_s = NORMAL_S if chosen.floors else bound.parts["launch"].item(number)
         reader = kind.reader("latency", bound)
@@ -259,7 +262,7 @@ class Timed:
         return kind.stacks[place], chosen.streamed(call, kind.gpu, bound, number), launch_s
 
     def predictions(self, number: int) -> Iterator[StackPrediction]:
-        """Those of one of the problems."""
+        """Yield the predictions for a problem."""
         kind, gpus = self.kind, self.kind.chosen.recorded.gpus
         busy = {name: seconds.item(number) for name, seconds in self.bound.parts.items()}
         for place in range(len(kind.stacks)):

@@ -21,7 +21,14 @@ from kernrec.ptx.ir.inline import inlined
 from kernrec.ptx.ir.program import BasicBlock, Function, Module
 from kernrec.ptx.state.clusters import Clusters
 from kernrec.ptx.state.counts import Counts
-from kernrec.ptx.state.launch_layout import MOST_THREADS, RESERVED_BYTES, KernelLaunch, LaunchLayout, lay_out
+from kernrec.ptx.state.launch_layout import (
+    MOST_THREADS,
+    RESERVED_BYTES,
+    KernelLaunch,
+    LaunchLayout,
+    lay_out,
+    pack_arguments,
+)
 from kernrec.ptx.state.register_pool import WARP
 
 _MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 on request of the kernel
@@ -122,6 +129,10 @@ class Emulation:
         )
         if (watch := options.checked) is not None:
             self._engine.check(layout.shared_arrays, sorted(watch.uninitialized), watch.shared, watch.global_races)
+
+    def set_arguments(self, arguments: Sequence[bytes]) -> None:
+        """Replace the arguments of the launch."""
+        self._engine.set_parameters(pack_arguments(self.function, arguments, {}, {}))
 
     def run(self, block_numbers: Sequence[int]) -> Counts:
         """Run the thread blocks with these linear numbers (x fastest), and return their counts."""

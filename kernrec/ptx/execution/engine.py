@@ -178,6 +178,10 @@ class EngineLaunch:
         """Data moved by the accesses of each instruction so far, if blocks are checked."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
+    def set_parameters(self, parameters: bytes) -> None:
+        """Replace the bytes of parameter space."""
+        self._kernel.set_parameters(parameters)
+
     def run(self, block_numbers: Sequence[int]) -> None:
         """Run the thread blocks with these linear numbers.
 

@@ -223,7 +223,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
             else:
                 start = symbols[variable.name] + offset
                 constants[start : start + 8] = pointer.tobytes()
-    parameters = _parameters(function, launch.arguments, {**addresses, **handles}, symbols)
+    parameters = pack_arguments(function, launch.arguments, {**addresses, **handles}, symbols)
     reserved = _align(shared, _DYNAMIC_ALIGN)
     if any(ins.opcode == "mov" and "%reserved_smem" in ins.text for ins in function.instructions):
         shared = reserved + RESERVED_BYTES
@@ -247,10 +247,20 @@ def _octets(name: str, array: np.ndarray[Any, Any]) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-def _parameters(
+def pack_arguments(
     function: Function, arguments: Sequence[Any], addresses: Mapping[str, int], symbols: dict[str, int]
 ) -> bytes:
-    """Return the bytes of parameter space, and add the parameters' offsets to `symbols`."""
+    """Return the bytes of parameter space, and add the parameters' offsets to `symbols`.
+
+    Args:
+        function: The kernel.
+        arguments: As those of a `KernelLaunch`.
+        addresses: Addresses of buffers and images by name.
+        symbols: Receives the offset of each parameter in bytes.
+
+    Raises:
+        UsageError: The arguments do not fit the kernel.
+    """
     kernel = f"kernel {function.name!r}"
     if len(arguments) != len(function.parameters):
         raise UsageError(f"{kernel} takes {len(function.parameters)} arguments, not {len(arguments)}")

@@ -65,6 +65,26 @@ class Costs:
             return self
         return Costs(self.latency.part(part), self.energy.part(part), self.power_w[..., part])
 
+    def with_parts(self, parts: Sequence[tuple[slice, "Costs"]]) -> "Costs":
+        """Return a copy with other costs of some of the candidates."""
+        if not parts:
+            return self
+        if parts[0][0] == slice(0, self.power_w.shape[-1]):
+            return parts[0][1]
+        latency = self.latency.with_parts([(part, costs.latency) for part, costs in parts])
+        energy = self.energy.with_parts([(part, costs.energy) for part, costs in parts])
+        power_w = self.power_w.copy()
+        for part, costs in parts:
+            power_w[..., part] = costs.power_w
+        return Costs(latency, energy, power_w)
+
+    def gathered(self, parts: Sequence[slice]) -> "Costs":
+        """Return the costs of several parts of the candidates, one after another."""
+        if len(parts) < 2:
+            return self.part(parts[0] if parts else slice(0, 0))
+        power_w = np.concatenate([self.power_w[..., part] for part in parts], -1)
+        return Costs(self.latency.gathered(parts), self.energy.gathered(parts), power_w)
+
     @classmethod
     def stacked(cls, points: Sequence["Costs"]) -> "Costs":
         """Return one table from the tables of several operating points."""

@@ -7,21 +7,20 @@ models and replaces them with measurements.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 
 from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.op import Problem
-from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows, measured_rows
+from kernrec.recommender.estimate.measured_rows import NOTHING, measured_rows
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.prediction import Part, Prediction, costs_in_engine, finishing
 from kernrec.recommender.estimate.static_table import StaticTable
-from kernrec.store import Evidence, MeasuredAnswer
+from kernrec.store import Evidence
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 
@@ -46,71 +45,19 @@ class Space:
 
 
 @dataclass(frozen=True, eq=False)
-class RunnableConfigs:
-    """Configs of one kernel that can run a problem."""
-
-    table: StaticTable
-    on_problem: ProblemSpace
-    """Space of the table on the problem."""
-    measured: tuple[MeasuredRows, ...]
-    in_engine: Any
-    """Costs in the engine."""
-    kernel: int
-    """Number of the kernel in them."""
-    problem: int
-    """Number of the problem in them."""
-    count: int
-    """Number of runnable configs."""
-
-    @cached_property
-    def rows(self) -> Array:
-        """Rows of the space, ascending, without configs that failed in measurements."""
-        rows: Array = self.in_engine.runnable(self.kernel, self.problem)
-        return rows
-
-    @cached_property
-    def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
-        """Measurements at the first point of configs without a profile, which cannot be compared with the others."""
-        first = self.measured[0]
-        if not len(first.rows):
-            return ()
-        return tuple(m for row, m in zip(first.rows, first.measured, strict=True) if row not in self.rows)
-
-    @property
-    def sampled_blocks(self) -> tuple[int, int]:
-        """Fewest and most emulated blocks of the first launch over the configs; 0 for probed profiles."""
-        if not self.table.kernel.sampled:
-            return 0, 0
-        profiles = self.table.launches[0].profiles
-        blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
-        return int(blocks.min()), int(blocks.max())
-
-
 class KernelCosts:
     """Configs of one kernel on all problems; arrays begin with those of the first problem."""
 
-    def __init__(
-        self,
-        costs: Any,
-        number: int,
-        table: StaticTable,
-        on_problems: Sequence[ProblemSpace],
-        measured: tuple[MeasuredRows, ...],
-        start: int,
-    ) -> None:
-        self.table = table
-        self.estimated, self.ends, self.heuristics, counts = costs.kernels[number]
-        """Estimated rows of the space; start of each problem's rows, then the total; position of the occupancy
-        heuristic's pick for each problem, None if no config can run it."""
-        self.runnable = [
-            RunnableConfigs(table, on_problem, measured, costs, number, problem, count)
-            for problem, (on_problem, count) in enumerate(zip(on_problems, counts, strict=True))
-        ]
-        self.part = slice(start, start + len(self.estimated))
-        """Slice of `SpaceCosts.limited` that belongs to the kernel."""
-        own = costs.nominal[:, self.part], costs.longest[:, self.part]
-        self.prediction = Prediction(table, on_problems[0], self.estimated, *own, costs, number)
-        """The analytical model's nominal costs of `estimated`."""
+    whole: Prediction
+    """Prediction for the configs on all problems."""
+    predictions: Sequence[Prediction]
+    """Prediction for each problem."""
+    part: slice
+    """Slice of `SpaceCosts.limited` that belongs to the kernel."""
+    starts: Sequence[int]
+    """Position of each problem's first config among those of the kernel, then their number."""
+    heuristics: Sequence[int | None]
+    """Position of the occupancy heuristic's pick for each problem; None if no config can run it."""
 
 
 class SpaceCosts:
@@ -119,23 +66,46 @@ class SpaceCosts:
     def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
         self.points = points
         self._power = power = space.tables[0].power
-        on_problems, measured, parts = [], [], []
+        nothing, evidence = (NOTHING,) * len(points), space.evidence
+        any_rows = bool(evidence.measured or evidence.failed)
+        on_problems, measured = [], []
+        parts: list[Part] = []
+        epilogues: dict[str, Array | None] = {}
         for table in space.tables:
-            here = [table.space.at(problem) for problem in problems]
-            rows = measured_rows(table.space, here[0], table.gpu, space.evidence, points)
+            here = [ProblemSpace(table.space, problem) for problem in problems]
+            rows = measured_rows(table.space, here[0], table.gpu, evidence, points) if any_rows else nothing
+            able = ran = None
+            if rows[0] is not NOTHING:
+                ran = np.unique(np.concatenate([at_point.rows for at_point in rows]))
+                able = table.able_configs(here[0], ran)
+                able[rows[0].failed] = False
+            if (op := table.kernel.op) not in epilogues:
+                epilogues[op] = finishing(table, here)
+            # A profile from sampled blocks belongs to its problem and includes the epilogue.
+            more = None if table.kernel.sampled else epilogues[op]
             on_problems.append(here)
             measured.append(rows)
-            parts.append(_part(table, here, rows))
+            parts.append((table.plan(here[0]), [each.in_engine for each in here], None, able, ran, more))
         most = 0 if space.whole else SHORTLIST
         costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
         self.kernels: list[KernelCosts] = []
         """Costs of each table's kernel, in order."""
-        start = 0
-        for number, table in enumerate(space.tables):
-            kernel = KernelCosts(costs, number, table, on_problems[number], measured[number], start)
-            start = kernel.part.stop
-            self.kernels.append(kernel)
-        self.costed = [kernel for kernel in self.kernels if len(kernel.estimated)]
+        column = 0
+        each_kernel = zip(space.tables, on_problems, measured, costs.kernels, strict=True)
+        for number, (table, here, rows, (estimated, starts, heuristics, counts)) in enumerate(each_kernel):
+            whole = Prediction(table, here[0], estimated, costs, number, 0, column, 0, counts[0], rows)
+            each = [whole]
+            if len(here) > 1:
+                each = [
+                    Prediction(
+                        table, on, estimated[start:end], costs, number, start, column + start, i, counts[i], rows
+                    )
+                    for i, (on, (start, end)) in enumerate(zip(here, pairwise(starts), strict=True))
+                ]
+            part = slice(column, column + len(estimated))
+            self.kernels.append(KernelCosts(whole, each, part, starts, heuristics))
+            column = part.stop
+        self.costed = [kernel for kernel in self.kernels if kernel.starts[-1]]
         """Kernels with at least one candidate."""
         self._nominal = costs.nominal
         self.limited = LimitedCosts(costs.limited, self._nominal[4])
@@ -153,17 +123,6 @@ class SpaceCosts:
         ]
         costs = self.limited.costs[:, 1:]
         self._power.limit_some(self._nominal, np.concatenate(positions), self.points[1:], costs)
-
-
-def _part(table: StaticTable, on_problems: Sequence[ProblemSpace], measured: Sequence[MeasuredRows]) -> Part:
-    """Return a kernel as the engine's costs take it; measured: rows at each operating point, on the only problem."""
-    able = ran = None
-    if measured[0] is not NOTHING:
-        ran = np.unique(np.concatenate([rows.rows for rows in measured]))
-        able = table.able_configs(on_problems[0], ran)
-        able[measured[0].failed] = False
-    epilogues = finishing(table, [here.problem for here in on_problems])
-    return table.plan(on_problems[0]), [here.in_engine for here in on_problems], None, able, ran, epilogues
 
 
 def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> SpaceCosts:

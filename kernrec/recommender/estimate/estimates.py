@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
@@ -30,6 +31,51 @@ OWN = 0.35
 model, `kernrec.model.prior.spread` has both parts. On recorded convolution spaces of three GPUs, scaling to five
 measurements reduced a transferred model's error from 44 / 16 / 30 % to 26 / 10 / 7 %. The median ratio is 0.59, so the
 variance falls to 0.35."""
+
+
+@dataclass(frozen=True)
+class Estimate(float):
+    """One quantity in SI units with its 90 % interval; as a number it equals `value`."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+    """A `Source`; for a baseline `published`, `learned`, `transferred` or `predicted`."""
+    own: float | None = None
+    """Logarithmic half-width of the 90 % interval of the config's own error. It excludes the error that all configs of
+    the kernel share on this problem and GPU. None if the two parts are not known separately."""
+
+    __hash__ = float.__hash__
+    __ne__ = object.__ne__  # the opposite of this class's `__eq__`, not of float's
+    if not TYPE_CHECKING:
+        __init__ = object.__init__  # `__new__` sets the fields in one call
+
+        def __new__(cls, value: float, low: float, high: float, source: str, own: float | None = None) -> "Estimate":
+            self = float.__new__(cls, value)
+            self.__dict__.update(value=value, low=low, high=high, source=source, own=own)
+            return self
+
+        def __getnewargs__(self) -> tuple[float, float, float, str, float | None]:
+            return self.value, self.low, self.high, self.source, self.own
+
+    @property
+    def own_interval(self) -> tuple[float, float]:
+        """Interval of the config's own error, for comparisons with other configs of the kernel on the problem."""
+        if self.own is None:
+            return self.low, self.high
+        factor = math.exp(self.own)
+        return self.value / factor, self.value * factor
+
+    def as_dict(self, quantity: str, unit: str) -> dict[str, float | list[float]]:
+        """Return the value and its intervals, such as `latency_s`, `latency_interval_s`, `latency_own_interval_s`."""
+        whole: dict[str, float | list[float]] = {
+            f"{quantity}_{unit}": self.value,
+            f"{quantity}_interval_{unit}": [self.low, self.high],
+        }
+        if self.own is not None:
+            whole[f"{quantity}_own_interval_{unit}"] = [*self.own_interval]
+        return whole
 
 
 class Kinds(NamedTuple):
@@ -107,11 +153,11 @@ class Estimates:
         """Return the value of each candidate's kind, in the shape of `value`."""
         return values.take(self._numbers)
 
-    def item(self, place: tuple[int, ...]) -> tuple[float, float, float, int, float]:
-        """Return value, low, high, source and own error of one candidate at one operating point."""
+    def item(self, place: tuple[int, ...]) -> Estimate:
+        """Return the estimate of one candidate at one operating point."""
         value, number, kinds = self.value.item(place), int(self.kind.item(place)), self.kinds
         low, high = value / kinds.below.item(number), value * kinds.above.item(number)
-        return value, low, high, kinds.source.item(number), kinds.own.item(number)
+        return Estimate(value, low, high, SOURCES[kinds.source.item(number)], kinds.own.item(number))
 
     def at(self, point: int | slice) -> "Estimates":
         """Select one or more operating points."""
@@ -129,6 +175,21 @@ class Estimates:
             numbers.append(estimates.kind + len(kinds.own))
             kinds = kinds.and_also(estimates.kinds)
         return cls(np.stack([estimates.value for estimates in points]), np.stack(numbers), kinds)
+
+    def with_parts(self, parts: Sequence[tuple[slice, "Estimates"]]) -> "Estimates":
+        """Return a copy with other estimates of some of the candidates."""
+        value, kind, tables, count = self.value.copy(), self.kind.copy(), [self.kinds], len(self.kinds.own)
+        for part, estimates in parts:
+            value[..., part] = estimates.value
+            kind[..., part] = estimates.kind + count
+            tables.append(estimates.kinds)
+            count += len(estimates.kinds.own)
+        return Estimates(value, kind, Kinds(*map(np.concatenate, zip(*tables, strict=True))))
+
+    def gathered(self, parts: Sequence[slice]) -> "Estimates":
+        """Return the estimates of several parts of the candidates, one after another."""
+        value, kind = (np.concatenate([table[..., part] for part in parts], -1) for table in (self.value, self.kind))
+        return Estimates(value, kind, self.kinds)
 
     def scaled(self, factor: Array | float) -> "Estimates":
         """Return values and intervals multiplied by a factor; sources do not change."""

@@ -54,6 +54,8 @@ class ModelStore:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; what ships with kernrec answers")
         for note in stack.notes:
             self._warn(note)
+        if folder is not None and folder.is_symlink() and not folder.is_dir():
+            self._warn(f"{folder} is a link that leads to no folder; no models of yours are used")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
             try:

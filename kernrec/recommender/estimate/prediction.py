@@ -1,7 +1,6 @@
 """Predict time and energy of configs on one problem with the analytical model, before any power limit."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,13 @@ from kernrec.kernel import ProblemSpace
 from kernrec.model.prior.epilogue import epilogue
 from kernrec.model.prior.launch_costs import LimitedCosts, NominalCosts
 from kernrec.model.prior.launch_time import RESOURCES, LaunchTime
-from kernrec.op import Problem
+from kernrec.recommender.estimate.measured_rows import NOTHING, MeasuredRows
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.static_table import Array, StaticTable
+from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
+from kernrec.util.light_property import cached_property
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Kernel of an engine's `Costs`: its plan, its problems, the rows to estimate, whether each row could run, rows that
@@ -24,43 +25,55 @@ are always estimated, and the epilogue of each problem, (problems, 4)."""
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Time and energy of C configs of a kernel on one problem; arrays (C,) unless stated otherwise."""
+    """Configs of a kernel on one problem, with time and energy of C of them."""
 
     table: StaticTable
     on_problem: ProblemSpace
     """Space of the table on the problem; on the first of several problems, whose configs are then concatenated."""
     rows: Array
-    """Rows of the space."""
-    costs: Array
-    """Fields of `nominal` as rows, (5, C)."""
-    longest: Array
-    """Seconds of core or DRAM in the longest launch of each config, and the index in `RESOURCES` of its bottleneck; (2,
-    C)."""
+    """Estimated rows of the space, (C,)."""
     in_engine: Any
     """Costs in the engine."""
     number: int = 0
     """Number of the kernel in the engine's costs."""
     start: int = 0
     """Position of the first of the configs among those of the kernel."""
+    column: int = 0
+    """Position of the first of the configs among those of all kernels."""
+    problem: int = 0
+    """Number of the problem in the engine's costs."""
+    count: int = 0
+    """Number of configs that can run the problem, estimated or not."""
+    measured: tuple[MeasuredRows, ...] = (NOTHING,)
+    """Measured rows at each operating point."""
 
-    def by_problem(self, starts: Sequence[int], on_problems: Sequence[ProblemSpace]) -> "Iterator[Prediction]":
-        """Yield the prediction for each of several problems.
+    @cached_property
+    def runnable(self) -> Array:
+        """Rows of the space that can run the problem, ascending, without configs that failed in measurements."""
+        rows: Array = self.in_engine.runnable(self.number, self.problem)
+        return rows
 
-        Args:
-            starts: index in `rows` of each problem's first config, then the total.
-            on_problems: space on each problem.
-        """
-        if len(on_problems) == 1:
-            yield self
-            return
-        for on_problem, (start, end) in zip(on_problems, pairwise(starts), strict=True):
-            own = self.rows[start:end], self.costs[:, start:end], self.longest[:, start:end]
-            yield Prediction(self.table, on_problem, *own, self.in_engine, self.number, start)
+    @cached_property
+    def unprofiled(self) -> tuple[MeasuredAnswer, ...]:
+        """Measurements at the first point of configs without a profile, which cannot be compared with the others."""
+        first = self.measured[0]
+        if not len(first.rows):
+            return ()
+        return tuple(m for row, m in zip(first.rows, first.measured, strict=True) if row not in self.runnable)
+
+    @property
+    def sampled_blocks(self) -> tuple[int, int]:
+        """Fewest and most emulated blocks of the first launch over the configs; 0 for probed profiles."""
+        if not self.table.kernel.sampled:
+            return 0, 0
+        profiles = self.table.launches[0].profiles
+        blocks = profiles.counts[:, profiles.metrics.index("blocks.sampled"), 0]
+        return int(blocks.min()), int(blocks.max())
 
     @property
     def nominal(self) -> NominalCosts:
-        """Seconds at the boost clock by resource, and joules at nominal voltage."""
-        return NominalCosts(*self.costs)
+        """Seconds at the boost clock by resource, and joules at nominal voltage; arrays (C,)."""
+        return NominalCosts(*self.in_engine.nominal[:, self.column : self.column + len(self.rows)])
 
     def limited(self, point: OperatingPoint = DEFAULT_POINT) -> LimitedCosts:
         """Return latency, power and energy at an operating point."""
@@ -68,11 +81,11 @@ class Prediction:
 
     def at(self, position: int) -> NominalCosts:
         """Return the costs of one candidate before any power limit."""
-        return NominalCosts(*self.costs[:, position].tolist())
+        return NominalCosts(*self.in_engine.nominal[:, self.column + position].tolist())
 
     def bottleneck(self, position: int) -> str:
         """Return the resource that takes longest in the longest launch of the candidate at `position`."""
-        return RESOURCES[int(self.longest.item(1, position))]
+        return RESOURCES[int(self.in_engine.longest.item(1, self.column + position))]
 
     @property
     def launches(self) -> list[tuple[Array, LaunchTime]]:
@@ -94,10 +107,9 @@ class Prediction:
 
 def predict(table: StaticTable, on_problem: ProblemSpace, rows: Array) -> Prediction:
     """Return the analytical model's time and energy of the configs `rows` on a problem."""
-    epilogues = finishing(table, [on_problem.problem])
+    epilogues = None if table.kernel.sampled else finishing(table, [on_problem])
     part: Part = table.plan(on_problem), [on_problem.in_engine], rows, None, None, epilogues
-    costs = costs_in_engine([part])
-    return Prediction(table, on_problem, rows, costs.nominal, costs.longest, costs)
+    return Prediction(table, on_problem, rows, costs_in_engine([part]))
 
 
 def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most: int = 0) -> Any:
@@ -118,14 +130,9 @@ def costs_in_engine(parts: list[Part], limits: Any = None, points: int = 0, most
         raise UsageError(str(error)) from None
 
 
-def finishing(table: StaticTable, problems: Sequence[Problem]) -> Array | None:
-    """Return core_s, dram_s, core_j and dram_j of each problem's epilogue, (problems, 4); None if they have none.
-
-    A profile from sampled blocks belongs to its problem and includes the epilogue.
-    """
-    if table.kernel.sampled:
-        return None
-    each = [epilogue(table.gpu, table.power, problem) for problem in problems]
+def finishing(table: StaticTable, on_problems: Sequence[ProblemSpace]) -> Array | None:
+    """Return core_s, dram_s, core_j and dram_j of each problem's epilogue, (problems, 4); None if they have none."""
+    each = [epilogue(table.gpu, table.power, on_problem.problem) for on_problem in on_problems]
     if each.count(None) == len(each):
         return None
     slower = table.calibration.core_time if table.calibration else 1.0

@@ -32,7 +32,7 @@ from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import PRIOR, Estimates
+from kernrec.recommender.estimate.estimates import PRIOR, Estimate, Estimates
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -91,31 +91,14 @@ class Belief:
         """Factor that raises the kernel's times."""
         return exp(self.lead * (1.0 - self.share))
 
-    def interval(self, predicted: float, factor: float) -> tuple[float, float, float]:
-        """Return value, lower and upper end of the 90 % interval of a cost.
+    def believed(self, costs: Costs) -> Costs:
+        """Return the costs of a kernel that nobody ran, with its lead shrunk.
 
-        The lower end of a raised cost follows from the reference time; the upper end stays that of the analytical
-        model.
-
-        Args:
-            predicted: the analytical model's cost.
-            factor: factor from the prediction to each end of its interval.
+        One factor raises all configs, because they share most of the error. The lower ends of the intervals follow from
+        the reference time; the upper ends stay those of the analytical model.
         """
-        if self.slower == 1.0:
-            return predicted, predicted / factor, predicted * factor
-        value, wide = predicted * self.slower, exp(DEVIATIONS * self.deviation)
-        return value, value / wide, max(predicted * factor, value * wide)
-
-    @classmethod
-    def of(cls, problem: Problem, latency_s: float, yardstick: Yardstick | None) -> "Belief":
-        """Return the shrinkage for a kernel whose best config is predicted to take `latency_s`."""
-        whole = whole_deviation(problem)
-        if yardstick is None:
-            return cls(None, 0.0, 1.0, whole)
-        own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
-        room = hypot(AMONG_KERNELS, yardstick.deviation)
-        share = room * room / (own * own + room * room)
-        return cls(yardstick, max(log(yardstick.latency_s / latency_s), 0.0), share, own * sqrt(share))
+        slower, wide = self.slower, exp(DEVIATIONS * self.deviation)
+        return Costs(costs.latency.raised(slower, wide), costs.energy.raised(slower, wide), costs.power_w)
 
 
 UNCHECKED = Belief(None, 0.0, 1.0, _UNMEASURED)
@@ -127,15 +110,16 @@ def whole_deviation(problem: Problem) -> float:
     return _WHOLE.get((as_matmul(problem).op, _BITS.get(problem.dtype, "")), _UNMEASURED)
 
 
-def believed(costs: Costs, belief: Belief) -> Costs:
-    """Return the costs of a kernel that nobody ran, with its lead shrunk.
-
-    One factor raises all configs, because they share most of the error.
-    """
-    if belief.slower == 1.0:
-        return costs
-    slower, wide = belief.slower, exp(DEVIATIONS * belief.deviation)
-    return Costs(costs.latency.raised(slower, wide), costs.energy.raised(slower, wide), costs.power_w)
+def beliefs(problem: Problem, latency_s: Sequence[float], yardstick: Yardstick | None) -> list[Belief]:
+    """Return the shrinkage for kernels whose best configs are predicted to take `latency_s`."""
+    whole = whole_deviation(problem)
+    if yardstick is None:
+        return [Belief(None, 0.0, 1.0, whole)] * len(latency_s)
+    own = sqrt(max(whole * whole - AMONG_KERNELS * AMONG_KERNELS, 0.25 * whole * whole))
+    room = hypot(AMONG_KERNELS, yardstick.deviation)
+    share = room * room / (own * own + room * room)
+    deviation = own * sqrt(share)
+    return [Belief(yardstick, max(log(yardstick.latency_s / best_s), 0.0), share, deviation) for best_s in latency_s]
 
 
 def yardstick_of(problem: Problem, gpu: GPU, models: "ModelStore | None", inputs: str = RANDOM) -> Yardstick | None:
@@ -211,16 +195,15 @@ def without_slow(yardsticks: Sequence[Yardstick], problem: Problem, gpu: GPU) ->
     return [Yardstick(by_physics.stack, latency.value, deviation, True)]
 
 
-def learned_yardstick(name: str, latency: Estimates) -> Yardstick:
+def learned_yardstick(name: str, latency_s: float, best: Estimate) -> Yardstick:
     """Return the fastest config of a kernel by a model of the GPU as a reference time.
 
     Args:
         name: name of the kernel.
-        latency: estimates at one operating point, (C,).
+        latency_s: latency of its fastest config at the default operating point.
+        best: latency of this config at the requested operating point, whose interval is as wide.
     """
-    best = int(latency.value.argmin())
-    deviation = log(latency.high[best] / latency.low[best]) / (2.0 * DEVIATIONS)
-    return Yardstick(name, float(latency.value[best]), deviation, False)
+    return Yardstick(name, latency_s, log(best.high / best.low) / (2.0 * DEVIATIONS), False)
 
 
 def unsure(deviation: float) -> float:

@@ -143,7 +143,7 @@ def explain(candidates: CandidateSet, position: int, point: int = 0) -> Explanat
     (kernel,) = candidates.kernels
     table, on_problem, row, prediction = (
         kernel.table,
-        kernel.runnable.on_problem,
+        kernel.prediction.on_problem,
         int(kernel.rows[position]),
         kernel.prediction,
     )
@@ -194,7 +194,7 @@ def _at_clock(parts: Mapping[str, float], core: float, others: float) -> dict[st
 def _detail(
     kernel: KernelCandidates, index: int, row: int, parts: Mapping[str, float], in_turn_s: float
 ) -> LaunchDetail:
-    table, on_problem = kernel.table, kernel.runnable.on_problem
+    table, on_problem = kernel.table, kernel.prediction.on_problem
     counts = table.counts(on_problem, index, row, requested=True)
     registers, shared, held = table.resources(on_problem, index, row)
     spec = table.kernel.launches[index]

@@ -90,15 +90,16 @@ def pick_config(candidates: CandidateSet, tunables: Mapping[str, int], objective
         reason = ""
         if len(tunables) == len(columns):
             misfit = spec.misfit(tunables, problem, candidates.gpu.limits)
-            failed = kernel.runnable.measured[0].failed
+            failed = kernel.prediction.measured[0].failed
             has_failed = any(kernel.table.space.config(int(row)) == tunables for row in failed)
             reason = f": it does not keep {misfit!r}" if misfit else ": it failed when it was measured" * has_failed
             row = int(kernel.table.space.find([tunables])[0])
             if not reason and row >= 0:
-                too_large = kernel.table.too_large(kernel.runnable.on_problem, row)
+                too_large = kernel.table.too_large(kernel.prediction.on_problem, row)
                 reason = f": {too_large}" if too_large else ""
         raise UsageError(
             f"no config of {spec.name} with {wanted} can run {problem.key} on {candidates.gpu.name}{reason}"
         )
-    latency, energy = (candidates.counted(costs)[point, among] for costs in (candidates.latency_s, candidates.energy_j))
+    risk = 1.0 if candidates.caution is None else candidates.caution[among]
+    latency, energy = risk * candidates.latency_s[point, among], risk * candidates.energy_j[point, among]
     return int(among[objective.value_of(latency, energy).argmin()])

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError, UsageError, unknown
 from kernrec.gpu import GPU
 from kernrec.interop.workload_files import find_workload
 from kernrec.kernel import kernels_for
 from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Op, Problem, find_op, problem_from_shape
-from kernrec.op.dtype import INSTEAD, canonical_dtype
+from kernrec.op.dtype import INSTEAD, canonical_dtype, spellings
 from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, in_parts, with_batch
 from kernrec.op.workload import Layer, Workload, default_workload, dtype_of
@@ -99,6 +99,9 @@ def layers_of(wanted: NetworkRequest) -> tuple[Workload, tuple[Layer, ...]]:
         raise UsageError(
             f"no op of these layers has the layout {wanted.layout!r:.40}; accepted are {', '.join(accepted)}"
         )
+    dtypes = tuple(dict.fromkeys([*INSTEAD, *(dtype for each in definitions.values() for dtype in each.dtypes)]))
+    if wanted.dtype is not None and canonical_dtype(wanted.dtype) not in dtypes:
+        raise unknown("dtype", wanted.dtype, spellings(dtypes))
     some_quantized = any(layer.quantized for layer in chosen.layers)
     return chosen, tuple(in_parts(_as_wanted(layer, wanted, some_quantized)) for layer in layers)
 

@@ -7,7 +7,6 @@ a copy beside the database, which then takes its place, so that queries go on me
 """
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from kernrec.store.kept_answers import KEEP_ABOVE, UNSETTLED, keep_statements
 from kernrec.store.share.bundle import Bundle
 from kernrec.store.share.manifest import Withdrawal
 from kernrec.store.share.outgoing import likeness_hash, likeness_key
-from kernrec.util.file_lock import try_lock
+from kernrec.util.file_lock import lock_path
 
 _WAIT_S = 10.0
 """Longest wait for another process that pulls or pushes."""
@@ -195,13 +194,10 @@ def working_on(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}.lock")
     with file_errors(lock, "written"):
         lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = lock_path(lock, _WAIT_S)
+    if descriptor is None:
+        raise UsageError("another process pushes or pulls; try again later")
     try:
-        end_s = time.monotonic() + _WAIT_S
-        while not try_lock(descriptor):
-            if time.monotonic() >= end_s:
-                raise UsageError("another process pushes or pulls; try again later")
-            time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)

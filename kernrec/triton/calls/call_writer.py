@@ -1,7 +1,7 @@
-"""Writing launches as calls: a TOML file each that people read and edit, with .npy files beside it; equal ones are one.
+"""Write launches as call files: one TOML file for each distinct launch, with .npy files beside it.
 
-The names of the files come from their content, so that many processes can write into one folder, and a launch that was
-seen before is found by its name. A file that is there is left as it is: somebody may have edited it.
+File names are derived from the content, so many processes can write to one folder, and a repeated launch is recognized
+by its name. Existing files are not changed, because somebody may have edited them.
 """
 
 import hashlib
@@ -20,32 +20,35 @@ from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.atomic_write import write_whole
 
 PER_FUNCTION = 50
-"""Calls of one function that are written; a program that grows a sequence launches every length."""
+"""Most calls of one function that are written. A program with a growing sequence launches every length."""
 
 
 class CallWriter:
-    """Writes calls into a folder.
+    """Writer of calls to a folder.
 
     Args:
-        folder: made when the first call is written.
-        about: a comment for the head of each file.
-        per_function: how many calls of one function are written.
+        folder: Created when the first call is written.
+        about: Comment at the top of each file.
+        per_function: Most calls of one function that are written.
     """
 
     def __init__(self, folder: Path, about: str, per_function: int = PER_FUNCTION) -> None:
         self.folder, self._about, self._per_function = folder, about, per_function
         self.files: list[Path] = []
-        """Of the calls, in the order of their first launch, also where they were there before."""
+        """Call files in the order of their first launch, including files that already existed."""
         self.left_out: Counter[str] = Counter()
-        """By function: launches beyond those that are written."""
+        """Number of launches by function that were not written because of the limit."""
         self._seen: set[str] = set()
         self._of_function: Counter[str] = Counter()
 
     def add(self, record: LaunchRecord) -> Path | None:
-        """Writes a launch; the file, or None where the function has enough calls.
+        """Write a launch.
+
+        Returns:
+            The file; None if the function has reached its limit.
 
         Raises:
-            UsageError: the folder cannot be written.
+            UsageError: The folder cannot be written.
         """
         contents = {name: _npy(array) for name, array in record.contents.items()}
         key = _key(record, contents)
@@ -91,19 +94,21 @@ def _digest(content: bytes) -> str:
 
 
 def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
-    """Identifies a call. Floats that are no constants change neither code nor addresses, so they do not count."""
+    """Return the identity of a call. Floats that are not constants are ignored, because they change neither code nor
+    addresses.
+    """
     arguments = {name: "float" if type(value) is float else value for name, value in record.arguments.items()}
     digests = {name: _digest(content) for name, content in contents.items()}
     return _digest(json.dumps([record.target, arguments, record.configs, digests], sort_keys=True).encode())
 
 
 def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str:
-    """The text of a call.
+    """Return the text of a call.
 
     Args:
-        record: the launch.
-        files: by parameter, the .npy file with its contents.
-        about: who wrote it.
+        record: The launch.
+        files: The .npy file with the contents, by parameter.
+        about: Comment at the top.
     """
     lines = [f"# {record.name}, {about}"]
     lines += [f"# left out: {note}" for note in record.notes]
@@ -123,7 +128,7 @@ def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str
 
 
 def _value(value: Any) -> str:
-    """A value as TOML has it, on one line."""
+    """Format a value as TOML, on one line."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The hooks that see launches: `JITFunction.run`, `Autotuner.run`, and compiled functions that are launched again."""
+"""Hooks for launches: `JITFunction.run`, `Autotuner.run`, and compiled functions that are launched again."""
 
 import functools
 import warnings
@@ -20,24 +20,24 @@ _active: list["Captured"] = []
 
 
 class Captured:
-    """The launches that a capture has seen so far."""
+    """Launches that a capture has recorded so far."""
 
     def __init__(self, writer: CallWriter, card: GPU | None) -> None:
         self._writer = writer
         self.card = card
-        """The GPU that the program is told of; None where there is one."""
+        """The GPU that is simulated for the program; None if there is a real one."""
         self.refused: dict[str, str] = {}
-        """Launches that no call can describe: by function the reason of the first."""
+        """Launches that a call file cannot describe: the first reason, by function."""
         self._inside = False
 
     @property
     def files(self) -> list[Path]:
-        """The calls, in the order of their first launch."""
+        """Return the call files, in the order of their first launch."""
         return self._writer.files
 
     @property
     def left_out(self) -> dict[str, int]:
-        """By function: launches beyond those that are written of one function."""
+        """Return the number of launches by function beyond the limit per function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Captured:
         configs: Callable[[], Sequence[Any]] | None,
         run: Callable[[], Any],
     ) -> Any:
-        """Writes a launch, then runs it if there is a GPU; launches inside of launches are part of them."""
+        """Record a launch, and run it if there is a GPU. Launches inside a launch are part of it."""
         if self._inside:
             return run()
         self._inside = True
@@ -69,7 +69,8 @@ class Captured:
             self._writer.add(record_of(function, args, keywords, grid, listed))
         except UsageError:
             raise
-        except Exception as error:  # a user's grid, heuristic or pruning may fail in any way: the program goes on
+        # A user's grid, heuristic or pruning function may raise anything, but the program must continue.
+        except Exception as error:
             reason = (
                 str(error)
                 if isinstance(error, KernrecError)
@@ -82,15 +83,15 @@ class Captured:
 
 @contextmanager
 def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNCTION) -> Iterator[Captured]:
-    """Inside, every launch of a Triton function is written to a folder as a call, and runs only if there is a GPU.
+    """Write every launch of a Triton function inside the block as a call file. Launches run only if there is a GPU.
 
     Args:
-        folder: for the .toml files, and .npy files of arrays whose contents decide on addresses; made where it is not.
-        gpu: the GPU that programs are told of where there is none, for grids and configs may depend on it.
-        per_function: how many different calls of one function are written.
+        folder: Folder for .toml files, and .npy files of arrays whose contents affect addresses; created if missing.
+        gpu: GPU that programs see if there is none, because grids and configs may depend on it.
+        per_function: Most distinct calls of one function that are written.
 
     Raises:
-        UsageError: an unknown GPU, a folder that cannot be written, or a capture inside of another.
+        UsageError: The GPU is unknown, the folder cannot be written, or another capture is active.
         NoCompilerError: Triton is not installed.
     """
     if _active:
@@ -128,7 +129,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compiles without a launch; the result knows its function, for it may be launched itself."""
+    """Compile without a launch. The result keeps its function, because it may be launched itself."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -142,7 +143,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # our own pruning ranks them, which the analysis of the call does
+                return list(self.configs)  # our own pruning only ranks them, which the analysis of the call does
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))
@@ -156,7 +157,9 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Functions that `warmup` compiled are launched as `compiled[grid](*args)`, with values for their constants too."""
+    """Record functions that `warmup` compiled, which are launched as `compiled[grid](*args)` with their constants'
+    values.
+    """
     from triton.compiler.compiler import CompiledKernel
 
     def launcher(self: Any, grid: Any) -> Callable[..., Any]:

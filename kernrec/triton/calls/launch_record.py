@@ -1,4 +1,4 @@
-"""One launch as a call: its function, arguments, configs and grids in plain values, or why it cannot be one."""
+"""Convert one launch to plain values: function, arguments, configs and grids. Or report why that is impossible."""
 
 import importlib.machinery
 import inspect
@@ -19,17 +19,17 @@ from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.triton_call_file import extent_of, row_major
 
 WIDEST_INDICES = 64 << 20
-"""Bytes of an integer array whose contents are still written: larger ones are packed weights, not indices."""
+"""Largest integer array, in bytes, whose contents are written. Larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Types whose values may decide what a kernel reads; integers of 8 bits are weights."""
+"""Types whose values may determine what a kernel reads. Integers of 8 bits are weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
-"""Types of torch that Triton takes as bytes."""
+"""Types of torch that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
 _LITERALS = (bool, int, float, str, type(None))
 
 
 class NoCallError(KernrecError):
-    """A launch that no call can describe; the message names the argument."""
+    """A launch that a call file cannot describe. The message names the argument."""
 
 
 @dataclass
@@ -37,21 +37,23 @@ class LaunchRecord:
     """A launch."""
 
     name: str
-    """Of the function."""
+    """Name of the function."""
     target: str
-    """Where it is: `module:function`, or `/path/kernels.py:function`."""
+    """Location of the function: `module:function`, or `/path/kernels.py:function`."""
     arguments: dict[str, Any]
-    """By parameter: a literal, or a table of a call."""
+    """A literal or a table of the call, by parameter."""
     configs: list[dict[str, Any]]
-    """Constants, options and `grid` of each."""
+    """Constants, options and `grid` of each config."""
     contents: dict[str, np.ndarray] = field(default_factory=dict)
-    """By parameter: arrays whose values matter."""
+    """Arrays whose values matter, by parameter."""
     notes: list[str] = field(default_factory=list)
-    """Options of the launch that the call leaves out."""
+    """Options of the launch that the call omits."""
 
     @property
     def generated(self) -> Path | None:
-        """The file, where a compiler of torch wrote it into its cache, which may be deleted: Helion and Inductor do."""
+        """Return the source file if a compiler such as Helion or Inductor wrote it to torch's cache, which may be
+        deleted.
+        """
         file = Path(self.target.rpartition(":")[0])
         return file if any(part.startswith("torchinductor") for part in file.parts) else None
 
@@ -59,17 +61,17 @@ class LaunchRecord:
 def record_of(
     function: Any, args: Sequence[Any], keywords: Mapping[str, Any], grid: Any, configs: Sequence[Any] | None
 ) -> LaunchRecord:
-    """The record of a launch.
+    """Return the record of a launch.
 
     Args:
-        function: `@triton.jit`, with all its decorators.
-        args: positional arguments.
-        keywords: arguments, constants and options by name.
-        grid: extents, or a function of all arguments and constants.
-        configs: those of the autotuner after pruning; None: nothing is tuned.
+        function: `@triton.jit` function with all its decorators.
+        args: Positional arguments.
+        keywords: Arguments, constants and options by name.
+        grid: Extents, or a function of all arguments and constants.
+        configs: Configs of the autotuner after pruning; None without tuning.
 
     Raises:
-        NoCallError: an argument is of a type that a call cannot hold, or the function's source is in no file.
+        NoCallError: An argument has an unsupported type, or the function's source is not in a file.
     """
     layers = layers_of(function)
     jit = layers[-1]
@@ -107,10 +109,8 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """By tensor descriptor: its block, where hooks of configs set it before a launch, as numbers and constants' names.
-
-    Raises:
-        NoCallError: the block is no constant of the configs.
+    """Return the block of each tensor descriptor that a hook of the configs sets, as numbers and names of constants.
+    Raises `NoCallError` if the block is not a constant of the configs.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -128,7 +128,7 @@ def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[s
 
 
 def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> Any:
-    """A number, or the constant of all configs that has these values."""
+    """Return a number, or the constant that has these values in all configs."""
     if len(set(extents)) == 1:
         return extents[0]
     for constant_name in configs[0].kwargs:
@@ -138,7 +138,7 @@ def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> 
 
 
 def layers_of(function: Any) -> list[Any]:
-    """A decorated function, then what each decorator has inside, down to what `@triton.jit` made."""
+    """Return a decorated function, then what each decorator wraps, down to the result of `@triton.jit`."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)
@@ -146,7 +146,9 @@ def layers_of(function: Any) -> list[Any]:
 
 
 def target_of(jit: Any) -> str:
-    """`module:function` where it can be imported, else `/path/kernels.py:function`; `NoCallError` for neither."""
+    """Return `module:function` if it can be imported, else `/path/kernels.py:function`. Raises `NoCallError` if the
+    function is in neither.
+    """
     function = jit.fn
     module, name = function.__module__, function.__qualname__
     file = inspect.getsourcefile(function)
@@ -160,9 +162,9 @@ def target_of(jit: Any) -> str:
 
 
 def _importable(module: str, file: Path) -> bool:
-    """Whether another process finds the module by its name wherever it is started: it is installed.
+    """Return whether a process in any folder can import the module by name, because it is installed.
 
-    A module beside the program or in the current folder is named by its file.
+    A module beside the program or in the current folder is named by its file instead.
     """
     if "site-packages" in file.parts or "dist-packages" in file.parts:
         return True
@@ -174,7 +176,6 @@ def _importable(module: str, file: Path) -> bool:
 
 
 def _tuned(config: Any) -> dict[str, Any]:
-    """Constants and options of a `triton.Config`."""
     options = {name: getattr(config, name, None) for name in OPTIONS}
     stated = {name: value for name, value in options.items() if value is not None and (name, value) != ("num_ctas", 1)}
     return {**config.kwargs, **stated}
@@ -187,10 +188,10 @@ def _extents(grid: Any, names: Mapping[str, Any]) -> list[int]:
 
 
 def constant(name: str, value: Any) -> Any:
-    """The value of a `tl.constexpr` parameter as a call has it.
+    """Return the value of a `tl.constexpr` parameter for a call.
 
     Raises:
-        NoCallError: a value that Python's text cannot state.
+        NoCallError: Python source cannot express the value.
     """
     value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
     if isinstance(value, bool) or type(value) in (int, str):
@@ -215,7 +216,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
-    """An argument of the kernel itself; contents that matter go to the record."""
+    """Return an argument of the kernel. Contents that matter are added to the record."""
     if value is None:
         return {"python": "None"}
     if isinstance(value, bool) or type(value) in (int, float):
@@ -232,7 +233,7 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
 
 
 def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """A tensor descriptor that the program made: the array below, and the block that a copy moves."""
+    """Return a tensor descriptor that the program created: the array below it, and the block that a copy moves."""
     table = _tensor(record, name, value.base)
     table |= {"shape": [int(n) for n in value.shape], "strides": [int(n) for n in value.strides]}
     table["block"] = [int(n) for n in value.block_shape]
@@ -242,7 +243,7 @@ def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """The table of a tensor: type, shape, strides where it is not contiguous, and what is in its memory behind it."""
+    """Return the table of a tensor: type, shape, strides unless contiguous, and the memory behind it."""
     value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
     spelled = str(value.dtype).rpartition(".")[2]
     dtype = "u8" if spelled in _AS_BYTES else canonical_dtype(spelled)
@@ -265,7 +266,7 @@ def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _strides(value: Any) -> list[int] | None:
-    """In elements; NumPy counts bytes."""
+    """Return strides in elements (NumPy's are in bytes)."""
     stride = getattr(value, "stride", None)
     if callable(stride):
         return [int(n) for n in stride()]
@@ -276,23 +277,23 @@ def _strides(value: Any) -> list[int] | None:
 
 
 def _elements_behind(value: Any) -> int | None:
-    """Elements from the tensor's first to the end of the memory that it is a view of; None where that is not known."""
+    """Return the number of elements from the tensor's first to the end of the underlying memory; None if unknown."""
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
-    except Exception:  # no tensor of torch, or one without memory: each raises in its own way
+    except Exception:  # not a tensor of torch, or one without memory, each of which raises differently
         return None
 
 
 def _address(value: Any) -> int | None:
     try:
         return int(value.data_ptr())
-    except Exception:  # fake and meta tensors have none, and say it in several ways
+    except Exception:  # fake and meta tensors have no memory and raise different errors
         return None
 
 
 def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
-    """Puts the values of an array into the record, else the reason why not into its table."""
+    """Store the values of an array in the record, or the reason why not in its table."""
     count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
     size = ELEMENT_BYTES.get(table["dtype"], 1)
     if count * size > WIDEST_INDICES:
@@ -309,7 +310,7 @@ def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str,
 
 
 def _array(value: Any, count: int) -> np.ndarray | None:
-    """The memory behind a tensor as a flat array; None for a tensor without memory."""
+    """Return the memory behind a tensor as a flat array; None for a tensor without memory."""
     if isinstance(value, np.ndarray):
         return np.lib.stride_tricks.as_strided(value, (count,), (value.itemsize,)).copy()
     torch = sys.modules.get("torch")

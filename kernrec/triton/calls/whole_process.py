@@ -1,4 +1,4 @@
-"""Capture of all launches of a process, from when it imports Triton to its end, as `kernrec capture` starts it."""
+"""Capture all launches of a process, from its import of Triton to its end, as `kernrec capture` does."""
 
 import atexit
 import os
@@ -16,14 +16,14 @@ FOLDER_VARIABLE = "KERNREC_CAPTURE"
 GPU_VARIABLE = "KERNREC_CAPTURE_GPU"
 COUNT_VARIABLE = "KERNREC_CAPTURE_PER_FUNCTION"
 SITE = Path(__file__).resolve().parent / "site"
-"""The folder that Python's path has first in such a process."""
+"""Folder that comes first on the module path of such a process."""
 
 _stack = ExitStack()
 _running: list[Captured] = []
 
 
 def triton_loaded() -> None:
-    """Starts the capture, which ends with the process; what it leaves out is said there."""
+    """Start the capture, which lasts until the process ends and then reports the launches that it skipped."""
     if _running:
         return
     count = os.environ.get(COUNT_VARIABLE, "")
@@ -44,7 +44,7 @@ def triton_loaded() -> None:
 
 
 def torch_loaded() -> None:
-    """Tells torch of the GPU that it does not have, where the capture runs already."""
+    """Simulate a GPU for torch if the capture is active."""
     for captured in _running:
         if captured.card is not None and "torch" in sys.modules:
             _stack.enter_context(torch_without_gpu(captured.card))

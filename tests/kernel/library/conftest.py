@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.helpers.on_gpu import Card, NoGPUError, find_card
+from tests.helpers.on_gpu import NoGPUError, find_card
 
 
 @pytest.fixture(scope="module")
-def card() -> Card:
+def card():
     try:
         return find_card()
     except NoGPUError as error:

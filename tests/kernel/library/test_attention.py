@@ -7,7 +7,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from kernrec.gpu import limits
-from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
+from kernrec.kernel import Space, bind_launches, find_kernel
 from kernrec.measure.device.correctness import compare, tolerance
 from kernrec.op import inputs, reference
 from tests.helpers.attention import (
@@ -24,7 +24,7 @@ from tests.helpers.attention import (
 )
 from tests.helpers.counted import per_trip, profiled, unpredicted
 from tests.helpers.kernel_code import assembled, module_of, not_assembled
-from tests.helpers.on_gpu import Card, Code, Prepared, arguments
+from tests.helpers.on_gpu import Code, Prepared, arguments
 
 pytestmark = pytest.mark.slow
 
@@ -43,44 +43,26 @@ def _simt(head: int, *tile: int, dtype: str = "f32", dim: int = 0, pack: int = 0
 
 
 CASES = (
-    _mma(64, 16, 16, 64, 3, pack=1, split_keys=4),
-    _mma(128, 16, 16, 64, 2, dtype="bf16", pack=1, split_keys=2),
-    _mma(48, 64, 16, 64, 2, dim=40, pack=1),
-    _mma(64, 64, 16, 128, 1, dtype="bf16"),
-    _mma(80, 128, 32, 64, 2, pack=1),
-    _mma(96, 128, 32, 64, 1, dtype="bf16", dim=88),
-    _mma(128, 64, 16, 64, 1, dim=104, split_keys=2),
-    _mma(128, 128, 32, 32, 2, pack=1),
-    _mma(160, 64, 16, 32, 2, dtype="bf16", split_keys=4),
-    _mma(256, 64, 16, 32, 2, dim=200),
-    _mma(256, 16, 16, 32, 2, dtype="bf16", dim=176, split_keys=2),
-    _mma(80, 16, 16, 64, 2, dim=72, pack=1),
-    _simt(64, 128, 1, 4, 4, pack=1, split_keys=4),
-    _simt(64, 128, 2, 4, 1, dim=37, split_keys=2),
-    _simt(64, 128, 4, 8, 4, dim=40),
-    _simt(64, 128, 8, 4, 4, pack=1),
-    _simt(96, 256, 2, 4, 4, dim=80, pack=1),
-    _simt(128, 128, 4, 2, 4, dtype="f16"),
-    _simt(160, 128, 1, 4, 1, dtype="f16", dim=131, split_keys=4),
-    _simt(256, 128, 1, 2, 4, dtype="bf16", pack=1),
-    wgmma_case(64, 64, 128, 3, 1, 0, dim=40),
-    wgmma_case(64, 192, 128, 3, 1, 1, dtype="bf16"),
-    wgmma_case(96, 128, 176, 2, 0, 0, dim=88),
-    wgmma_case(128, 128, 128, 2, 1, 1, dim=104),
-    wgmma_case(192, 128, 96, 2, 1, 0, dtype="bf16", dim=168),
-    wgmma_case(256, 128, 80, 2, 1, 1),
-    wgmma_case(64, 192, 128, 3, 1, 1, dtype="f8e4m3", dim=48),
-    wgmma_case(64, 64, 192, 3, 1, 0, dtype="f8e4m3"),
+    _mma(64, 16, 16, 64, 3, pack=1, split_keys=4), _mma(128, 16, 16, 64, 2, dtype="bf16", pack=1, split_keys=2),
+    _mma(48, 64, 16, 64, 2, dim=40, pack=1), _mma(64, 64, 16, 128, 1, dtype="bf16"), _mma(80, 128, 32, 64, 2, pack=1),
+    _mma(96, 128, 32, 64, 1, dtype="bf16", dim=88), _mma(128, 64, 16, 64, 1, dim=104, split_keys=2),
+    _mma(128, 128, 32, 32, 2, pack=1), _mma(160, 64, 16, 32, 2, dtype="bf16", split_keys=4),
+    _mma(256, 64, 16, 32, 2, dim=200), _mma(256, 16, 16, 32, 2, dtype="bf16", dim=176, split_keys=2),
+    _mma(80, 16, 16, 64, 2, dim=72, pack=1), _simt(64, 128, 1, 4, 4, pack=1, split_keys=4),
+    _simt(64, 128, 2, 4, 1, dim=37, split_keys=2), _simt(64, 128, 4, 8, 4, dim=40), _simt(64, 128, 8, 4, 4, pack=1),
+    _simt(96, 256, 2, 4, 4, dim=80, pack=1), _simt(128, 128, 4, 2, 4, dtype="f16"),
+    _simt(160, 128, 1, 4, 1, dtype="f16", dim=131, split_keys=4), _simt(256, 128, 1, 2, 4, dtype="bf16", pack=1),
+    wgmma_case(64, 64, 128, 3, 1, 0, dim=40), wgmma_case(64, 192, 128, 3, 1, 1, dtype="bf16"),
+    wgmma_case(96, 128, 176, 2, 0, 0, dim=88), wgmma_case(128, 128, 128, 2, 1, 1, dim=104),
+    wgmma_case(192, 128, 96, 2, 1, 0, dtype="bf16", dim=168), wgmma_case(256, 128, 80, 2, 1, 1),
+    wgmma_case(64, 192, 128, 3, 1, 1, dtype="f8e4m3", dim=48), wgmma_case(64, 64, 192, 3, 1, 0, dtype="f8e4m3"),
     wgmma_case(128, 128, 128, 3, 1, 1, dtype="f8e4m3", dim=112),
     wgmma_case(128, 128, 192, 2, 1, 0, dtype="f8e4m3", dim=80),
     wgmma_case(192, 128, 128, 2, 0, 0, dtype="f8e4m3", dim=144),
-    wgmma_case(256, 128, 64, 3, 1, 0, dtype="f8e4m3", dim=240),
-    _mma(64, 16, 16, 128, 1, pack=1, split_keys=2),
-    _mma(128, 16, 16, 128, 1, dim=120, split_keys=2),
-    _mma(80, 128, 32, 64, 1, pack=1),
-    _mma(160, 64, 16, 64, 1, dim=136),
-    _mma(256, 64, 16, 32, 1, dim=200, pack=1),
-)
+    wgmma_case(256, 128, 64, 3, 1, 0, dtype="f8e4m3", dim=240), _mma(64, 16, 16, 128, 1, pack=1, split_keys=2),
+    _mma(128, 16, 16, 128, 1, dim=120, split_keys=2), _mma(80, 128, 32, 64, 1, pack=1),
+    _mma(160, 64, 16, 64, 1, dim=136), _mma(256, 64, 16, 32, 1, dim=200, pack=1),
+)  # fmt: skip
 EACH_CASE = pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, (c[0].name, *c[1].values(), c[2]))))
 
 SHAPES = (
@@ -97,7 +79,7 @@ SCALED: tuple[dict[str, int], ...] = ({}, {"scales": 1}, {"output": 1})
 
 @pytest.mark.every(6)
 @EACH_CASE
-def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
+def test_attention_is_within_its_roundings_of_the_reference(case):
     """On three of the shapes, each case beginning with another one; on more until its config fits as it is."""
     kernel, config, dtype, dim = case
     place = CASES.index(case)
@@ -115,7 +97,7 @@ def test_attention_is_within_its_roundings_of_the_reference(case: Case) -> None:
     assert config in ran, "the config runs as it is on none of the shapes"
 
 
-def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits() -> None:
+def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits():
     for kernel in (MMA, SIMT, WGMMA):
         for tunable in kernel.tunables:
             seen = {case[1][tunable.name] for case in CASES if case[0] is kernel}
@@ -124,7 +106,7 @@ def test_every_value_of_every_tunable_is_among_the_cases_but_the_widest_splits()
 
 @pytest.mark.gpu
 @EACH_CASE
-def test_attention_on_a_card_is_as_near_as_what_is_measured_must_be(card: Card, case: Case) -> None:
+def test_attention_on_a_card_is_as_near_as_what_is_measured_must_be(card, case):
     kernel, config, dtype, dim = case
     if not kernel.runs_on(dtype, card.sm):
         pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
@@ -143,7 +125,7 @@ def test_attention_on_a_card_is_as_near_as_what_is_measured_must_be(card: Card, 
 
 @pytest.mark.every(3)
 @EACH_CASE
-def test_arguments_have_the_sizes_that_the_kernel_expects(case: Case) -> None:
+def test_arguments_have_the_sizes_that_the_kernel_expects(case):
     kernel, _, dtype, dim = case
     problem = problem_of(dtype, dim, SHAPES[0])
     config = fitting(case, problem)
@@ -156,14 +138,14 @@ def test_arguments_have_the_sizes_that_the_kernel_expects(case: Case) -> None:
 
 @pytest.mark.parametrize("split_keys", [8, 16, 32])
 @pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=lambda case: case[0].name)
-def test_shares_without_a_tile_of_keys_count_for_nothing(case: Case, split_keys: int) -> None:
+def test_shares_without_a_tile_of_keys_count_for_nothing(case, split_keys):
     kernel, config, dtype, dim = case
     problem = problem_of(dtype, dim, {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 129, "causal": 1})
     assert count_wrong(kernel, config | {"split_keys": split_keys}, problem) == 0
 
 
 @pytest.mark.parametrize("case", CASES[::4], ids=lambda case: case[0].name)
-def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
+def test_a_sequence_comes_out_alike_in_either_layout(case):
     kernel, _, dtype, dim = case
     shape = {"heads": 4, "kv_heads": 2, "queries": 9, "keys": 65, "causal": 1}
     first, second = (problem_of(dtype, dim, shape, layout) for layout in ("bhsd", "bshd"))
@@ -176,16 +158,13 @@ def test_a_sequence_comes_out_alike_in_either_layout(case: Case) -> None:
 
 
 @for_all(data=st.data())
-def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObject) -> None:
+def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data):
     kernel, config, dtype, dim = data.draw(st.sampled_from(CASES))
     keys = data.draw(st.integers(1, 700))
     shape = {
-        "heads": (group := data.draw(st.integers(1, 9))) * 2,
-        "kv_heads": 2,
-        "queries": data.draw(st.integers(1, keys)),
-        "keys": keys,
-        "causal": data.draw(st.integers(0, 1)),
-    }
+        "heads": (group := data.draw(st.integers(1, 9))) * 2, "kv_heads": 2, "queries": data.draw(st.integers(1, keys)),
+        "keys": keys, "causal": data.draw(st.integers(0, 1)),
+    }  # fmt: skip
     problem = problem_of(dtype, dim, shape)
     config = fitting((kernel, config, dtype, dim), problem)
     sm = sm_of(kernel, dtype, config)
@@ -208,7 +187,7 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data: st.DataObjec
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize("case", [*CASES[:8:2], *CASES[12:17:2], *CASES[21::2]], ids=lambda case: case[0].name)
-def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case) -> None:
+def test_every_block_issues_what_its_profile_says_whatever_the_edges(case):
     kernel, config, dtype, dim = case
     sm = sm_of(kernel, dtype, config)
     compiled = not_assembled(*code_of(kernel, config, dtype))
@@ -224,7 +203,7 @@ def test_every_block_issues_what_its_profile_says_whatever_the_edges(case: Case)
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("case", CASES[1:20:2], ids=lambda case: case[0].name)
-def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case: Case) -> None:
+def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case):
     kernel, config, dtype, _ = case
     sm = sm_of(kernel, dtype, config)
     compiled = not_assembled(*code_of(kernel, config, dtype))
@@ -244,25 +223,18 @@ def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case:
 @pytest.mark.parametrize(
     ("kernel", "dtype", "most"), [(MMA, "f16", 60), (MMA, "bf16", 60), (SIMT, "f32", 40), (SIMT, "f16", 40)]
 )
-def test_a_few_dozen_codes_on_every_architecture(kernel: Kernel, dtype: str, most: int) -> None:
+def test_a_few_dozen_codes_on_every_architecture(kernel, dtype, most):
     for sm in (75, 80, 86, 89, 90, 100, 120):
         if sm >= kernel.least_sm(dtype):
             for layout in kernel.layouts:
                 assert 5 <= len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys) <= most
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        _mma(128, 128, 32, 64, 2),
-        _mma(96, 128, 32, 64, 1, dtype="bf16"),
-        _mma(80, 128, 32, 64, 1),
-        _mma(128, 16, 16, 128, 1),
-        _mma(64, 128, 32, 128, 2),
-        _simt(160, 128, 4, 4, 4),
-    ],
-)
-def test_the_codes_hungriest_for_registers_do_not_spill(case: Case) -> None:
+@pytest.mark.parametrize("case", [
+    _mma(128, 128, 32, 64, 2), _mma(96, 128, 32, 64, 1, dtype="bf16"), _mma(80, 128, 32, 64, 1),
+    _mma(128, 16, 16, 128, 1), _mma(64, 128, 32, 128, 2), _simt(160, 128, 4, 4, 4),
+])  # fmt: skip
+def test_the_codes_hungriest_for_registers_do_not_spill(case):
     resources = assembled(*code_of(*case[:3])).resources[case[0].name]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
 
@@ -314,5 +286,5 @@ MUTANTS: list[tuple[str, str, Case, dict[str, int]]] = [
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
-def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
+def test_breaking_one_thing_in_the_source_is_noticed(old, new, case, shape):
     assert is_noticed(old, new, case, shape)

@@ -28,7 +28,7 @@ SHAPE = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1}
 @pytest.mark.parametrize(
     "case", [PLAIN, WIDE, NARROW_8BIT, TURNS_8BIT], ids=lambda case: "-".join(map(str, case[1].values()))
 )
-def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(case: Case) -> None:
+def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(case):
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
@@ -44,7 +44,7 @@ def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(cas
 
 
 @pytest.mark.parametrize("case", [NARROW_8BIT, TURNS_8BIT, WIDE_8BIT], ids=lambda case: str(case[1]["head"]))
-def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case: Case) -> None:
+def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case):
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
@@ -59,7 +59,7 @@ def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case: Case) -> 
     [THREE, TURNS, WIDE, THREE_8BIT, TURNS_8BIT, WIDE_8BIT],
     ids=lambda case: "-".join(map(str, (case[2], *case[1].values()))),
 )
-def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line(case: Case) -> None:
+def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line(case):
     compiled = assembled(*code_of(*case[:3]))
     resources = compiled.resources["attention_wgmma"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
@@ -67,7 +67,7 @@ def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line
     assert "setmaxnreg" not in compiled.log
 
 
-def test_warpgroups_are_those_of_one_architecture() -> None:
+def test_warpgroups_are_those_of_one_architecture():
     """wgmma is of sm_90a alone."""
     for sm in (100, 120):
         assert not len(Space(WGMMA, sm, limits(sm), "f16", "bhsd"))
@@ -75,7 +75,7 @@ def test_warpgroups_are_those_of_one_architecture() -> None:
         assert 10 <= len(Space(WGMMA, 90, limits(90), dtype, "bshd").variants.keys) <= 40
 
 
-def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups() -> None:
+def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups():
     space = Space(WGMMA, 90, limits(90), "f16", "bhsd")
     assert len(space.at(problem_of("f16", 72, SHAPE)).rows)
     assert not len(space.at(problem_of("f16", 68, SHAPE)).rows)
@@ -86,7 +86,7 @@ def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups() -> None
 
 
 @pytest.mark.parametrize("layout", WGMMA.layouts)
-def test_boxes_of_warpgroups_are_tokens_of_one_head_in_either_layout(layout: str) -> None:
+def test_boxes_of_warpgroups_are_tokens_of_one_head_in_either_layout(layout):
     problem = problem_of("bf16", 88, {"batch": 2, "heads": 6, "kv_heads": 3, "queries": 70, "keys": 90}, layout)
     arguments = bind_launches(WGMMA, PLAIN[1], problem, 90)[0].arguments
     q, k, _ = (argument for argument in arguments if isinstance(argument, MapHandle))
@@ -96,7 +96,7 @@ def test_boxes_of_warpgroups_are_tokens_of_one_head_in_either_layout(layout: str
     assert k.box == tuple({0: 32, tokens: 176}.get(axis, 1) for axis in range(4))
 
 
-def test_an_overlap_of_products_and_weights_is_there_for_every_head_of_8_bits() -> None:
+def test_an_overlap_of_products_and_weights_is_there_for_every_head_of_8_bits():
     space = Space(WGMMA, 90, limits(90), "f8e4m3", "bhsd")
     for dim in (64, 128, 192, 256):
         rows = space.at(problem_of("f8e4m3", dim, SHAPE)).rows
@@ -245,13 +245,11 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
-def test_breaking_one_thing_in_the_source_is_noticed(old: str, new: str, case: Case, shape: dict[str, int]) -> None:
+def test_breaking_one_thing_in_the_source_is_noticed(old, new, case, shape):
     assert is_noticed(old, new, case, shape)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("why", "old", "new", "case", "shape"), EQUIVALENT, ids=[why for why, *_ in EQUIVALENT])
-def test_a_change_that_breaks_nothing_is_not_noticed(
-    why: str, old: str, new: str, case: Case, shape: dict[str, int]
-) -> None:
+def test_a_change_that_breaks_nothing_is_not_noticed(why, old, new, case, shape):
     assert not is_noticed(old, new, case, shape), why

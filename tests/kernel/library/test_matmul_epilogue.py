@@ -55,9 +55,7 @@ def _dims(kernel: str, vector: int) -> dict[str, int]:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("case", "split_k", "bias", "activation"), SPREAD, ids=_name)
-def test_bias_and_activation_are_those_of_the_reference(
-    case: tuple[str, str, str, int, Config], split_k: int, bias: int, activation: int
-) -> None:
+def test_bias_and_activation_are_those_of_the_reference(case, split_k, bias, activation):
     name, dtype, layout, sm, config = case
     kernel, config = find_kernel(name), config | {"split_k": split_k}
     problem = matmul(dtype, layout, **_dims(name, config["vector"]), bias=bias, activation=activation)
@@ -77,7 +75,7 @@ def _expected(problem, operands) -> tuple[np.ndarray, np.ndarray]:  # type: igno
 
 
 @pytest.mark.parametrize("activation", [1, 2, 3])
-def test_activations_far_out_are_zero_or_the_identity(activation: int) -> None:
+def test_activations_far_out_are_zero_or_the_identity(activation):
     name, dtype, layout, sm, config = CASES[11]
     problem = matmul(dtype, layout, m=1, n=8, k=4, activation=activation)
     values = np.array([-1e30, -3e4, -100.0, -0.0, 0.0, 100.0, 3e4, 1e30], np.float32)
@@ -88,7 +86,7 @@ def test_activations_far_out_are_zero_or_the_identity(activation: int) -> None:
     np.testing.assert_allclose(c[0, 5:], values[5:], rtol=1e-6)
 
 
-def test_a_nan_is_not_hidden_by_relu() -> None:
+def test_a_nan_is_not_hidden_by_relu():
     name, dtype, layout, sm, config = CASES[11]
     problem = matmul(dtype, layout, m=1, n=2, k=4, activation=1)
     operands = {"a": np.ones((1, 4), np.float32), "b": np.array([[np.nan, 0, 0, 0], [-1, 0, 0, 0]], np.float32)}
@@ -97,7 +95,7 @@ def test_a_nan_is_not_hidden_by_relu() -> None:
     assert c[0, 1] == 0
 
 
-def test_a_bias_that_is_absent_is_a_null_pointer() -> None:
+def test_a_bias_that_is_absent_is_a_null_pointer():
     name, dtype, layout, sm, config = CASES[0]
     for bias in (0, 1):
         problem = matmul(dtype, layout, m=64, n=64, k=64, bias=bias)
@@ -107,25 +105,19 @@ def test_a_bias_that_is_absent_is_a_null_pointer() -> None:
 
 
 BREAKS = [
-    (0, 1, "if (bias) {", "if (false) {"),
-    (0, 1, "column + j * 8 + e, n - 1", "j * 8 + e, n - 1"),
+    (0, 1, "if (bias) {", "if (false) {"), (0, 1, "column + j * 8 + e, n - 1", "j * 8 + e, n - 1"),
     (2, 1, "sums[i][j][e + 2] += value", "sums[i][j][e] += value"),
-    (3, 1, "min(column + j * 8 + e, n - 1)", "column + j * 8 + e"),
-    (4, 2, "first % columns", "first"),
-    (4, 2, "first = min(first, elements - N);", ""),
-    (5, 1, "if (!partial) finish", "if (partial) finish"),
-    (9, 1, "j / VECTOR * VECTOR * LANES_N", "j * LANES_N"),
-    (10, 2, "partial += elements;", "partial += 0;"),
-    (11, 1, "linear + cubic * x * x", "linear"),
-    (11, 2, "activation != NONE", "activation == SILU"),
-    (12, 1, "bias_at(bias, column)", "bias_at(bias, 0)"),
-    (12, 1, "r < m && c < columns", "r < m"),
-]
+    (3, 1, "min(column + j * 8 + e, n - 1)", "column + j * 8 + e"), (4, 2, "first % columns", "first"),
+    (4, 2, "first = min(first, elements - N);", ""), (5, 1, "if (!partial) finish", "if (partial) finish"),
+    (9, 1, "j / VECTOR * VECTOR * LANES_N", "j * LANES_N"), (10, 2, "partial += elements;", "partial += 0;"),
+    (11, 1, "linear + cubic * x * x", "linear"), (11, 2, "activation != NONE", "activation == SILU"),
+    (12, 1, "bias_at(bias, column)", "bias_at(bias, 0)"), (12, 1, "r < m && c < columns", "r < m"),
+]  # fmt: skip
 
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("number", "split_k", "old", "new"), BREAKS, ids=[b[2] for b in BREAKS])
-def test_breaking_one_thing_in_the_source_is_noticed(number: int, split_k: int, old: str, new: str) -> None:
+def test_breaking_one_thing_in_the_source_is_noticed(number, split_k, old, new):
     name, dtype, layout, sm, config = CASES[number]
     kernel: Kernel = broken(find_kernel(name), old, new)
     problem = matmul(dtype, layout, **_dims(name, config["vector"]), bias=1, activation=2)
@@ -137,7 +129,7 @@ def test_breaking_one_thing_in_the_source_is_noticed(number: int, split_k: int, 
     assert worst(c, *_expected(problem, operands), problem) > 1
 
 
-def test_a_kernel_that_knows_no_bias_would_not_be_offered_one() -> None:
+def test_a_kernel_that_knows_no_bias_would_not_be_offered_one():
     with pytest.raises(UsageError, match="bias"):
         matmul("f16", "nn", m=1, n=1, k=1, bias=2)
     with pytest.raises(UsageError, match="activation"):

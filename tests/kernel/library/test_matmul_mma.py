@@ -1,6 +1,5 @@
 """`matmul_mma`: what holds of it beyond what every kernel of the library keeps (test_kernels.py)."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -10,7 +9,7 @@ from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import inputs
 from tests.helpers.counted import profiled, unpredicted
-from tests.helpers.kernel_code import Config, assembled, not_assembled
+from tests.helpers.kernel_code import assembled, not_assembled
 from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
 pytestmark = pytest.mark.slow
@@ -46,26 +45,26 @@ SPREAD = [(*case, KERNEL.layouts[(i + step) % 4]) for i, case in enumerate(ALL) 
 
 
 @EACH
-def test_the_configs_shown_here_can_run(sm: int, config: Config) -> None:
+def test_the_configs_shown_here_can_run(sm, config):
     assert KERNEL.misfit(config, awkward(config, "f16", "nn"), limits(sm)) is None
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=named)
-def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm: int, config: Config, layout: str) -> None:
+def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(sm, config, layout):
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert exact(KERNEL, config, problem, sm)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("config", CONFIGS[::2], ids=named)
-def test_exact_sums_are_rounded_to_nearest_in_bfloat16(config: Config) -> None:
+def test_exact_sums_are_rounded_to_nearest_in_bfloat16(config):
     layout = KERNEL.layouts[CONFIGS.index(config) // 2 % len(KERNEL.layouts)]
     assert exact(KERNEL, config, awkward(config, "bf16", layout), SM)
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
+def test_products_of_a_batch_are_those_of_each_pair(number):
     """Of whole tiles, of shares of the sum and of unaligned shares, each in another layout."""
     config, layout = CONFIGS[(0, 1, -1, 3)[number]], KERNEL.layouts[number]
     problem = awkward(config, "f16", layout, batch=3)
@@ -81,13 +80,13 @@ def test_products_of_a_batch_are_those_of_each_pair(number: int) -> None:
 @pytest.mark.parametrize(
     "config", [CONFIGS[0], CONFIGS[2], CONFIGS[4]], ids=["small warps", "oblong warps", "large warps"]
 )
-def test_slivers_far_below_one_tile_come_out_right(config: Config, dims: Config) -> None:
+def test_slivers_far_below_one_tile_come_out_right(config, dims):
     assert exact(KERNEL, config | {"split_k": 1}, awkward(config, "f16", "nt", **dims), SM)
 
 
 @pytest.mark.every(3)
 @EACH
-def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) -> None:
+def test_partial_tiles_issue_exactly_what_full_ones_do(sm, config):
     """Each config in one layout, and each layout with three of the configs."""
     layout = KERNEL.layouts[ALL.index((sm, config)) % len(KERNEL.layouts)]
     code = not_assembled(KERNEL, config, "f16", layout, sm)
@@ -99,7 +98,7 @@ def test_partial_tiles_issue_exactly_what_full_ones_do(sm: int, config: Config) 
 @pytest.mark.every(3)
 @LAYOUTS
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c["vector"] == 8 and c["split_k"] == 1], ids=str)
-def test_wide_loads_and_stores_move_whole_sectors(config: Config, layout: str) -> None:
+def test_wide_loads_and_stores_move_whole_sectors(config, layout):
     code = not_assembled(KERNEL, config, "f16", layout, SM)
     profile = profiled(KERNEL, [config], "f16", layout, SM, code)[0].profile
     counts = profile.counts({"block": 1, "k_tiles": 10})
@@ -108,7 +107,7 @@ def test_wide_loads_and_stores_move_whole_sectors(config: Config, layout: str) -
 
 
 @pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
-def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm: int) -> None:
+def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm):
     for layout in KERNEL.layouts:
         for dtype in KERNEL.dtypes:
             if sm >= KERNEL.least_sm(dtype):
@@ -121,7 +120,7 @@ def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm: int
 
 @pytest.mark.every(2)
 @LAYOUTS
-def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
+def test_the_codes_hungriest_for_registers_do_not_spill(layout):
     hungry = (_config(128, 128, 64, 64, 64, stages=2), _config(64, 256, 32, 32, 64, stages=4, fragments=1))
     for config in hungry:
         resources = assembled(KERNEL, config, "f16", layout, SM).resources["matmul_mma"]
@@ -158,12 +157,12 @@ def test_the_codes_hungriest_for_registers_do_not_spill(layout: str) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )  # fmt: skip
-def test_breaking_one_thing_in_the_source_is_noticed(replacement: Sequence[str], config: Config) -> None:
+def test_breaking_one_thing_in_the_source_is_noticed(replacement, config):
     kernel, sm = broken(KERNEL, *replacement), 75 if config in TURING else SM
     assert breaks(kernel, config, awkward(config, "f16", "nn"), sm)
 
 
-def test_without_the_exchange_of_chunks_banks_conflict() -> None:
+def test_without_the_exchange_of_chunks_banks_conflict():
     config = CONFIGS[4] | {"split_k": 1}
     kernel = broken(KERNEL, "(CHUNKS >= 8 ? row % 8 : row / 2 % 4) * CHUNK_BYTES", "0")
     for candidate, clean in ((KERNEL, True), (kernel, False)):
@@ -173,7 +172,7 @@ def test_without_the_exchange_of_chunks_banks_conflict() -> None:
         assert (counts["shared.load_wavefronts"] == counts["shared.load_ideal"]) is clean
 
 
-def test_the_counts_of_a_loop_that_skips_its_edge_fit_no_profile() -> None:
+def test_the_counts_of_a_loop_that_skips_its_edge_fit_no_profile():
     kernel = broken(
         KERNEL, "fetch(slots + previous(read));", "if (trip + STAGES <= trips) fetch(slots + previous(read));"
     )

@@ -10,7 +10,7 @@ from kernrec.gpu import limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.op import inputs, reference
 from tests.helpers.counted import profiled
-from tests.helpers.kernel_code import Config, assembled, not_assembled
+from tests.helpers.kernel_code import assembled, not_assembled
 from tests.helpers.narrow_floats import tf32_bits
 from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
@@ -23,29 +23,25 @@ LAYOUTS = pytest.mark.parametrize("layout", KERNEL.layouts)
 
 _config = partial(mma_config, vector=4, stages=4)
 CONFIGS = (
-    _config(32, 32, 32, 16, 32, stages=3),
-    _config(64, 64, 16, 32, 32, split_k=4),
-    _config(64, 128, 16, 32, 64, fragments=1, raster=8),
-    _config(128, 64, 16, 64, 32, fragments=1, split_k=2),
-    _config(128, 128, 16, 64, 64, split_k=2, raster=8),
-    _config(64, 256, 32, 64, 64, stages=2),
-    _config(64, 64, 16, 32, 32, vector=1, split_k=2),
-    _config(32, 128, 16, 32, 32, vector=1, raster=8),
-)
+    _config(32, 32, 32, 16, 32, stages=3), _config(64, 64, 16, 32, 32, split_k=4),
+    _config(64, 128, 16, 32, 64, fragments=1, raster=8), _config(128, 64, 16, 64, 32, fragments=1, split_k=2),
+    _config(128, 128, 16, 64, 64, split_k=2, raster=8), _config(64, 256, 32, 64, 64, stages=2),
+    _config(64, 64, 16, 32, 32, vector=1, split_k=2), _config(32, 128, 16, 32, 32, vector=1, raster=8),
+)  # fmt: skip
 SPREAD = [(config, KERNEL.layouts[(i + step) % 4]) for i, config in enumerate(CONFIGS) for step in (0, 2 - i // 4)]
 """Each config in two of the layouts; each layout with four of the configs."""
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("config", "layout"), SPREAD, ids=named)
-def test_whole_numbers_are_multiplied_exactly_and_without_races(config: Config, layout: str) -> None:
+def test_whole_numbers_are_multiplied_exactly_and_without_races(config, layout):
     problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert KERNEL.misfit(config, problem, limits(SM)) is None
     assert exact(KERNEL, config, problem, SM)
 
 
 @LAYOUTS
-def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout: str) -> None:
+def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout):
     config = CONFIGS[1]
     problem = awkward(config, "tf32", layout)
     operands = inputs(problem, seed=3)
@@ -60,7 +56,7 @@ def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout: str)
 
 @pytest.mark.every(2)
 @LAYOUTS
-def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
+def test_products_of_a_batch_are_those_of_each_pair(layout):
     for config in (CONFIGS[1], CONFIGS[6]):  # aligned and unaligned shares of the sum
         problem, alone = (awkward(config, "tf32", layout, batch=batch) for batch in (3, 1))
         operands = inputs(problem, seed=1)
@@ -72,7 +68,7 @@ def test_products_of_a_batch_are_those_of_each_pair(layout: str) -> None:
 @pytest.mark.parametrize(
     ("number", "layout"), [(0, "nn"), (3, "nn"), (3, "nt"), (3, "tn"), (3, "tt"), (6, "nt"), (6, "tn")]
 )
-def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(number: int, layout: str) -> None:
+def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(number, layout):
     """Of small warps, of oblong warps, and word by word."""
     config = CONFIGS[number]
     code = assembled(KERNEL, config, "tf32", layout, SM)
@@ -88,7 +84,7 @@ def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(n
 
 
 @pytest.mark.parametrize("sm", [80, 86, 89, 90, 100, 120])
-def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm: int) -> None:
+def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm):
     for layout in KERNEL.layouts:
         assert 30 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).variants.keys) <= 50
     with pytest.raises(UsageError, match="needs sm_80"):
@@ -96,28 +92,21 @@ def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm: int) -> None:
 
 
 BREAKS = [
-    (0, "nn", "__syncthreads();", ""),
-    (2, "tt", "__syncthreads();", ""),
-    (1, "nt", "wait_for_copies<STAGES - 2>();", ""),
-    (1, "nn", "commit_copies();\n", "\n"),
-    (0, "nn", "< rows_left &&", "<= rows_left &&"),
-    (6, "nn", "columns_left > 0", "true"),
+    (0, "nn", "__syncthreads();", ""), (2, "tt", "__syncthreads();", ""),
+    (1, "nt", "wait_for_copies<STAGES - 2>();", ""), (1, "nn", "commit_copies();\n", "\n"),
+    (0, "nn", "< rows_left &&", "<= rows_left &&"), (6, "nn", "columns_left > 0", "true"),
     (0, "tn", "rows_left -= BLOCK_K", "rows_left -= 0"),
     (7, "nn", "sum + 1, target.holds(at + 1)", "sum + 1, target.holds(at)"),
-    (0, "nn", "row < m && column < n", "column < n"),
-    (1, "nn", "min(blockIdx.y, longer_shares)", "0"),
-    (2, "tn", "row % 4 * 2", "row % 4"),
-    (2, "nn", "i % 2 * 4;", "i % 2 * 2;"),
-    (2, "nn", "extent + lane / 4)", "extent + lane / 8)"),
-    (1, "nt", "lane / 16 * WORDS", "lane / 8 % 2 * WORDS"),
-    (5, "nn", "T::exchange(i * ROW_STEP)", "0"),
-    (1, "nt", '"r"(a[1][0]), "r"(a[0][1])', '"r"(a[0][1]), "r"(a[1][0])'),
-]
+    (0, "nn", "row < m && column < n", "column < n"), (1, "nn", "min(blockIdx.y, longer_shares)", "0"),
+    (2, "tn", "row % 4 * 2", "row % 4"), (2, "nn", "i % 2 * 4;", "i % 2 * 2;"),
+    (2, "nn", "extent + lane / 4)", "extent + lane / 8)"), (1, "nt", "lane / 16 * WORDS", "lane / 8 % 2 * WORDS"),
+    (5, "nn", "T::exchange(i * ROW_STEP)", "0"), (1, "nt", '"r"(a[1][0]), "r"(a[0][1])', '"r"(a[0][1]), "r"(a[1][0])'),
+]  # fmt: skip
 
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("number", "layout", "old", "new"), BREAKS, ids=[f"{b[1]} {b[2]}" for b in BREAKS])
-def test_breaking_one_thing_in_the_source_is_noticed(number: int, layout: str, old: str, new: str) -> None:
+def test_breaking_one_thing_in_the_source_is_noticed(number, layout, old, new):
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)
     problem = awkward(config, "tf32", layout, k=156)  # shares of 2 or 3 tiles where there are four
     if not breaks(kernel, config, problem, SM):

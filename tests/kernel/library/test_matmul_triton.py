@@ -22,18 +22,11 @@ from tests.helpers.triton_library import faults
 KERNEL = find_kernel("matmul_triton")
 ARCHITECTURES = (80, 90, 120)
 DIMS = [
-    {"m": 16, "n": 16, "k": 16},
-    {"m": 1, "n": 144, "k": 48},
-    {"m": 80, "n": 48, "k": 176},
-    {"m": 37, "n": 80, "k": 400},
-    {"m": 336, "n": 32, "k": 32},
-    {"m": 40, "n": 24, "k": 200},
-    {"m": 37, "n": 48, "k": 72},
-    {"m": 24, "n": 80, "k": 99},
-    {"m": 48, "n": 33, "k": 40},
-    {"m": 19, "n": 37, "k": 51},
+    {"m": 16, "n": 16, "k": 16}, {"m": 1, "n": 144, "k": 48}, {"m": 80, "n": 48, "k": 176},
+    {"m": 37, "n": 80, "k": 400}, {"m": 336, "n": 32, "k": 32}, {"m": 40, "n": 24, "k": 200},
+    {"m": 37, "n": 48, "k": 72}, {"m": 24, "n": 80, "k": 99}, {"m": 48, "n": 33, "k": 40}, {"m": 19, "n": 37, "k": 51},
     {"m": 3, "n": 2, "k": 5},
-]
+]  # fmt: skip
 """Short of a tile, of a step and of the stages, beyond one band of tile rows; rows of 16 elements, of 16 bytes, odd."""
 COLUMNS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "group_m", "unaligned")
 SMALL = dict(zip(COLUMNS, (16, 32, 16, 3, 2, 8, 0), strict=True))
@@ -80,7 +73,7 @@ def chosen() -> tuple[tuple[int, str, str, dict[str, int]], ...]:
 @pytest.mark.slow
 @pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", KERNEL.dtypes)
-def test_awkward_problems_are_computed_without_races(dtype: str) -> None:
+def test_awkward_problems_are_computed_without_races(dtype):
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     of_dtype = [(sm, layout, config) for sm, kind, layout, config in chosen() if kind == dtype]
     runs = [(sm, p, config) for sm, layout, config in of_dtype for p in problems(dtype, layout, config, sm)]
@@ -92,16 +85,14 @@ def test_awkward_problems_are_computed_without_races(dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("breaks", "old", "new", "dtype", "layout", "config"), MUTANTS, ids=[m[0] for m in MUTANTS])
-def test_breaking_one_thing_in_the_source_is_noticed(
-    breaks: str, old: str, new: str, dtype: str, layout: str, config: dict[str, int]
-) -> None:
+def test_breaking_one_thing_in_the_source_is_noticed(breaks, old, new, dtype, layout, config):
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     broken = replace(KERNEL, source=KERNEL.source.replace(old, new))
     assert faults(broken, [(80, problem, config) for problem in problems(dtype, layout, config)]), breaks
 
 
 @pytest.mark.slow
-def test_telling_the_compiler_more_of_rows_than_is_true_is_noticed() -> None:
+def test_telling_the_compiler_more_of_rows_than_is_true_is_noticed():
     # Of rows that are multiples of 16 it compares one place in 16 with the depth, of 8 one in 8.
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     lets = KERNEL.spec["let"] | {"rows_k": "1"}
@@ -111,11 +102,11 @@ def test_telling_the_compiler_more_of_rows_than_is_true_is_noticed() -> None:
     assert faults(KERNEL, runs) == []
 
 
-def test_a_mutant_changes_one_place_of_the_source() -> None:
+def test_a_mutant_changes_one_place_of_the_source():
     assert [KERNEL.source.count(old) for _, old, *_ in MUTANTS] == [1] * len(MUTANTS)
 
 
-def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
+def test_the_chosen_configs_have_every_value_of_every_tunable():
     assert KERNEL.listed is not None
     listed = {tuple(config[name] for name in COLUMNS) for _, _, _, config in chosen()}
     assert len(listed) >= 16
@@ -123,7 +114,7 @@ def test_the_chosen_configs_have_every_value_of_every_tunable() -> None:
         assert {config[place] for config in listed} == {row[place] for row in KERNEL.listed.rows}, name
 
 
-def test_kernel_with_shipped_profiles_is_recommended() -> None:
+def test_kernel_with_shipped_profiles_is_recommended():
     for dtype, gpu, shipped in (
         ("f16", "h100", True),
         ("bf16", "h200", True),
@@ -141,14 +132,14 @@ def test_kernel_with_shipped_profiles_is_recommended() -> None:
         assert ("matmul_triton" in names) is shipped
 
 
-def test_hopper_configs_leave_room_for_another_stage() -> None:
+def test_hopper_configs_leave_room_for_another_stage():
     config = dict(zip(COLUMNS, (64, 32, 128, 5, 4, 8, 0), strict=True))
     problem = KERNEL.definition.problem("tf32", "nn", m=64, n=64, k=640)
     assert not KERNEL.fits(config, problem, limits(90))
     assert KERNEL.fits(config, KERNEL.definition.problem("f32", "nn", m=64, n=64, k=640), limits(90))
 
 
-def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned() -> None:
+def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned():
     query = Query(Objective.LATENCY, top=50)
     dims = {"m": 1024, "n": 1024, "k": 1024}
     answer = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, query))
@@ -162,7 +153,7 @@ def test_its_configs_are_those_of_the_list_where_the_problem_is_aligned() -> Non
 
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 @pytest.mark.parametrize("layout", KERNEL.layouts)
-def test_a_problem_runs_the_code_for_rows_as_its_own(layout: str, dims: dict[str, int]) -> None:
+def test_a_problem_runs_the_code_for_rows_as_its_own(layout, dims):
     space = Space(KERNEL, 80, limits(80), "f16", layout)
     problem = KERNEL.definition.problem("f16", layout, **dims)
     configs = [config for config in map(space.config, range(len(space))) if KERNEL.fits(config, problem, limits(80))]
@@ -177,7 +168,7 @@ def test_a_problem_runs_the_code_for_rows_as_its_own(layout: str, dims: dict[str
         assert all(rows & matrix for matrix in ragged)
 
 
-def test_the_emitted_source_has_its_config_and_its_launch() -> None:
+def test_the_emitted_source_has_its_config_and_its_launch():
     from kernrec.emit.triton import triton_source
 
     dims = {"m": 1024, "n": 1024, "k": 1024}

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import kernrec.kernel
-from kernrec.kernel import Kernel, all_kernels, find_kernel
+from kernrec.kernel import all_kernels, find_kernel
 from kernrec.op import Problem, find_op
 from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config
@@ -113,7 +113,7 @@ def fails(case: Case, config: Config, problem: Problem) -> bool:
 
 
 @pytest.mark.parametrize("kernel", all_kernels(), ids=lambda kernel: kernel.name)
-def test_every_kernel_has_mutants(kernel: Kernel) -> None:
+def test_every_kernel_has_mutants(kernel):
     if kernel.name in ELSEWHERE:
         text = FOLDER.with_name(ELSEWHERE[kernel.name]).read_text(encoding="utf-8")
         assert kernel.name in text
@@ -122,7 +122,7 @@ def test_every_kernel_has_mutants(kernel: Kernel) -> None:
     assert sum(mutant.kernel == kernel.name for mutant in MUTANTS) >= LEAST, f"mutants/{kernel.name}.toml has too few"
 
 
-def test_every_header_has_mutants() -> None:
+def test_every_header_has_mutants():
     folder = Path(kernrec.kernel.__file__).with_name("library")
     for header in folder.glob("*.cuh"):
         users = [k.name for k in all_kernels() if f'"{header.name}"' in (folder / k.name / k.source_name).read_text()]
@@ -131,20 +131,20 @@ def test_every_header_has_mutants() -> None:
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *EQUIVALENT], ids=str)
-def test_a_mutant_changes_one_place_of_the_source(mutant: Mutant) -> None:
+def test_a_mutant_changes_one_place_of_the_source(mutant):
     assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
 
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_mutant_is_noticed(mutant: Mutant) -> None:
+def test_a_mutant_is_noticed(mutant):
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert noticed(mutant)
 
 
 @pytest.mark.every(12)  # each is executed to its end
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
-def test_a_change_that_breaks_nothing_is_not_noticed(mutant: Mutant) -> None:
+def test_a_change_that_breaks_nothing_is_not_noticed(mutant):
     assert mutant.why
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert not noticed(mutant)
@@ -152,6 +152,6 @@ def test_a_change_that_breaks_nothing_is_not_noticed(mutant: Mutant) -> None:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("mutant", OF_THEIR_OWN, ids=str)
-def test_the_sound_kernel_passes_on_a_problem_that_a_mutant_needs(mutant: Mutant) -> None:
+def test_the_sound_kernel_passes_on_a_problem_that_a_mutant_needs(mutant):
     [(config, problem)] = mutant.runs()
     assert not fails(mutant.sound, config, problem)

@@ -36,7 +36,7 @@ def _profiles(case: Case) -> list[tuple[dict[str, int], str, dict[str, dict[str,
 
 @pytest.mark.every(2)
 @PER_CASE
-def test_warps_never_diverge_and_shared_memory_has_no_bank_conflicts(case: Case) -> None:
+def test_warps_never_diverge_and_shared_memory_has_no_bank_conflicts(case):
     for config, entry, counts in _profiles(case):
         for term, seen in counts.items():
             assert seen["lanes"] == 32 * seen["issue"], (config, entry, term)
@@ -59,7 +59,7 @@ def _streamed(entry: str, config: dict[str, int]) -> tuple[str, int, list[str]]:
 
 @pytest.mark.every(2)
 @PER_CASE
-def test_a_full_tile_moves_every_element_once_and_whole_sectors_only(case: Case) -> None:
+def test_a_full_tile_moves_every_element_once_and_whole_sectors_only(case):
     for config, entry, counts in _profiles(case):
         if entry == "matvec_rows_reduce":
             continue
@@ -70,11 +70,9 @@ def test_a_full_tile_moves_every_element_once_and_whole_sectors_only(case: Case)
 
 
 @pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.kernel.name == "matvec_rows" and case.dtype in ("f32", "f16")],
-    ids=str,
+    "case", [case for case in CASES if case.kernel.name == "matvec_rows" and case.dtype in ("f32", "f16")], ids=str
 )
-def test_a_trip_of_the_matrix_vector_product_does_exactly_its_multiply_adds(case: Case) -> None:
+def test_a_trip_of_the_matrix_vector_product_does_exactly_its_multiply_adds(case):
     for config, entry, counts in _profiles(case):
         if entry in ("matvec_rows", "matvec_rows_partial"):
             _, elements, _ = _streamed(entry, config)

@@ -112,10 +112,3 @@ def test_a_line_that_no_collector_wrote_is_put_aside_and_the_others_are_kept(tmp
         assert note.startswith("1 records of")
         assert "\n" not in note
         assert json.loads((tmp_path / "a.duckdb.journal.sqlite.damaged").read_text()) == line
-
-
-def test_a_line_of_0_1_that_is_nested_too_deeply_is_skipped(tmp_path) -> None:
-    database = tmp_path / "a.duckdb"
-    (tmp_path / "a.duckdb.journal").write_bytes(json.dumps(row()).encode() + b"\n" + b"[" * 200_000 + b"\n")
-    with Journal(journal_path(database)) as journal:
-        assert ingest(journal, database) == 1

@@ -1,6 +1,5 @@
-"""The journal: what was acknowledged is there after any crash, and runs share it without touching each other's rows."""
+"""The journal: what was acknowledged is there after any crash, and one campaign at a time fills it."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -11,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.measure.campaign.journal import Journal, JournalError, journal_path, waiting_measurements
+from kernrec.measure.campaign.journal import (
+    Journal,
+    JournalError,
+    JournalInUseError,
+    journal_path,
+    waiting_measurements,
+)
 from tests.helpers.refusals import Refuses
 
 END = {"closed": 0, "session": "s"}
@@ -34,11 +39,10 @@ def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[
 def test_rows_of_a_killed_run_are_stored_by_the_next(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     records = [{"row": {"a": 1}}, {"row": {"a": [1.5, None, "ä\n"]}}]
-    assert another_run(database, f"journal.append(*{records!r}); journal.claim('x')").returncode == 9
+    assert another_run(database, f"journal.append(*{records!r})").returncode == 9
     assert waiting_measurements(database).measurements == 2
     with Journal(journal_path(database)) as journal:
         assert journal.records() == records
-        assert journal.claim("x")
         journal.clear()
     assert list(tmp_path.iterdir()) == []
 
@@ -53,49 +57,30 @@ def test_a_journal_that_holds_something_stays_and_an_empty_one_is_deleted(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_that_live_exclude_each_other_from_claims_and_records(tmp_path: Path) -> None:
+def test_journal_refuses_second_campaign_and_names_the_first(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row(), END)
-        assert journal.claim("a")
-        assert journal.claim("plan", holder="strategy")
-        other = another_run(database, "print([journal.claim(name) for name in 'ab'], journal.records())")
-        assert other.stdout == "[False, True] []\n"
+        other = another_run(database, "print('open')")
+        refusal = f"k.duckdb is being filled by PID {os.getpid()} since 20"
+        assert refusal in other.stderr
+        with pytest.raises(JournalInUseError, match=refusal):
+            Journal(journal_path(database), wait_s=0.0)
         holder = waiting_measurements(database).holder
-        assert holder == os.getpid()
-        assert journal.claim("b"), "the other run has ended"
-        other = another_run(database, "print([journal.claim(name) for name in ('a', 'plan')])")
-        assert other.stdout == "[True, False]\n"
-        assert journal.records() == [row(), END]
-
-
-def test_a_journal_is_open_once_in_a_process(tmp_path: Path) -> None:
-    path = journal_path(tmp_path / "k.duckdb")
-    with Journal(path), pytest.raises(UsageError, match="one campaign on a database at a time"):
-        Journal(path)
-    Journal(path).close()
+        assert holder is not None
+        assert holder.startswith(f"PID {os.getpid()} since ")
+    assert waiting_measurements(database).holder is None
+    assert another_run(database, "print(len(journal.records()))").stdout == "2\n"
 
 
 def test_a_batch_has_measurements_with_the_ends_of_their_blocks(tmp_path: Path) -> None:
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         journal.append(row(a=1), row(a=2), row(block=1), END, {"closed": 5, "session": "t"})
         assert journal.batch(1)[1] == [row(a=1), END]
-        numbers, records = journal.batch(10, ended_of=journal.run)
+        numbers, records = journal.batch(10, ended_only=True)
         assert records == [row(a=1), row(a=2), END]
         journal.delete(numbers)
         assert journal.records() == [row(block=1)]
-
-
-def test_journals_of_0_1_are_read_once(tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    lines = [{"pid": 1}, row(a=1), END]
-    (tmp_path / "k.duckdb.journal").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"row": {"cut')
-    (tmp_path / "k.duckdb.2.journal").write_text(json.dumps(row(a=2)) + "\n[[[\n")
-    (tmp_path / "k.duckdb.old.journal").write_text(json.dumps(row(a=3)) + "\n")
-    assert waiting_measurements(database).measurements == 2
-    with Journal(journal_path(database)) as journal:
-        assert sorted(map(str, journal.records())) == sorted(map(str, [row(a=2), row(a=1), END]))
-    assert sorted(path.name for path in tmp_path.glob("*.journal")) == ["k.duckdb.old.journal"]
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
@@ -145,9 +130,3 @@ def test_a_journal_whose_tables_run_queries_is_refused(tmp_path: Path) -> None:
         Journal(path)
     with pytest.raises(OSError, match="'record' is not a plain table"):
         waiting_measurements(tmp_path / "own.duckdb")
-
-
-def test_an_old_record_with_an_infinite_number_is_no_measurement(tmp_path: Path) -> None:
-    (tmp_path / "own.duckdb.journal").write_text('{"row": {"latency_s": 1e999}}\n')
-    with Journal(journal_path(tmp_path / "own.duckdb")) as journal:
-        assert journal.records() == [{"row": '{"row": {"latency_s": 1e999}}'}]

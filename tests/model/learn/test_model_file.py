@@ -18,29 +18,24 @@ from kernrec.model.learn.model_file import _FIELDS, load, save
 from kernrec.training.boosting import TrainingSettings
 from kernrec.training.dataset import Dataset
 from kernrec.training.train_model import train
-from tests.helpers.refusals import Refuses
 from tests.helpers.simulated_groups import simulated_groups, simulated_inputs
 
 pytest.importorskip("xgboost")
 
 
 TRAINING = {
-    "measurements": 3,
-    "mark": "0123",
-    "rows": 120,
-    "problems": ["problem 0"],
-    "data_sha256": "0" * 64,
+    "measurements": 3, "mark": "0123", "rows": 120, "problems": ["problem 0"], "data_sha256": "0" * 64,
     "prior": {"probe": [1.0], "calibrations": {"sm_89": "abc"}},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model():
     return train(Dataset(tuple(simulated_groups(10, rows=12))), TrainingSettings(rounds=10, depth=2, threads=1))
 
 
 @pytest.fixture
-def card(model: Model, tmp_path: Path) -> Path:
+def card(model, tmp_path):
     return save(model, tmp_path / "models", "matmul", TRAINING)
 
 
@@ -49,7 +44,7 @@ def altered(path: Path, **change: Any) -> Path:
     return path
 
 
-def test_saved_model_reads_back(model: Model, card: Path) -> None:
+def test_saved_model_reads_back(model, card):
     loaded, text = load(card)
     inputs = simulated_inputs(20, 5)
     ours, theirs = model.log_ratio(model.rows(inputs)), loaded.log_ratio(loaded.rows(inputs))
@@ -59,14 +54,14 @@ def test_saved_model_reads_back(model: Model, card: Path) -> None:
     assert text["training"] == TRAINING
 
 
-def test_saving_again_leaves_no_old_trees(model: Model, card: Path) -> None:
+def test_saving_again_leaves_no_old_trees(model, card):
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
     save(other, card.parent, "matmul", TRAINING)
     assert len(list(card.parent.glob("*.ubj"))) == len(list(card.parent.glob("*.trees"))) == 2
     load(card)
 
 
-def test_saving_keeps_other_models_and_deletes_what_a_killed_training_left(model: Model, card: Path) -> None:
+def test_saving_keeps_other_models_and_deletes_what_a_killed_training_left(model, card):
     version = save(model, card.parent, "matmul.v2", TRAINING)
     (left := card.parent / f".matmul.latency.{'0' * 12}.ubj.{'0' * 12}").touch()
     save(model, card.parent, "matmul", TRAINING)
@@ -81,7 +76,7 @@ def _save_often(model: Model, folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_trainings_at_the_same_time_leave_a_model(model: Model, card: Path) -> None:
+def test_trainings_at_the_same_time_leave_a_model(model, card):
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_save_often, args=(each, card.parent)) for each in (model, other)]
@@ -93,40 +88,37 @@ def test_trainings_at_the_same_time_leave_a_model(model: Model, card: Path) -> N
     load(card)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": 1}, "format 1; this kernrec reads format 2"),
-        ({"features": {"version": 0, "columns": []}}, "version 0 of the features"),
-        ({"features": {"version": VERSION, "columns": ["moon phase"]}}, "does not have: moon phase"),
-        ({"features": {"version": VERSION, "columns": ["warps"]}}, "the card names 1"),
-        ({"heads": {"mass": {}}}, "head 'mass'"),
-        ({"heads": {}}, "no latency head"),
-        ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
-        ({"heads": {"latency": {"file": "gone.ubj", "sha256": ""}}}, "cannot be read: there is no such file"),
-        ({"heads": 7}, "not a model card"),
-        ({"heads": {"latency": 7}}, "not a model card"),
-        ({"heads": {"latency": {"sha256": ""}}}, "'file' is missing"),
-        ({"features": [1]}, "features is .1., expected an object"),
-        ({"gpus": 3}, "gpus is 3, expected a list"),
-        ({"training": None}, "training is None, expected an object"),
-        ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old', expected an object"),
-        ({"training": TRAINING | {"problems": "3"}}, "training.problems is '3', expected a list or a number"),
-        ({"intervals": {"latency": {"*": {"width": 1.0}}}}, "'groups' is missing"),
-        ({"intervals": {"latency": {"*": {"width": "a", "groups": 1, "kind": "", "level": 0.9}}}}, "not a model card"),
-        ({"intervals": {"latency": {"*": {"width": -1, "groups": 1, "kind": "", "level": 0.9}}}}, "an interval is"),
-        ({"kernels": {"a": 3}}, "gpus, kernels and ops must hold only texts"),
-        ({"extent": {"low": [], "high": [], "spread": []}}, "one number for each feature"),
-    ],
-)
-def test_a_card_that_does_not_fit_says_so_in_one_line(card: Path, change: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("change", "message"), [
+    ({"format": 1}, "format 1; this kernrec reads format 2"),
+    ({"features": {"version": 0, "columns": []}}, "version 0 of the features"),
+    ({"features": {"version": VERSION, "columns": ["moon phase"]}}, "does not have: moon phase"),
+    ({"features": {"version": VERSION, "columns": ["warps"]}}, "the card names 1"),
+    ({"heads": {"mass": {}}}, "head 'mass'"),
+    ({"heads": {}}, "no latency head"),
+    ({"heads": {"latency": {"file": "../x.ubj", "sha256": ""}}}, "outside of its folder"),
+    ({"heads": {"latency": {"file": "gone.ubj", "sha256": ""}}}, "cannot be read: there is no such file"),
+    ({"heads": 7}, "not a model card"),
+    ({"heads": {"latency": 7}}, "not a model card"),
+    ({"heads": {"latency": {"sha256": ""}}}, "'file' is missing"),
+    ({"features": [1]}, "features is .1., expected an object"),
+    ({"gpus": 3}, "gpus is 3, expected a list"),
+    ({"training": None}, "training is None, expected an object"),
+    ({"training": TRAINING | {"prior": "old"}}, "training.prior is 'old', expected an object"),
+    ({"training": TRAINING | {"problems": "3"}}, "training.problems is '3', expected a list or a number"),
+    ({"intervals": {"latency": {"*": {"width": 1.0}}}}, "'groups' is missing"),
+    ({"intervals": {"latency": {"*": {"width": "a", "groups": 1, "kind": "", "level": 0.9}}}}, "not a model card"),
+    ({"intervals": {"latency": {"*": {"width": -1, "groups": 1, "kind": "", "level": 0.9}}}}, "an interval is"),
+    ({"kernels": {"a": 3}}, "gpus, kernels and ops must hold only texts"),
+    ({"extent": {"low": [], "high": [], "spread": []}}, "one number for each feature"),
+])  # fmt: skip
+def test_a_card_that_does_not_fit_says_so_in_one_line(card, change, message):
     with pytest.raises(UsageError, match=message) as caught:
         load(altered(card, **change))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", _FIELDS)
-def test_a_card_without_a_field_names_it_in_one_line(card: Path, field: str) -> None:
+def test_a_card_without_a_field_names_it_in_one_line(card, field):
     text = json.loads(card.read_text())
     part, (*path, last) = text, field.split(".")
     for step in path:
@@ -138,7 +130,7 @@ def test_a_card_without_a_field_names_it_in_one_line(card: Path, field: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_trees_are_read_where_their_arrays_are_missing_and_damaged_ones_are_refused(card: Path) -> None:
+def test_trees_are_read_where_their_arrays_are_missing_and_damaged_ones_are_refused(card):
     trees = next(card.parent.glob("*.latency.*.ubj"))
     data = trees.read_bytes()
     trees.write_bytes(b"")
@@ -150,7 +142,7 @@ def test_trees_are_read_where_their_arrays_are_missing_and_damaged_ones_are_refu
             load(card)
 
 
-def test_trees_that_are_left_for_later_are_checked_when_they_are_asked_for(card: Path) -> None:
+def test_trees_that_are_left_for_later_are_checked_when_they_are_asked_for(card):
     trees = next(card.parent.glob("*.latency.*.ubj"))
     trees.with_suffix(".trees").write_bytes(b"")
     content = trees.read_bytes()
@@ -163,7 +155,7 @@ def test_trees_that_are_left_for_later_are_checked_when_they_are_asked_for(card:
     assert model.forests["latency"].features == len(model.columns)
 
 
-def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card: Path) -> None:
+def test_trees_laid_out_are_those_of_the_model_and_not_needed(model, card):
     rows = model.rows(simulated_inputs(20, 5))
     expected = model.log_ratio(rows)[0]
     stored = sorted(card.parent.glob("*.trees"))
@@ -179,7 +171,7 @@ def test_trees_laid_out_are_those_of_the_model_and_not_needed(model: Model, card
         assert all((predicted[head] == expected[head]).all() for head in expected)
 
 
-def test_arrays_that_are_not_in_the_hash_of_the_card_are_not_used(model: Model, card: Path) -> None:
+def test_arrays_that_are_not_in_the_hash_of_the_card_are_not_used(model, card):
     """Trees that were replaced beside their card made every query fail, or answer 4.4e-16 s."""
     trees = next(card.parent.glob("*.latency.*.ubj"))
     forest = replace(model.forests["latency"], base=-20.0)
@@ -190,7 +182,7 @@ def test_arrays_that_are_not_in_the_hash_of_the_card_are_not_used(model: Model, 
         load(card)
 
 
-def test_impossible_arrays_in_the_hash_of_the_card_are_refused_in_one_line(model: Model, card: Path) -> None:
+def test_impossible_arrays_in_the_hash_of_the_card_are_refused_in_one_line(model, card):
     trees = next(card.parent.glob("*.latency.*.ubj"))
     arrays = replace(model.forests["latency"], base=float("nan")).packed(trees.read_bytes())
     trees.with_suffix(".trees").write_bytes(arrays)
@@ -202,28 +194,28 @@ def test_impossible_arrays_in_the_hash_of_the_card_are_refused_in_one_line(model
 
 
 @pytest.mark.parametrize("number", ["NaN", "1e999"])
-def test_a_card_with_a_number_that_is_not_finite_is_refused(card: Path, number: str) -> None:
+def test_a_card_with_a_number_that_is_not_finite_is_refused(card, number):
     card.write_text(card.read_text().replace('"rows": 120', f'"rows": {number}'))
     with pytest.raises(UsageError, match="a number that is not finite"):
         load(card)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "[" * 100_000])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(UsageError):
         load(path)
 
 
-def test_no_model_is_a_usage_error(tmp_path: Path, refuses: Refuses) -> None:
+def test_no_model_is_a_usage_error(tmp_path, refuses):
     refuses(lambda: load(tmp_path / "matmul.json"))
 
 
-def test_a_name_cannot_leave_the_folder(model: Model, tmp_path: Path, refuses: Refuses) -> None:
+def test_a_name_cannot_leave_the_folder(model, tmp_path, refuses):
     refuses(lambda: save(model, tmp_path, "../x", {}))
 
 
-def test_a_folder_that_cannot_be_written_is_said(model: Model, tmp_path: Path, refuses: Refuses) -> None:
+def test_a_folder_that_cannot_be_written_is_said(model, tmp_path, refuses):
     (tmp_path / "file").write_text("")
     refuses(lambda: save(model, tmp_path / "file" / "models", "matmul", {}))

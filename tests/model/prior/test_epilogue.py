@@ -20,7 +20,7 @@ WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
-def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: str) -> None:
+def test_the_instructions_are_those_that_the_kernels_execute(name, dtype):
     try:
         compiler()
     except NoCompilerError as error:
@@ -54,7 +54,7 @@ def test_the_instructions_are_those_that_the_kernels_execute(name: str, dtype: s
         assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
 
 
-def test_unused_epilogue_costs_nothing() -> None:
+def test_unused_epilogue_costs_nothing():
     power = PowerModel.for_gpu(GPU)
     assert epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
     assert epilogue(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None
@@ -66,7 +66,7 @@ def test_unused_epilogue_costs_nothing() -> None:
     assert gelu[0] > 0.0
 
 
-def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums() -> None:
+def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums():
     recommender = Recommender([])
 
     def share(k: int, cost: str, **finishing: int) -> float:

@@ -10,11 +10,11 @@ from kernrec.model.prior.prior_fingerprint import SAME_PRIOR, fingerprint_change
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
 
 
-def test_the_prior_is_itself_and_a_change_shows_in_full() -> None:
+def test_the_prior_is_itself_and_a_change_shows_in_full():
     now = prior_fingerprint()
     assert fingerprint_change(now) == 0.0
     assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)
@@ -24,13 +24,13 @@ def test_the_prior_is_itself_and_a_change_shows_in_full() -> None:
 
 
 @pytest.mark.parametrize("lanes", ["_SPECIAL_LANES", "_CONVERT_LONG_LANES"])
-def test_a_change_of_what_conversions_take_shows(monkeypatch: pytest.MonkeyPatch, lanes: str) -> None:
+def test_a_change_of_what_conversions_take_shows(monkeypatch, lanes):
     before = prior_fingerprint()
     monkeypatch.setattr(demand, lanes, getattr(demand, lanes) / 2)
     assert prior_fingerprint() != before
 
 
-def test_fingerprint_is_computed_once_per_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_is_computed_once_per_source(monkeypatch):
     now, computed = prior_fingerprint(), []
 
     def counted() -> list[float]:

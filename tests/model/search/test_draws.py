@@ -1,7 +1,5 @@
 """Draws behind expected regrets are those of NumPy's generator, from the cache or not."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,9 +14,7 @@ def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize("seed", [(0, 0), (0, 3)])
-def test_draws_are_the_generators_cached_or_not(
-    seed: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_are_the_generators_cached_or_not(seed, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     for _ in range(2):  # drawn, then from the cache
         student_draws.cache_clear()
@@ -28,7 +24,7 @@ def test_draws_are_the_generators_cached_or_not(
     assert (tmp_path / "cache" / "derived" / "draws.3").exists() == (seed == (0, 0))
 
 
-def test_a_damaged_cache_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_drawn_again(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     student_draws.cache_clear()
     student_draws((0, 0), 16, 2, 4.0, 5.0)

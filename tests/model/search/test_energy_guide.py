@@ -27,7 +27,7 @@ def run(weights: tuple[float, float] | None, configs: int = 80) -> EnergyGuide:
     return guide
 
 
-def test_guide_finds_the_least_energy_with_few_measurements() -> None:
+def test_guide_finds_the_least_energy_with_few_measurements():
     guide = run((0.0, 1.0))
     best = guide.best()
     assert best is not None
@@ -35,13 +35,13 @@ def test_guide_finds_the_least_energy_with_few_measurements() -> None:
     assert len(guide.energy_j) < 0.5 * len(guide.latency_s)
 
 
-def test_latency_alone_needs_no_energy() -> None:
+def test_latency_alone_needs_no_energy():
     guide = run((1.0, 0.0), 40)
     assert not guide.with_energy
     assert guide.energy_j == {}
 
 
-def test_guide_finds_both_ends_of_a_front() -> None:
+def test_guide_finds_both_ends_of_a_front():
     guide = run(None)
     able = np.arange(len(ENERGY)) % 17 > 0
     measured = np.array(list(guide.energy_j))
@@ -49,7 +49,7 @@ def test_guide_finds_both_ends_of_a_front() -> None:
     assert ENERGY[measured].min() <= 1.03 * ENERGY[able].min()
 
 
-def test_the_first_energies_are_of_the_fastest_and_none_is_asked_for_twice() -> None:
+def test_the_first_energies_are_of_the_fastest_and_none_is_asked_for_twice():
     guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=0), (0.0, 1.0))
     configs = guide.latency_round()
     for config in configs:
@@ -59,7 +59,7 @@ def test_the_first_energies_are_of_the_fastest_and_none_is_asked_for_twice() -> 
     assert not set(first) & set(guide.energy_round())  # its energy could not be measured
 
 
-def test_a_config_whose_interval_is_above_the_best_is_left_out() -> None:
+def test_a_config_whose_interval_is_above_the_best_is_left_out():
     guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=0), (0.0, 1.0))
     for config in range(0, 144, 5):
         guide.tell_latency(config, float(LATENCY[config]))

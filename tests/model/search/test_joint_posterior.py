@@ -57,7 +57,7 @@ def brute_force(
 
 @few_examples(20)
 @given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=6))
-def test_beliefs_are_those_of_one_process_over_all_problems(seed: int, measured: list[tuple[int, int]]) -> None:
+def test_beliefs_are_those_of_one_process_over_all_problems(seed, measured):
     problems = [contenders(seed), contenders(seed + 1)]
     posterior = JointPosterior(problems)
     draw = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_beliefs_are_those_of_one_process_over_all_problems(seed: int, measured:
         np.testing.assert_allclose(believed[1], covariance[part, part], atol=1e-6)
 
 
-def test_a_measurement_tells_of_other_problems_only_what_they_share() -> None:
+def test_a_measurement_tells_of_other_problems_only_what_they_share():
     for shared in (True, False):
         posterior = JointPosterior([contenders(0, shared=shared), contenders(1, shared=shared)])
         before = posterior.belief(1)
@@ -83,7 +83,7 @@ def test_a_measurement_tells_of_other_problems_only_what_they_share() -> None:
         assert (np.trace(after[1]) < np.trace(before[1]) - 1e-9) == shared
 
 
-def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_two_errors() -> None:
+def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_two_errors():
     deviation, degrees = 0.02, joint_posterior.DEGREES  # small: far from how large a regret can be
     equal = Contenders(np.zeros(2), np.full(2, deviation), np.zeros((2, 1)), np.array([[0.0], [1e3]]), np.zeros(2), 0.0)
     # E|t| of Student's t with 4 degrees of freedom is 1 where its scale is 1; the difference of two errors is
@@ -94,7 +94,7 @@ def test_the_expected_regret_of_two_equal_contenders_is_that_of_the_larger_of_tw
     assert JointPosterior([equal]).regret(0) == pytest.approx(believed + misjudged, rel=0.15)
 
 
-def test_many_slow_contenders_of_which_little_is_known_do_not_add_up() -> None:
+def test_many_slow_contenders_of_which_little_is_known_do_not_add_up():
     def regret(slow: int) -> float:
         deviation = np.array([0.02, 0.02, *[0.5] * slow])
         expected = np.array([0.0, 0.01, *[0.8] * slow])
@@ -105,13 +105,13 @@ def test_many_slow_contenders_of_which_little_is_known_do_not_add_up() -> None:
     assert regret(0) < regret(20) < joint_posterior.LEAST_REACH
 
 
-def test_the_bound_is_above_the_mean_and_nearer_to_it_with_more_problems() -> None:
+def test_the_bound_is_above_the_mean_and_nearer_to_it_with_more_problems():
     few, many = (JointPosterior([contenders(seed) for seed in range(count)]) for count in (2, 40))
     ratios = [posterior.regret_bound() / posterior.mean_regret() for posterior in (few, many)]
     assert ratios[0] > ratios[1] > 1.0
 
 
-def test_the_bound_allows_for_a_problem_measured_less_than_twice_whatever_is_predicted_of_it() -> None:
+def test_the_bound_allows_for_a_problem_measured_less_than_twice_whatever_is_predicted_of_it():
     problems = [contenders(seed, weight=weight) for seed, weight in ((1, 1.0), (2, 3.0))]
     posterior = JointPosterior(problems)
     margins = [posterior.overlooked()]
@@ -124,7 +124,7 @@ def test_the_bound_allows_for_a_problem_measured_less_than_twice_whatever_is_pre
     assert JointPosterior(problems).regret_bound() > margins[0]
 
 
-def test_a_problem_that_cannot_be_measured_twice_does_not_keep_the_bound_up() -> None:
+def test_a_problem_that_cannot_be_measured_twice_does_not_keep_the_bound_up():
     posterior = JointPosterior([contenders(6)])
     for which in range(6):
         posterior.exclude(0, which)
@@ -132,7 +132,7 @@ def test_a_problem_that_cannot_be_measured_twice_does_not_keep_the_bound_up() ->
     assert posterior.overlooked() == 0.0
 
 
-def test_regrets_that_did_not_come_true_lower_those_that_are_left() -> None:
+def test_regrets_that_did_not_come_true_lower_those_that_are_left():
     """All configs turn out exactly as predicted, so no choice gets better."""
     problems = [contenders(seed, shared=False) for seed in range(40)]
     watched, added = JointPosterior(problems), JointPosterior(problems)
@@ -147,14 +147,14 @@ def test_regrets_that_did_not_come_true_lower_those_that_are_left() -> None:
     assert watched.mean_regret() < added.mean_regret()
 
 
-def test_the_mean_regret_is_weighted() -> None:
+def test_the_mean_regret_is_weighted():
     weights, problems = (1.0, 3.0), [contenders(seed, weight=weight) for seed, weight in ((1, 1.0), (2, 3.0))]
     posterior = JointPosterior(problems)
     expected = np.average([posterior.regret(0), posterior.regret(1)], weights=weights)
     assert posterior.mean_regret() == pytest.approx(expected)
 
 
-def test_measured_problem_has_no_regret_and_no_gain() -> None:
+def test_measured_problem_has_no_regret_and_no_gain():
     posterior = JointPosterior([contenders(3)])
     for which in range(6):
         posterior.add(0, Measured(which, 0.1 * which, 1e-4))
@@ -164,14 +164,14 @@ def test_measured_problem_has_no_regret_and_no_gain() -> None:
     assert posterior.sequence(0, 4, NOISE) == []
 
 
-def test_gains_grow_with_the_weight_and_a_second_measurement_is_what_a_first_can_be_compared_with() -> None:
+def test_gains_grow_with_the_weight_and_a_second_measurement_is_what_a_first_can_be_compared_with():
     once, twice = (JointPosterior([contenders(4, weight=weight)]).sequence(0, 3, NOISE) for weight in (1.0, 2.0))
     assert [which for which, _ in once] == [which for which, _ in twice]
     assert 0.0 <= once[0][1] < once[1][1]
     np.testing.assert_allclose([gain for _, gain in twice], [2.0 * gain for _, gain in once])
 
 
-def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_average() -> None:
+def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_average():
     problem, draw = contenders(5, shared=False), np.random.default_rng(0)
     prior = JointPosterior([problem])
     (which, gain), *_ = prior.sequence(0, 1, NOISE)
@@ -185,7 +185,7 @@ def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_aver
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
 
 
-def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> None:
+def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured():
     posterior = JointPosterior([contenders(6)])
     best = posterior.choice(0)
     posterior.exclude(0, best)
@@ -198,7 +198,7 @@ def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured() -> Non
     assert posterior.sequence(0, 6, NOISE) == []
 
 
-def test_the_scale_of_errors_follows_the_surprises() -> None:
+def test_the_scale_of_errors_follows_the_surprises():
     scales = []
     for size in (0.0, 1.0):
         problems = [contenders(seed) for seed in range(20)]
@@ -212,7 +212,7 @@ def test_the_scale_of_errors_follows_the_surprises() -> None:
     assert scales[0] < math.sqrt(0.5) < scales[1]
 
 
-def test_outcomes_are_quantiles_of_the_errors_distribution() -> None:
+def test_outcomes_are_quantiles_of_the_errors_distribution():
     drawn = np.random.default_rng(0).standard_t(joint_posterior.DEGREES, 200_000)
     outcomes = joint_posterior._outcomes()
     expected = np.quantile(drawn, (np.arange(len(outcomes)) + 0.5) / len(outcomes))

@@ -12,7 +12,7 @@ TUNABLES = np.array(list(itertools.product([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16
 
 
 @pytest.fixture(autouse=True)
-def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_trees(monkeypatch):
     monkeypatch.setattr(partial_space, "_TREES", 24)
 
 
@@ -34,7 +34,7 @@ def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
     return tried
 
 
-def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_by_the_margin() -> None:
+def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_by_the_margin():
     cost = costs(0)
     tried = searched(PartialSearch(TUNABLES, spreads=1.0), cost)
     assert len(tried) < 0.6 * len(TUNABLES)
@@ -42,7 +42,7 @@ def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_
     assert (best <= of_all - np.log(1.0 - MARGIN)).all()
 
 
-def test_promising_configs_are_tried_before_unknown_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promising_configs_are_tried_before_unknown_ones(monkeypatch):
     def tried_until_within(eager: float) -> int:
         monkeypatch.setattr(partial_space, "EAGER", eager)
         search, cost, tried = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
@@ -53,7 +53,7 @@ def test_promising_configs_are_tried_before_unknown_ones(monkeypatch: pytest.Mon
     assert tried_until_within(partial_space.EAGER) < tried_until_within(3.0)
 
 
-def test_configs_like_those_that_fail_are_not_tried() -> None:
+def test_configs_like_those_that_fail_are_not_tried():
     cost = costs(0)[:, :1]
     fails = TUNABLES[:, 0] * TUNABLES[:, 1] > 64
     cost[fails] = np.nan
@@ -62,17 +62,17 @@ def test_configs_like_those_that_fail_are_not_tried() -> None:
     assert fails[tried[search.first :]].mean() < 0.5 * fails.mean()
 
 
-def test_search_without_running_configs_tries_all_and_ends() -> None:
+def test_search_without_running_configs_tries_all_and_ends():
     nothing = np.full((150, 1), np.nan)
     assert sorted(searched(PartialSearch(TUNABLES[:150]), nothing)) == list(range(150))
 
 
-def test_the_same_results_give_the_same_proposal() -> None:
+def test_the_same_results_give_the_same_proposal():
     cost, tried = costs(2), np.arange(0, len(TUNABLES), 3)
     first, second = (PartialSearch(TUNABLES, 3).propose(tried, cost[tried]) for _ in range(2))
     assert first.rows.tolist() == second.rows.tolist()
     assert first.promising == second.promising > 0
 
 
-def test_a_space_of_one_config_is_tried_whole() -> None:
+def test_a_space_of_one_config_is_tried_whole():
     assert searched(PartialSearch(np.array([[4, 1]])), np.array([[1e-3]])).tolist() == [0]

@@ -20,7 +20,7 @@ def recorded(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return log_s, 5.0 - 0.6 * log_s + 0.05 * flag + 0.01 * draw.standard_normal(len(GRID))
 
 
-def test_latency_and_a_flag_explain_power() -> None:
+def test_latency_and_a_flag_explain_power():
     log_s, log_w = recorded(0)
     rows = np.random.default_rng(1).permutation(len(GRID))[:24]
     mean, half = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).predict(SPACE.points, log_s)
@@ -28,7 +28,7 @@ def test_latency_and_a_flag_explain_power() -> None:
     assert (half > 0.0).all()
 
 
-def test_intervals_hold_their_share_of_what_was_not_measured() -> None:
+def test_intervals_hold_their_share_of_what_was_not_measured():
     inside = []
     for seed in range(4):
         log_s, log_w = recorded(seed)
@@ -40,7 +40,7 @@ def test_intervals_hold_their_share_of_what_was_not_measured() -> None:
     assert np.mean(inside) > LEVEL - 0.08
 
 
-def test_errors_larger_than_the_process_expects_widen_intervals() -> None:
+def test_errors_larger_than_the_process_expects_widen_intervals():
     log_s, log_w = recorded(0)
     rows = np.arange(0, len(GRID), 4)
     calm = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).deviations

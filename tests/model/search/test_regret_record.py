@@ -21,23 +21,23 @@ def means(regrets: RegretRecord, stated: float, problems: int = PROBLEMS) -> np.
     return regrets.mean_losses(np.full(problems, stated), np.zeros(problems), np.ones(problems), 0)
 
 
-def test_first_regrets_are_not_corrected() -> None:
+def test_first_regrets_are_not_corrected():
     assert RegretRecord().factor == 1.0
     assert means(RegretRecord(), 0.02).mean() == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
-def test_the_factor_nears_what_losses_were_over_what_was_stated(factor: float) -> None:
+def test_the_factor_nears_what_losses_were_over_what_was_stated(factor):
     factors = [record(factor, 400, seed).factor for seed in range(40)]
     assert np.mean(factors) == pytest.approx(factor, rel=0.3)
 
 
-def test_little_evidence_moves_it_little() -> None:
+def test_little_evidence_moves_it_little():
     few, many = (record(0.0, measurements).factor for measurements in (5, 200))
     assert 1.0 > few > 0.6 > 0.4 > many
 
 
-def test_older_measurements_are_forgotten() -> None:
+def test_older_measurements_are_forgotten():
     regrets = record(3.0, 200)
     before = regrets.factor
     for _ in range(300):
@@ -45,7 +45,7 @@ def test_older_measurements_are_forgotten() -> None:
     assert regrets.factor < 0.4 < 1.0 < before
 
 
-def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogether() -> None:
+def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogether():
     small, large = RegretRecord(), RegretRecord()
     for number in range(60):
         small.note(0.02, 0.02)
@@ -55,7 +55,7 @@ def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogeth
     assert wide > narrow
 
 
-def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases() -> None:
+def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases():
     held = []
     for seed in range(200):
         draw = np.random.default_rng(1000 + seed)
@@ -65,7 +65,7 @@ def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases() -> None:
     assert 0.9 <= np.mean(held) <= 0.995
 
 
-def test_problems_count_by_their_weights_and_what_holds_of_none_is_not_corrected() -> None:
+def test_problems_count_by_their_weights_and_what_holds_of_none_is_not_corrected():
     regrets = record(0.0, 200)
     stated, weights = np.array([0.02, 0.0]), np.array([3.0, 1.0])
     corrected = regrets.mean_losses(stated, np.zeros(2), weights, 0).mean()

@@ -20,9 +20,7 @@ def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timi
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operations(
-    gpu: str, m: int, n: int, k: int
-) -> None:
+def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operations(gpu, m, n, k):
     card = find_gpu(gpu)
     least = max(GRAPH.launch_clk / card.boost_clock_hz, 2 * m * n * k / card.peak_flops("f16", tensor=True))
     assert product_s(gpu, m, n, k) >= least
@@ -30,24 +28,24 @@ def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operatio
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_a_flush_of_l2_costs_time(gpu: str, m: int, n: int, k: int) -> None:
+def test_a_flush_of_l2_costs_time(gpu, m, n, k):
     flushed = Timing(GRAPH.launch_clk, np.inf)
     assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
 
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_twice_the_columns_take_no_less(gpu: str, m: int, n: int, k: int) -> None:
+def test_twice_the_columns_take_no_less(gpu, m, n, k):
     assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)
 
 
-def test_a_large_product_is_bound_by_tensor_cores_and_f32_by_the_others() -> None:
+def test_a_large_product_is_bound_by_tensor_cores_and_f32_by_the_others():
     half, single = (product_s("a100", 8192, 8192, 8192, dtype, FLUSHED) for dtype in ("f16", "f32"))
     assert half == pytest.approx(2 * 8192**3 / (0.79 * 312e12), rel=0.1)
     assert single == pytest.approx(2 * 8192**3 / (0.85 * 19.5e12), rel=0.1)
 
 
-def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_few_watts_a_lower_clock() -> None:
+def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_few_watts_a_lower_clock():
     square = {"batch": 64, "m": 96, "n": 96, "k": 512}
     dims = {name: np.array([size]) for name, size in square.items()}
     times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
@@ -60,17 +58,11 @@ def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_
 
 @few_examples(25)
 @given(st.integers(1, 64), st.sampled_from([8, 16, 32]), st.sampled_from([1, 2, 8]), st.integers(2, 4096))
-def test_features_of_attention_are_finite_for_prompts_and_tokens(batch: int, heads: int, kv: int, keys: int) -> None:
+def test_features_of_attention_are_finite_for_prompts_and_tokens(batch, heads, kv, keys):
     sizes = {
-        "batch": batch,
-        "heads": heads,
-        "kv_heads": kv,
-        "keys": keys,
-        "head_dim": 128,
-        "window": 0,
-        "kv_dtype": 0,
+        "batch": batch, "heads": heads, "kv_heads": kv, "keys": keys, "head_dim": 128, "window": 0, "kv_dtype": 0,
         "causal": 1,
-    }
+    }  # fmt: skip
     for queries in (1, keys):
         dims = {name: np.array([size]) for name, size in (sizes | {"queries": queries}).items()}
         bound, columns = features("attention", find_gpu("h200"), "bf16", "bshd", dims, FLASH)

@@ -18,7 +18,7 @@ def model(op: str = "matmul") -> VendorModel:
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h200", "rtx4090"])
-def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu: str) -> None:
+def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu):
     card, op = find_gpu(gpu), find_op("matmul")
     kinds = [("bf16", "nt"), ("f16", "nn"), ("f32", "nn")]
     shapes = [{"m": 100 * i, "n": 4096, "k": 512 + 64 * i} for i in range(1, 5)]
@@ -35,20 +35,20 @@ def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu: 
             assert (line.stack, line.recorded_as) == (single.stack, single.recorded_as)
 
 
-def test_a_card_without_arithmetic_in_a_data_type_has_no_prediction() -> None:
+def test_a_card_without_arithmetic_in_a_data_type_has_no_prediction():
     turing, problem = find_gpu("rtx2080ti"), find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256)
     assert model().predict(problem, turing) == ()
     assert model().predict(problem, find_gpu("rtx3090"))
 
 
-def test_cache_of_estimates_is_bounded() -> None:
+def test_cache_of_estimates_is_bounded():
     predictor, card, op = model(), find_gpu("a100"), find_op("matmul")
     for start in range(0, 9000, 3000):  # batches, which nobody recorded: quickly answered
         predictor.predict_many([op.problem("bf16", "nt", m=start + m, n=1, k=1, batch=2) for m in range(1, 3001)], card)
     assert len(predictor._predicted) <= 7096
 
 
-def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded() -> None:
+def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded():
     asked_about = model()
     asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]
@@ -57,9 +57,7 @@ def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32")])
-def test_latencies_are_those_of_predictions_whose_features_are_made_once(
-    gpu: str, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latencies_are_those_of_predictions_whose_features_are_made_once(gpu, dtype, monkeypatch):
     card, problem = find_gpu(gpu), find_op("matmul").problem(dtype, "nn", m=999, n=1001, k=777)
     made: list[int] = []
     bound = matmul.bound
@@ -79,19 +77,14 @@ def test_latencies_are_those_of_predictions_whose_features_are_made_once(
     assert sorted(before, key=lambda line: line[1].value) == lines == stacks.latencies(problem, card)
 
 
-@pytest.mark.parametrize(
-    ("op", "gpu", "dtype", "sizes", "items"),
-    [
-        ("matmul", "h100", "bf16", {"n": 4096, "k": 4096}, "m"),
-        ("matmul", "b200", "f8block", {"n": 2048, "k": 7168}, "m"),
-        ("attention", "l40s", "bf16", {"heads": 32, "queries": 1, "keys": 2048, "head_dim": 128}, "batch"),
-        ("conv2d", "rtx4090", "f32", {"c": 256, "h": 14, "w": 14, "k": 256, "r": 3, "s": 3, "padding": 1}, "n"),
-        ("moe", "h100", "bf16", {"hidden": 2048, "intermediate": 768, "experts": 128, "topk": 8}, "tokens"),
-    ],
-)
-def test_more_items_never_take_a_backend_less_time(
-    op: str, gpu: str, dtype: str, sizes: dict[str, int], items: str
-) -> None:
+@pytest.mark.parametrize(("op", "gpu", "dtype", "sizes", "items"), [
+    ("matmul", "h100", "bf16", {"n": 4096, "k": 4096}, "m"),
+    ("matmul", "b200", "f8block", {"n": 2048, "k": 7168}, "m"),
+    ("attention", "l40s", "bf16", {"heads": 32, "queries": 1, "keys": 2048, "head_dim": 128}, "batch"),
+    ("conv2d", "rtx4090", "f32", {"c": 256, "h": 14, "w": 14, "k": 256, "r": 3, "s": 3, "padding": 1}, "n"),
+    ("moe", "h100", "bf16", {"hidden": 2048, "intermediate": 768, "experts": 128, "topk": 8}, "tokens"),
+])  # fmt: skip
+def test_more_items_never_take_a_backend_less_time(op, gpu, dtype, sizes, items):
     card, definition = find_gpu(gpu), find_op(op)
     layout = "nt" if op == "matmul" else None
     stacks = model(op)

@@ -59,7 +59,7 @@ lines = st.builds(
 
 @given(cards, lines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
 @few_examples(60)
-def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu: Any, drawn: Any, shares: list[float]) -> None:
+def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu, drawn, shares):
     time, watts, math, dram = drawn
     default = line(time, watts and watts * gpu.tdp_w, math, dram)
     low, high = sorted(shares)
@@ -76,25 +76,17 @@ def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu: Any, drawn: 
             assert slow.power_w.value <= fast.power_w.value * (1 + 1e-2)
 
 
-def test_the_default_point_changes_nothing_below_the_roof() -> None:
+def test_the_default_point_changes_nothing_below_the_roof():
     gpu, default = find_gpu("h200"), line(2e-3, 600.0, 0.8, 0.1)
     for point in (DEFAULT_POINT, OperatingPoint(gpu.tdp_w)):
         assert at_point(default, gpu, point, product(8192)) is default
 
 
-@pytest.mark.parametrize(
-    ("gpu", "dtype"),
-    [
-        ("l4", "f16"),
-        ("l4", "f32"),
-        ("t4", "f16"),
-        ("h100-pcie", "f16"),
-        ("b200", "nvfp4"),
-        ("l40s", "f8block"),
-        ("a100", "w4a16"),
-    ],
-)
-def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu: str, dtype: str) -> None:
+@pytest.mark.parametrize(("gpu", "dtype"), [
+    ("l4", "f16"), ("l4", "f32"), ("t4", "f16"), ("h100-pcie", "f16"), ("b200", "nvfp4"), ("l40s", "f8block"),
+    ("a100", "w4a16"),
+])  # fmt: skip
+def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu, dtype):
     card, problem = find_gpu(gpu), product(8192, dtype)
     power = PowerModel.for_gpu(card)
     ideal = ideal_launch(problem.op, problem.dtype, card, power)
@@ -108,14 +100,14 @@ def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu: str, dtype: 
         assert held.latency_s.low <= held.latency_s.value <= held.latency_s.high
 
 
-def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long() -> None:
+def test_a_tf32_product_at_a_fourth_of_its_power_takes_several_times_as_long():
     # Seen before: 40 ms at 450 W and at 100 W, where a kernel of ours went from 28 to 251 ms.
     gpu, problem = find_gpu("rtx3090"), product(8192, "tf32")
     default = line(40e-3, None, 0.8, 0.2)
     assert at_point(default, gpu, OperatingPoint(100.0), problem).latency_s.value > 3 * 40e-3
 
 
-def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock() -> None:
+def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock():
     gpu = find_gpu("a100")
     default = replace(line(1e-3, 250.0, 0.01, 1.0), busy={"math": 1e-5, "dram": 1e-3, "l2": 1e-4, "launch": 3e-6})
     assert at_point(default, gpu, OperatingPoint(None, 1.0e9)).latency_s.value == pytest.approx(1e-3, rel=1e-3)
@@ -123,9 +115,7 @@ def test_a_line_of_memory_alone_keeps_its_time_at_a_lower_clock() -> None:
 
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
 @few_examples(40)
-def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_recorded_or_not(
-    stacks: list[tuple[float, float | None]],
-) -> None:
+def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_recorded_or_not(stacks):
     gpu, problem = find_gpu("a100-sxm4-80gb"), product(8192, "bf16")
     least = problem.flops / 270e12
     lines = [line(least * slower, share and share * gpu.tdp_w, 0.9 / slower, 0.2) for slower, share in stacks]
@@ -138,7 +128,7 @@ def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_rec
                 assert after[other] / after[first] <= before[other] / before[first] * 1.1
 
 
-def test_problems_together_have_the_roofs_that_they_have_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_together_have_the_roofs_that_they_have_alone(monkeypatch):
     card = find_gpu("rtx4090")
     problems = [product(size, dtype) for dtype in ("f32", "f16") for size in (512, 4096)]
     problems += [problems[0], find_op("softmax").problem("f32", rows=64, columns=64)]

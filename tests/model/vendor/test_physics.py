@@ -13,21 +13,18 @@ from kernrec.recommender.estimate.physics import cold_seconds
 from kernrec.recommender.lines import lines_of
 
 PROBLEMS = [
-    ("rmsnorm", "bf16", {"rows": 4096, "columns": 4096}),
-    ("layernorm", "f16", {"rows": 2, "columns": 1 << 20}),
-    ("softmax", "bf16", {"rows": 8192, "columns": 2048}),
-    ("elementwise", "f16", {"n": 1 << 24}),
-    ("transpose", "f32", {"rows": 4096, "columns": 4096}),
-    ("matvec", "f32", {"m": 8192, "k": 8192}),
+    ("rmsnorm", "bf16", {"rows": 4096, "columns": 4096}), ("layernorm", "f16", {"rows": 2, "columns": 1 << 20}),
+    ("softmax", "bf16", {"rows": 8192, "columns": 2048}), ("elementwise", "f16", {"n": 1 << 24}),
+    ("transpose", "f32", {"rows": 4096, "columns": 4096}), ("matvec", "f32", {"m": 8192, "k": 8192}),
     ("matmul", "bf16", {"m": 128, "n": 128, "k": 64, "batch": 64}),
     ("conv2d", "f16", {"n": 8, "c": 64, "h": 56, "w": 56, "k": 128, "r": 1, "s": 1, "stride": 2}),
     ("conv2d", "f32", {"n": 8, "c": 64, "h": 56, "w": 56, "k": 64, "groups": 64}),
     ("attention", "f32", {"heads": 16, "queries": 512, "keys": 77, "head_dim": 64}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "dtype", "sizes"), PROBLEMS, ids=lambda value: str(value)[:40])
-def test_every_problem_has_a_baseline_within_the_laws(op: str, dtype: str, sizes: dict[str, int]) -> None:
+def test_every_problem_has_a_baseline_within_the_laws(op, dtype, sizes):
     context, problem = Recommender([]).context, find_op(op).problem(dtype, None, **sizes)
     for name in random.Random(op).sample(["a100", "h100", "rtx4090", "l4", "t4", "b200", "rtx3060"], 2):
         gpu = find_gpu(name)
@@ -41,7 +38,7 @@ def test_every_problem_has_a_baseline_within_the_laws(op: str, dtype: str, sizes
                     assert line.latency_s.high > 1.5 * line.latency_s > line.latency_s.low
 
 
-def test_few_long_rows_wait_for_their_blocks() -> None:
+def test_few_long_rows_wait_for_their_blocks():
     gpu, layernorm = find_gpu("h100"), find_op("layernorm")
     few, many = (
         derived(layernorm.problem("f32", None, rows=rows, columns=(1 << 22) // rows), gpu) for rows in (2, 1024)
@@ -51,5 +48,5 @@ def test_few_long_rows_wait_for_their_blocks() -> None:
     assert few.latency_s.value > 10.0 * many.latency_s.value
 
 
-def test_a_gpu_without_the_arithmetic_has_no_baseline() -> None:
+def test_a_gpu_without_the_arithmetic_has_no_baseline():
     assert derived(find_op("matmul").problem("nvfp4", "nt", m=64, n=64, k=64), find_gpu("a100")) is None

@@ -11,31 +11,24 @@ from tests.helpers.paths import ROOT
 UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
 
 
-@pytest.mark.parametrize(
-    ("stack", "version", "date"),
-    [
-        ("vLLM", "0.24.0", "2026-06-30"),
-        ("SGLang (static scales)", "0.5.12", "2026-05-16"),
-        ("SGLang", "0.5.12, static scales", "2026-05-16"),
-        ("vLLM", "0.14.0 to 0.24.0", "2026-01-20 to 2026-06-30"),
-        ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None),
-        ("vLLM", "0.99.0", None),
-        ("vLLM", None, None),
-        ("FlashAttention", "3", None),
-    ],
-)
-def test_a_version_has_its_date_or_none(stack: str, version: str | None, date: str | None) -> None:
+@pytest.mark.parametrize(("stack", "version", "date"), [
+    ("vLLM", "0.24.0", "2026-06-30"), ("SGLang (static scales)", "0.5.12", "2026-05-16"),
+    ("SGLang", "0.5.12, static scales", "2026-05-16"), ("vLLM", "0.14.0 to 0.24.0", "2026-01-20 to 2026-06-30"),
+    ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None), ("vLLM", "0.99.0", None), ("vLLM", None, None),
+    ("FlashAttention", "3", None),
+])  # fmt: skip
+def test_a_version_has_its_date_or_none(stack, version, date):
     assert released(stack, version) == date
 
 
-def test_versions_are_ordered_by_number() -> None:
+def test_versions_are_ordered_by_number():
     assert versions_text(["0.5.10", "0.5.9", None, "0.5.9"]) == "0.5.9 to 0.5.10"
     assert versions_text(["1.3.0rc20", "1.3.0rc5", "1.2.0"]) == "1.2.0 to 1.3.0rc20"
     assert versions_text(["8.9"]) == "8.9"
     assert versions_text([None]) is None
 
 
-def test_every_version_that_ships_has_a_date_or_is_known_to_have_none() -> None:
+def test_every_version_that_ships_has_a_date_or_is_known_to_have_none():
     folder = ROOT / "db/prebuilt"
     named = set()
     for about in json.loads((folder / "recorded/contents.json").read_text()).values():

@@ -32,7 +32,7 @@ def model(op: str) -> VendorModel:
 
 
 @given(times, times, times, st.floats(1.01, 4.0))
-def test_a_call_in_a_stream_is_never_longer_nor_surer(call_s: float, floor_s: float, work_s: float, by: float) -> None:
+def test_a_call_in_a_stream_is_never_longer_nor_surer(call_s, floor_s, work_s, by):
     alone = call(call_s, by)
     stream = in_a_stream(alone, floor_s, work_s)
     assert 0 < stream.low < stream.value <= alone.value
@@ -40,25 +40,20 @@ def test_a_call_in_a_stream_is_never_longer_nor_surer(call_s: float, floor_s: fl
     assert wide(stream) >= wide(alone) * (1 - 1e-9)
 
 
-def test_a_call_at_the_floor_is_a_launch_and_its_work_and_a_long_one_stays() -> None:
+def test_a_call_at_the_floor_is_a_launch_and_its_work_and_a_long_one_stays():
     short, long = (in_a_stream(call(seconds), FLOOR_S, 1e-6) for seconds in (FLOOR_S, 100 * FLOOR_S))
     assert short.value == pytest.approx(NORMAL_S + 1e-6)
     assert long.value == pytest.approx(100 * FLOOR_S, rel=0.01)
     assert wide(short) > 2 * wide(long)
 
 
-@pytest.mark.parametrize(
-    ("op", "dtype", "small", "large"),
-    [
-        ("elementwise", "f32", {"n": 1 << 14}, {"n": 1 << 25}),
-        ("softmax", "f32", {"rows": 64, "columns": 256}, {"rows": 16000, "columns": 4000}),
-        ("layernorm", "f32", {"rows": 64, "columns": 512}, {"rows": 16000, "columns": 4000}),
-        ("matmul", "f32", {"m": 64, "n": 64, "k": 64}, {"m": 4096, "n": 4096, "k": 4096}),
-    ],
-)
-def test_shipped_lines_have_no_hosts_time_and_say_how_unsure_the_rest_is(
-    op: str, dtype: str, small: dict[str, int], large: dict[str, int]
-) -> None:
+@pytest.mark.parametrize(("op", "dtype", "small", "large"), [
+    ("elementwise", "f32", {"n": 1 << 14}, {"n": 1 << 25}),
+    ("softmax", "f32", {"rows": 64, "columns": 256}, {"rows": 16000, "columns": 4000}),
+    ("layernorm", "f32", {"rows": 64, "columns": 512}, {"rows": 16000, "columns": 4000}),
+    ("matmul", "f32", {"m": 64, "n": 64, "k": 64}, {"m": 4096, "n": 4096, "k": 4096}),
+])  # fmt: skip
+def test_shipped_lines_have_no_hosts_time_and_say_how_unsure_the_rest_is(op, dtype, small, large):
     short, long = (
         model(op).predict(find_op(op).problem(dtype, **sizes), find_gpu("a100-pcie-40gb"))[0]
         for sizes in (small, large)
@@ -70,16 +65,14 @@ def test_shipped_lines_have_no_hosts_time_and_say_how_unsure_the_rest_is(
 
 @pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090"])
 @pytest.mark.parametrize(("channels", "side"), [(64, 56), (128, 28), (256, 14), (512, 7)])
-def test_small_convolutions_on_cards_not_recorded_are_no_calls_of_the_recorder(
-    gpu: str, channels: int, side: int
-) -> None:
+def test_small_convolutions_on_cards_not_recorded_are_no_calls_of_the_recorder(gpu, channels, side):
     sizes = {"c": channels, "k": channels, "h": side, "w": side, "padding": 1}
     (line,) = model("conv2d").predict(find_op("conv2d").problem("f32", **sizes), find_gpu(gpu))
     assert line.latency_s.value < 200e-6  # 208 to 328 us before
     assert wide(line.latency_s) > 2.0
 
 
-def test_work_outside_of_what_was_recorded_widens_the_interval() -> None:
+def test_work_outside_of_what_was_recorded_widens_the_interval():
     (entry,) = model("conv2d").sets
     assert entry.work is not None
     inside, below, above = entry.work.distance(np.log2(np.array([[1e-4], [1e-8], [1e2]])))
@@ -87,7 +80,7 @@ def test_work_outside_of_what_was_recorded_widens_the_interval() -> None:
     assert min(below, above) > 0.3
 
 
-def test_sets_of_calls_that_were_timed_alone_are_read_as_such() -> None:
+def test_sets_of_calls_that_were_timed_alone_are_read_as_such():
     for op, alone in (("matmul", {"single"}), ("conv2d", {"conv"}), ("moe", set())):
         sets = {entry.recorded.name: entry.recorded.timing.alone for entry in model(op).sets}
         assert {name for name, each in sets.items() if each} == alone

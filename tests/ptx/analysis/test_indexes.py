@@ -1,7 +1,5 @@
 """Which buffers hold indexes of others."""
 
-from pathlib import Path
-
 import pytest
 
 from kernrec.profile.ptx_kernel import kernel_of_ptx
@@ -15,29 +13,26 @@ mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd2, %rd4; ld.glo
 """
 
 
-@pytest.mark.parametrize(
-    ("body", "targets"),
-    [
-        ("mul.wide.u32 %rd6, %r2, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7+8];", {"x": (4, ())}),
-        (
-            "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 2; add.s64 %rd7, %rd1, %rd6;"
-            " ld.global.u16 %rs1, [%rd7];",
-            {"x": (2, ("c",))},
-        ),
-        (
-            "cvt.u64.u32 %rd6, %r2; shl.b64 %rd8, %rd6, 3; add.s64 %rd7, %rd8, %rd3; st.global.u64 [%rd7], %rd4;",
-            {"y": (8, ())},
-        ),
-        ("and.b32 %r3, %r2, 15; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];", {}),
-        ("add.s64 %rd7, %rd3, %rd4; st.global.u32 [%rd7], %r2;", {}),
-    ],
-)
-def test_an_index_has_its_target_and_the_bytes_of_a_step(body: str, targets: dict[str, object]) -> None:
+@pytest.mark.parametrize(("body", "targets"), [
+    ("mul.wide.u32 %rd6, %r2, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7+8];", {"x": (4, ())}),
+    (
+        "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 2; add.s64 %rd7, %rd1, %rd6;"
+        " ld.global.u16 %rs1, [%rd7];",
+        {"x": (2, ("c",))},
+    ),
+    (
+        "cvt.u64.u32 %rd6, %r2; shl.b64 %rd8, %rd6, 3; add.s64 %rd7, %rd8, %rd3; st.global.u64 [%rd7], %rd4;",
+        {"y": (8, ())},
+    ),
+    ("and.b32 %r3, %r2, 15; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];", {}),
+    ("add.s64 %rd7, %rd3, %rd4; st.global.u32 [%rd7], %r2;", {}),
+])  # fmt: skip
+def test_an_index_has_its_target_and_the_bytes_of_a_step(body, targets):
     function = module(START + body, PARAMETERS).functions["k"]
     assert indexes_of(function) == ({"idx": Index(targets, ascending=False)} if targets else {})  # type: ignore[arg-type]
 
 
-def test_indexes_of_ptx_range_over_the_tensor_that_they_index(tmp_path: Path) -> None:
+def test_indexes_of_ptx_range_over_the_tensor_that_they_index(tmp_path):
     gather = "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 4;"
     gather += " add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];"
     (path := tmp_path / "k.ptx").write_text(ptx(START + gather, PARAMETERS))

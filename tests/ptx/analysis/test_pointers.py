@@ -20,7 +20,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_reads_and_writes_follow_from_parameters(nvrtc: str, body: str) -> None:
+def test_reads_and_writes_follow_from_parameters(nvrtc, body):
     source = f'extern "C" __global__ void k(int* x, int* y, int n) {{ int i = threadIdx.x; {body} }}'
     function = parse(compile_source(source, 80).ptx).functions["k"]
     numbers = {parameter.name: number for number, parameter in enumerate(function.parameters)}

@@ -73,7 +73,7 @@ extern "C" __global__ void divide(const long long* a, const long long* b, long l
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("n", "block", "grid"), [(1, 32, 1), (1000, 96, 3), (4097, 256, 20), (7, 1, 7)])
-def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) -> None:
+def test_vector_addition_of_odd_sizes(arch, n, block, grid):
     a, b = RNG.standard_normal((2, n)).astype(np.float32)
     c = np.zeros(n, np.float32)
     buffers = {"a": a, "b": b, "c": c}
@@ -86,7 +86,7 @@ def test_vector_addition_of_odd_sizes(arch: str, n: int, block: int, grid: int) 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("n", [5, 256, 10_001])
-def test_a_reduction_with_shuffles(arch: str, n: int) -> None:
+def test_a_reduction_with_shuffles(arch, n):
     x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
     module = cuda(SMALL.replace("PAD", "1"), arch)
     emulate(module, KernelLaunch("sum", (1,), (256,), ["x", "o", np.int32(n)], {"x": x, "o": out}), check_races=True)
@@ -95,7 +95,7 @@ def test_a_reduction_with_shuffles(arch: str, n: int) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("rows", "cols"), [(16, 16), (33, 50), (1, 70)])
-def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> None:
+def test_a_transpose_through_shared_memory(arch, rows, cols):
     x, y = RNG.standard_normal((rows, cols)).astype(np.float32), np.zeros((cols, rows), np.float32)
     grid = (-(-cols // 16), -(-rows // 16))
     waves = {}
@@ -115,7 +115,7 @@ def test_a_transpose_through_shared_memory(arch: str, rows: int, cols: int) -> N
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_integer_kernels(arch: str) -> None:
+def test_integer_kernels(arch):
     module = cuda(SMALL.replace("PAD", "1"), arch)
     x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
     emulate(
@@ -141,7 +141,7 @@ def test_integer_kernels(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_the_math_library(arch: str) -> None:
+def test_the_math_library(arch):
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
     emulate(
         cuda(SMALL.replace("PAD", "1"), arch),
@@ -155,87 +155,7 @@ def test_the_math_library(arch: str) -> None:
     np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-5)
 
 
-MATMUL = """
-#define BM 32
-#define BN 32
-#define BK 8
-__device__ __forceinline__ void copy(float* to, const float* from, bool inside) {
-#if __CUDA_ARCH__ >= 800
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(at), "l"(from), "r"(inside ? 4 : 0) : "memory");
-#else
-    *to = inside ? *from : 0.f;
-#endif
-}
-__device__ __forceinline__ void wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;\\n cp.async.wait_group 0;" ::: "memory");
-#endif
-}
-extern "C" __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k) {
-    __shared__ float as[BM][BK + 1], bs[BK][BN];
-    int t = threadIdx.x, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN;
-    float acc[4][4] = {};
-    for (int k0 = 0; k0 < k; k0 += BK) {
-        for (int i = t; i < BM * BK; i += 64) {
-            int r = i / BK, x = i % BK;
-            bool in = row0 + r < m && k0 + x < k;
-            copy(&as[r][x], in ? &a[(row0 + r) * k + k0 + x] : a, in);
-        }
-        for (int i = t; i < BK * BN; i += 64) {
-            int r = i / BN, x = i % BN;
-            bool in = k0 + r < k && col0 + x < n;
-            copy(&bs[r][x], in ? &b[(k0 + r) * n + col0 + x] : b, in);
-        }
-        wait();
-        __syncthreads();
-        #pragma unroll
-        for (int x = 0; x < BK; x++)
-            #pragma unroll
-            for (int i = 0; i < 4; i++)
-                #pragma unroll
-                for (int j = 0; j < 4; j++) acc[i][j] += as[t / 8 * 4 + i][x] * bs[x][t % 8 * 4 + j];
-        __syncthreads();
-    }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) {
-            int r = row0 + t / 8 * 4 + i, x = col0 + t % 8 * 4 + j;
-            if (r < m && x < n) c[r * n + x] = acc[i][j];
-        }
-}
-"""
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("m", "n", "k"), [(32, 32, 16), (1, 1, 1), (65, 33, 19), (100, 7, 3)])
-def test_a_tiled_matmul_matches_numpy(arch: str, m: int, n: int, k: int) -> None:
-    a, b = RNG.standard_normal((m, k)).astype(np.float32), RNG.standard_normal((k, n)).astype(np.float32)
-    c = np.full((m, n), np.nan, np.float32)
-    grid, arguments = (-(-n // 32), -(-m // 32)), ["a", "b", "c", np.int32(m), np.int32(n), np.int32(k)]
-    counts = emulate(
-        cuda(MATMUL, arch), KernelLaunch("matmul", grid, (64,), arguments, {"a": a, "b": b, "c": c}), check_races=True
-    )
-    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-5)
-    blocks, tiles = grid[0] * grid[1], -(-k // 8)
-    assert counts["barriers"] == blocks * tiles * 2
-    per_thread = 16 * 8 if arch != "sm_100" else 16 * 8 // 2
-    assert counts["issue.fma32"] in (blocks * tiles * 2 * per_thread, blocks * tiles * 2 * 16 * 8)
-
-
-def test_a_missing_wait_or_barrier_does_not_go_unnoticed() -> None:
-    rng = np.random.default_rng(3)
-    a, b = rng.standard_normal((2, 32, 32)).astype(np.float32)
-    c = np.zeros((32, 32), np.float32)
-    arguments, buffers = ["a", "b", "c", *[np.int32(32)] * 3], {"a": a, "b": b, "c": c}
-    unwaited = MATMUL.replace("cp.async.wait_group 0;", "cp.async.wait_group 1;")
-    emulate(cuda(unwaited), KernelLaunch("matmul", (1,), (64,), arguments, buffers))
-    assert not np.allclose(c, a @ b, atol=1e-3)
-    unsynced = MATMUL.replace("        __syncthreads();\n    }", "    }")
-    with pytest.raises(EmulationError, match="race"):
-        emulate(cuda(unsynced), KernelLaunch("matmul", (1,), (64,), arguments, buffers), check_races=True)
-
-
-def test_an_index_past_the_end_is_caught() -> None:
+def test_an_index_past_the_end_is_caught():
     source = SMALL.replace("PAD", "1").replace("i < n; i += gridDim", "i <= n; i += gridDim")
     a, b, c = np.zeros((3, 64), np.float32)
     with pytest.raises(

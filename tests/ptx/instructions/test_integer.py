@@ -45,28 +45,23 @@ def truncated(a: int, b: int) -> int:
 
 
 BINARY = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul.lo": operator.mul,
-    "min": min,
-    "max": max,
-    "div": lambda a, b: truncated(a, b) if b else -1,
-    "rem": lambda a, b: a - truncated(a, b) * b if b else a,
-}
+    "add": operator.add, "sub": operator.sub, "mul.lo": operator.mul, "min": min, "max": max,
+    "div": lambda a, b: truncated(a, b) if b else -1, "rem": lambda a, b: a - truncated(a, b) * b if b else a,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
 @pytest.mark.parametrize("name", BINARY)
 @few_examples(6)
 @given(data=columns(2))
-def test_arithmetic_wraps(name: str, kind: str, data: list[list[int]]) -> None:
+def test_arithmetic_wraps(name, kind, data):
     check(f"{name}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, BINARY[name], data)
 
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32"])
 @few_examples(6)
 @given(data=columns(3))
-def test_wide_products_lose_nothing(kind: str, data: list[list[int]]) -> None:
+def test_wide_products_lose_nothing(kind, data):
     result = f"{kind[0]}{2 * int(kind[1:])}"
     check(f"mul.wide.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], result, operator.mul, data[:2])
     law = lambda a, b, c: a * b + c  # noqa: E731
@@ -76,7 +71,7 @@ def test_wide_products_lose_nothing(kind: str, data: list[list[int]]) -> None:
 @pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])
 @few_examples(8)
 @given(data=columns(3))
-def test_high_and_low_products(kind: str, data: list[list[int]]) -> None:
+def test_high_and_low_products(kind, data):
     bits = int(kind[1:])
     check(f"mul.hi.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, lambda a, b: (a * b) >> bits, data[:2])
     law = lambda a, b, c: ((a * b) >> bits) + c  # noqa: E731
@@ -86,14 +81,14 @@ def test_high_and_low_products(kind: str, data: list[list[int]]) -> None:
 
 @few_examples(6)
 @given(data=columns(2))
-def test_multiplying_24_bits(data: list[list[int]]) -> None:
+def test_multiplying_24_bits(data):
     check("mul24.lo.u32 {d}, {a0}, {a1}", ["u32"] * 2, "u32", lambda a, b: (a % 2**24) * (b % 2**24), data)
 
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32", "s64", "u64"])
 @few_examples(6)
 @given(data=columns(2))
-def test_shifts_clamp_their_amount(kind: str, data: list[list[int]]) -> None:
+def test_shifts_clamp_their_amount(kind, data):
     bits = int(kind[1:])
     check(f"shr.{kind} {{d}}, {{a0}}, {{a1}}", [kind, "u32"], kind, lambda a, n: a >> min(n, bits), data)
     check(f"shl.b{bits} {{d}}, {{a0}}, {{a1}}", [f"u{bits}", "u32"], f"u{bits}", lambda a, n: a << min(n, bits), data)
@@ -101,7 +96,7 @@ def test_shifts_clamp_their_amount(kind: str, data: list[list[int]]) -> None:
 
 @few_examples(8)
 @given(data=columns(3))
-def test_funnel_shifts(data: list[list[int]]) -> None:
+def test_funnel_shifts(data):
     kinds = ["u32"] * 3
     for mode, amount in (("clamp", lambda c: min(c, 32)), ("wrap", lambda c: c & 31)):
         left = lambda a, b, c, f=amount: ((b << 32 | a) << f(c)) >> 32  # noqa: E731
@@ -113,7 +108,7 @@ def test_funnel_shifts(data: list[list[int]]) -> None:
 @pytest.mark.parametrize("bits", [32, 64])
 @few_examples(8)
 @given(data=columns(1))
-def test_counting_and_reversing_bits(bits: int, data: list[list[int]]) -> None:
+def test_counting_and_reversing_bits(bits, data):
     kind = f"u{bits}"
     check(f"popc.b{bits} {{d}}, {{a0}}", [kind], "u32", int.bit_count, data)
     check(f"clz.b{bits} {{d}}, {{a0}}", [kind], "u32", lambda a: bits - a.bit_length(), data)
@@ -140,7 +135,7 @@ def extracted(a: int, position: int, length: int, bits: int, signed: bool) -> in
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
 @few_examples(8)
 @given(data=columns(3))
-def test_bit_fields(kind: str, data: list[list[int]]) -> None:
+def test_bit_fields(kind, data):
     bits = int(kind[1:])
     signed = kind[0] == "s"
     data = [data[0], [v % 300 for v in data[1]], [v % 80 for v in data[2]]]
@@ -151,7 +146,7 @@ def test_bit_fields(kind: str, data: list[list[int]]) -> None:
 @pytest.mark.parametrize("bits", [32, 64])
 @few_examples(8)
 @given(data=columns(4))
-def test_inserting_bit_fields(bits: int, data: list[list[int]]) -> None:
+def test_inserting_bit_fields(bits, data):
     def law(a: int, b: int, position: int, length: int) -> int:
         position, length = position & 255, length & 255
         mask = (((1 << length) - 1) << position) & ((1 << bits) - 1)
@@ -164,7 +159,7 @@ def test_inserting_bit_fields(bits: int, data: list[list[int]]) -> None:
 
 @few_examples(8)
 @given(data=columns(3), table=st.integers(0, 255))
-def test_any_logic_of_three(data: list[list[int]], table: int) -> None:
+def test_any_logic_of_three(data, table):
     def law(a: int, b: int, c: int) -> int:
         return sum(((table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1))) & 1) << i for i in range(32))
 
@@ -173,7 +168,7 @@ def test_any_logic_of_three(data: list[list[int]], table: int) -> None:
 
 @few_examples(8)
 @given(data=columns(3))
-def test_permuting_bytes(data: list[list[int]]) -> None:
+def test_permuting_bytes(data):
     def law(a: int, b: int, c: int) -> int:
         octets = (b << 32 | a).to_bytes(8, "little")
         result = 0
@@ -188,7 +183,7 @@ def test_permuting_bytes(data: list[list[int]]) -> None:
 
 @few_examples(4)
 @given(data=columns(3))
-def test_small_laws(data: list[list[int]]) -> None:
+def test_small_laws(data):
     check("sad.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", lambda a, b, c: c + abs(a - b), data)
     check("neg.s32 {d}, {a0}", ["s32"], "s32", operator.neg, data[:1])
     check("abs.s64 {d}, {a0}", ["s64"], "s64", abs, data[:1])
@@ -202,21 +197,23 @@ def test_small_laws(data: list[list[int]]) -> None:
     check("set.lt.u32.s32 {d}, {a0}, {a1}", ["s32"] * 2, "u32", lambda a, b: -int(a < b), data[:2])
 
 
+@pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_a_dot_product_of_four_bytes(data: list[list[int]]) -> None:
+def test_a_dot_product_of_four_bytes(sign, data):
     def law(a: int, b: int, c: int) -> int:
-        octet = lambda v, i: wrap(v >> 8 * i, "s8")  # noqa: E731
+        octet = lambda v, i: wrap(v >> 8 * i, f"{sign}8")  # noqa: E731
         return c + sum(octet(a, i) * octet(b, i) for i in range(4))
 
-    check("dp4a.s32.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", law, data)
+    kind = f"{sign}32"
+    check(f"dp4a.{kind}.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", [kind] * 3, kind, law, data)
 
 
 @pytest.mark.parametrize("source", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
 @pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
 @few_examples(4)
 @given(data=columns(1))
-def test_conversions_between_integers(to: str, source: str, data: list[list[int]]) -> None:
+def test_conversions_between_integers(to, source, data):
     result = to if int(to[1:]) >= 16 else f"{to[0]}16"  # 8-bit results live extended in 16-bit registers
     check(f"cvt.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: wrap(a, to), data)
     if to != source:
@@ -230,7 +227,7 @@ def test_conversions_between_integers(to: str, source: str, data: list[list[int]
 @example([[2**64 - 1] * 32, [2**64 - 1, 0] * 16, [1] * 32, [0] * 32])
 @example([[0] * 32, [0, 5] * 16, [1] * 32, [0, 5] * 16])
 @given(columns(4))
-def test_carries_chain_words_into_wider_numbers(numbers: list[list[int]]) -> None:
+def test_carries_chain_words_into_wider_numbers(numbers):
     a, b, c, d = numbers
     x0, x1, y0, y1 = (np.array(v, np.uint64) for v in numbers)
     for name, law in (("add", lambda p, q: p + q), ("sub", lambda p, q: p - q)):
@@ -247,7 +244,7 @@ def test_carries_chain_words_into_wider_numbers(numbers: list[list[int]]) -> Non
         assert got.tolist() == [w >> 64 * word & (1 << 64) - 1 for w in want]
 
 
-def test_a_carry_waits_while_other_instructions_run_and_may_be_overwritten_in_place() -> None:
+def test_a_carry_waits_while_other_instructions_run_and_may_be_overwritten_in_place():
     x = np.array([0xFFFFFFFF, 1] * 16, np.uint32)
     text = "add.cc.s32 {a0}, {a0}, 1; mul.lo.u32 %r20, {a0}, {a0}; add.u32 %r20, %r20, 7; addc.s32 {d}, %r20, {a0}"
     assert apply(text, [x], ["u32"], "u32")[:2].tolist() == [8, 4 + 7 + 2]
@@ -261,7 +258,7 @@ def extended(value: int, bits: int, kind: str) -> int:
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
 @few_examples(6)
 @given(data=columns(2))
-def test_fields_are_extended_and_masks_made(mode: str, data: list[list[int]]) -> None:
+def test_fields_are_extended_and_masks_made(mode, data):
     limit = (lambda n: n & 31) if mode == "wrap" else (lambda n: min(n, 32))
     for kind in ("u32", "s32"):
         law = functools.partial(lambda a, n, kind: extended(a, limit(n), kind), kind=kind)
@@ -274,19 +271,21 @@ def test_fields_are_extended_and_masks_made(mode: str, data: list[list[int]]) ->
 
 
 @pytest.mark.parametrize(("first", "half"), [("lo", 0), ("hi", 2)])
+@pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_dot_products_of_two_take_half_of_the_bytes(first: str, half: int, data: list[list[int]]) -> None:
+def test_dot_products_of_two_take_half_of_the_bytes(sign, first, half, data):
     def law(a: int, b: int, c: int) -> int:
-        octets = [wrap(b >> 8 * i, "s8") for i in range(4)]
+        octets = [wrap(b >> 8 * i, f"{sign}8") for i in range(4)]
         return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))
 
-    check(f"dp2a.{first}.u32.s32 {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", "s32", "s32"], "s32", law, data)
+    kind = f"{sign}32"
+    check(f"dp2a.{first}.u32.{kind} {{d}}, {{a0}}, {{a1}}, {{a2}}", ["u32", kind, kind], kind, law, data)
 
 
 @few_examples(4)
 @given(data=columns(3))
-def test_differences_of_bytes(data: list[list[int]]) -> None:
+def test_differences_of_bytes(data):
     def apart(a: int, b: int) -> list[int]:
         return [abs((a >> 8 * i & 0xFF) - (b >> 8 * i & 0xFF)) for i in range(4)]
 

@@ -5,7 +5,6 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError
 from tests.helpers.ptx_text import run
-from tests.helpers.refusals import Refuses
 
 STEPS = 5
 PIPE = f"""
@@ -55,13 +54,13 @@ def pipe(old: str = "", new: str = "") -> tuple[np.ndarray, Counts]:
     return out, counts
 
 
-def test_a_producer_and_a_consumer_stay_in_step() -> None:
+def test_a_producer_and_a_consumer_stay_in_step():
     out, counts = pipe()
     np.testing.assert_array_equal(out, WANTED)
     assert counts["mbarrier.waits"] >= 2 * STEPS
 
 
-def test_a_broken_pipe_ends_in_one_clear_error(refuses: Refuses) -> None:
+def test_a_broken_pipe_ends_in_one_clear_error(refuses):
     refuses(lambda old, new: pipe(old, new), [
         ("[%r1+8], 32", "[%r1+8], 33"), ("xor.b32 %r10, %r10, 1;", ""),
         ("@%p0 mbarrier.init.shared::cta.b64 [%r1], 32;", ""), ("[%r1], 32", "[%r1], 0"),
@@ -70,7 +69,7 @@ def test_a_broken_pipe_ends_in_one_clear_error(refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-def test_where_a_barrier_is_another_one_takes_its_invalidation() -> None:
+def test_where_a_barrier_is_another_one_takes_its_invalidation():
     start, end = "mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.inval.shared.b64 [%r1];"
     head = ".shared .align 8 .b64 bar; mov.u32 %r1, bar;"
     run(f"{head} {start} {end} {start}", block=(1,))
@@ -79,7 +78,7 @@ def test_where_a_barrier_is_another_one_takes_its_invalidation() -> None:
         run(f"{head} {start} {start}", block=(1,))
 
 
-def test_a_barrier_may_be_tested_before_what_completes_its_phase() -> None:
+def test_a_barrier_may_be_tested_before_what_completes_its_phase():
     body = """
     .shared .align 8 .b64 bar; mov.u32 %r1, bar; ld.param.u64 %rd0, [o];
     mbarrier.init.shared.b64 [%r1], 1;
@@ -95,7 +94,7 @@ def test_a_barrier_may_be_tested_before_what_completes_its_phase() -> None:
     assert out.tolist() == [0, 1, 1]
 
 
-def test_copies_arrive_at_a_barrier_once_they_are_done() -> None:
+def test_copies_arrive_at_a_barrier_once_they_are_done():
     body = """
     .shared .align 8 .b64 bar; .shared .align 16 .b8 s[512];
     mov.u32 %r0, %tid.x; mov.u32 %r1, bar; mov.u32 %r2, s; ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o];

@@ -8,7 +8,6 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
 from tests.helpers.matrix_tiles import RNG, SIZES, numbers, packed, random_bits, store
-from tests.helpers.refusals import Refuses
 
 FENCED = "tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;"
 COMMIT = "@%first tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar];"
@@ -95,7 +94,7 @@ def place(shape: str, t: int, r: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("shape", "times", "count"), [("16x64b", 4, 4), ("16x128b", 2, 4), ("16x256b", 2, 8)])
 @pytest.mark.parametrize("half", [0, 16])
-def test_shapes_lie_where_the_manual_draws_them(shape: str, times: int, count: int, half: int) -> None:
+def test_shapes_lie_where_the_manual_draws_them(shape, times, count, half):
     words = random_words(16)
     body = (
         f"tcgen05.st.sync.aligned.32x32b.x16.b32 [%mine], {registers('i', 16)}; {STORED}"
@@ -112,7 +111,7 @@ def test_shapes_lie_where_the_manual_draws_them(shape: str, times: int, count: i
 
 
 @pytest.mark.parametrize("shape", ["32x32b.x8", "16x64b.x8", "16x128b.x4", "16x256b.x2", "16x32bx2.x8"])
-def test_what_a_shape_stores_it_loads(shape: str) -> None:
+def test_what_a_shape_stores_it_loads(shape):
     words = random_words(8)
     split = ", 8" if "bx2" in shape else ""
     body = (
@@ -122,7 +121,7 @@ def test_what_a_shape_stores_it_loads(shape: str) -> None:
     assert np.array_equal(run(body, words)[0], words)
 
 
-def test_halves_pack_and_unpack() -> None:
+def test_halves_pack_and_unpack():
     words = random_words(4)
     body = (
         f"tcgen05.st.sync.aligned.32x32b.x2.unpack::16b.b32 [%mine], {registers('i', 2)}; {STORED}"
@@ -138,19 +137,16 @@ def test_halves_pack_and_unpack() -> None:
     assert np.array_equal(np.ascontiguousarray(out[:, :2]).view(np.uint16), (words & 0xFFFF).astype(np.uint16))
 
 
-@pytest.mark.parametrize(
-    ("shape", "lanes", "rows"),
-    [
-        ("128x256b", range(128), range(128)),
-        ("128x128b", range(128), range(128)),
-        ("4x256b", range(0, 128, 32), range(4)),
-        ("64x128b.warpx2::02_13", range(128), [r % 64 for r in range(128)]),
-        ("64x128b.warpx2::01_23", range(128), [r % 32 + r // 64 * 32 for r in range(128)]),
-        ("32x128b.warpx4", range(128), [r % 32 for r in range(128)]),
-        ("warpx4.32x128b", range(128), [r % 32 for r in range(128)]),  # as Triton writes it
-    ],
-)
-def test_rows_are_copied_from_shared_memory(shape: str, lanes: Sequence[int], rows: Sequence[int]) -> None:
+@pytest.mark.parametrize(("shape", "lanes", "rows"), [
+    ("128x256b", range(128), range(128)),
+    ("128x128b", range(128), range(128)),
+    ("4x256b", range(0, 128, 32), range(4)),
+    ("64x128b.warpx2::02_13", range(128), [r % 64 for r in range(128)]),
+    ("64x128b.warpx2::01_23", range(128), [r % 32 + r // 64 * 32 for r in range(128)]),
+    ("32x128b.warpx4", range(128), [r % 32 for r in range(128)]),
+    ("warpx4.32x128b", range(128), [r % 32 for r in range(128)]),  # as Triton writes it
+])  # fmt: skip
+def test_rows_are_copied_from_shared_memory(shape, lanes, rows):
     width = 32 if "256b" in shape else 16
     matrix = RNG.integers(0, 256, (128, width), dtype=np.uint8)
     image = np.zeros(128 * 64, np.uint8)
@@ -231,20 +227,13 @@ def multiply(
     return d, numbers(case.a, a) @ numbers(case.b, b).T, counts
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(),
-        Case(a="bf16", b="bf16", m=64, row=64),
-        Case(d="f16", n=16, row=32, m=64),
-        Case("tf32", "tf32", "tf32", n=64, row=16),
-        Case("f8f6f4", "e4m3", "e5m2", row=64),
-        Case("f8f6f4", "e5m2", "e4m3", "f16", row=16),
-        Case("i8", "s8", "u8", "s32"),
-    ],
-)
+@pytest.mark.parametrize("case", [
+    Case(), Case(a="bf16", b="bf16", m=64, row=64), Case(d="f16", n=16, row=32, m=64),
+    Case("tf32", "tf32", "tf32", n=64, row=16), Case("f8f6f4", "e4m3", "e5m2", row=64),
+    Case("f8f6f4", "e5m2", "e4m3", "f16", row=16), Case("i8", "s8", "u8", "s32"),
+])  # fmt: skip
 @pytest.mark.parametrize("in_tensor", [False, True])
-def test_products_are_those_of_numpy(case: Case, in_tensor: bool) -> None:
+def test_products_are_those_of_numpy(case, in_tensor):
     d, expected, counts = multiply(case._replace(in_tensor=in_tensor))
     assert np.array_equal(d, expected)
     counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1)}.get(case.a, (case.a, 1))
@@ -257,7 +246,7 @@ def test_products_are_those_of_numpy(case: Case, in_tensor: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "dtype", "row"), [("f16", "f16", 16), ("f16", "bf16", 128), ("f8f6f4", "e4m3", 128), ("tf32", "tf32", 32)]
 )
-def test_matrices_may_be_mn_major(kind: str, dtype: str, row: int) -> None:
+def test_matrices_may_be_mn_major(kind, dtype, row):
     case = Case(kind, dtype, dtype, m=64, row=row, majors=(True, True))
     d, expected, _ = multiply(case)
     assert np.array_equal(d, expected)
@@ -279,7 +268,7 @@ def again(enable: str) -> Callable[[str], str]:
     return mutate
 
 
-def test_old_sums_and_signs_count_as_the_operands_say() -> None:
+def test_old_sums_and_signs_count_as_the_operands_say():
     d, expected, _ = multiply(Case(), TWICE, again("%first"))
     assert np.array_equal(d, 2 * expected)
     d, expected, _ = multiply(Case(), TWICE, again("!%first"))
@@ -290,14 +279,14 @@ def test_old_sums_and_signs_count_as_the_operands_say() -> None:
     assert np.array_equal(d, -expected)
 
 
-def test_lanes_keep_what_they_hold_where_asked() -> None:
+def test_lanes_keep_what_they_hold_where_asked():
     body = "mov.b32 %r19, 0; mov.b32 %r18, 5; " + MULTIPLY
     d, expected, _ = multiply(Case(), body, enable="{%r19, %r19, %r18, %r19}, 0")
     assert np.isnan(d[[64, 66]]).all()
     assert np.array_equal(np.delete(d, [64, 66], 0), np.delete(expected, [64, 66], 0))
 
 
-def test_what_is_not_done_or_not_there_is_an_error(refuses: Refuses) -> None:
+def test_what_is_not_done_or_not_there_is_an_error(refuses):
     refuses(lambda body: multiply(Case(), body), [
         MULTIPLY.replace(WAIT, ""), MULTIPLY.replace(COMMIT, "").replace(WAIT, ""), MULTIPLY.replace(COMMIT, ""),
         "tcgen05.st.sync.aligned.32x32b.x1.b32 [%mine], {%i0};" + MULTIPLY,
@@ -316,7 +305,7 @@ LOAD_FIRST = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%mine];" + LOADED
 
 
 @pytest.mark.parametrize("first", [STORE_FIRST, LOAD_FIRST])
-def test_warps_that_share_cells_fence_on_both_sides_of_their_barrier(first: str) -> None:
+def test_warps_that_share_cells_fence_on_both_sides_of_their_barrier(first):
     case = Case()
     d, expected, _ = multiply(case, first + FENCED + MULTIPLY)
     assert np.array_equal(d, expected)
@@ -329,12 +318,12 @@ def test_warps_that_share_cells_fence_on_both_sides_of_their_barrier(first: str)
         multiply(case, first + FENCED + MULTIPLY.replace(AFTER, ""))
 
 
-def test_a_kernel_that_leaves_all_fences_to_its_barriers_is_not_held_to_them() -> None:
+def test_a_kernel_that_leaves_all_fences_to_its_barriers_is_not_held_to_them():
     d, expected, _ = multiply(Case(), STORE_FIRST + "bar.sync 0;" + MULTIPLY.replace(AFTER, ""))
     assert np.array_equal(d, expected)
 
 
-def test_columns_are_allocated_and_released(refuses: Refuses) -> None:
+def test_columns_are_allocated_and_released(refuses):
     refuses(lambda old, new: multiply(Case(), mutate=lambda text: text.replace(old, new)), [
         (DEALLOC.replace("COLUMNS", "512"), ""), ("%base, 512", "%base, 256"), ("[%r9], 512", "[%r9], 96"),
         ("[%r9], 512;", "[%r9], 512; X".replace("X", "@%warp0 tcgen05.alloc.cta_group::1.sync.aligned.b32 [%r9], 32;")),
@@ -342,21 +331,21 @@ def test_columns_are_allocated_and_released(refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-def test_an_instruction_descriptor_of_nothing_is_an_error(refuses: Refuses) -> None:
+def test_an_instruction_descriptor_of_nothing_is_an_error(refuses):
     refuses(lambda says: multiply(Case(), says=says), [
         lambda bits: bits | 1 << 6, lambda bits: bits | 1 << 2, lambda bits: bits | 5 << 7,
         lambda bits: bits + (1 << 24),
     ])  # fmt: skip
 
 
-def test_a_matrix_descriptor_of_nothing_is_an_error(refuses: Refuses) -> None:
+def test_a_matrix_descriptor_of_nothing_is_an_error(refuses):
     refuses(lambda describe: multiply(Case(), describe=describe), [
         lambda bits: bits ^ 1 << 46, lambda bits: bits | 3 << 61, lambda bits: bits | 0x3FFF,
     ])  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [lambda bits: bits ^ 6 << 61, lambda bits: bits + (1 << 32), lambda bits: bits + 1])
-def test_a_wrong_descriptor_reads_something_else(wrong: Callable[[int], int]) -> None:
+def test_a_wrong_descriptor_reads_something_else(wrong):
     d, expected, _ = multiply(Case(m=64), describe=wrong)
     assert not np.array_equal(d, expected)
 
@@ -388,16 +377,11 @@ def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.nda
     return numbers(kind, codes), codes
 
 
-@pytest.mark.parametrize(
-    ("kind", "a", "b", "vector", "scale"),
-    [
-        ("mxf8f6f4", "e4m3", "e5m2", 32, "ue8m0"),
-        ("mxf8f6f4", "e2m1", "e3m2", 32, "ue8m0"),
-        ("mxf4", "e2m1", "e2m1", 32, "ue8m0"),
-        ("mxf4nvf4", "e2m1", "e2m1", 16, "ue4m3"),
-    ],
-)
-def test_numbers_are_scaled_in_blocks(kind: str, a: str, b: str, vector: int, scale: str) -> None:
+@pytest.mark.parametrize(("kind", "a", "b", "vector", "scale"), [
+    ("mxf8f6f4", "e4m3", "e5m2", 32, "ue8m0"), ("mxf8f6f4", "e2m1", "e3m2", 32, "ue8m0"),
+    ("mxf4", "e2m1", "e2m1", 32, "ue8m0"), ("mxf4nvf4", "e2m1", "e2m1", 16, "ue4m3"),
+])  # fmt: skip
+def test_numbers_are_scaled_in_blocks(kind, a, b, vector, scale):
     m, n, depth = 128, 32, 64 if "mxf4" in kind else 32
     count = depth // vector
     (left, left_bytes), (right, right_bytes) = scaled_operand(a, m, depth), scaled_operand(b, n, depth)
@@ -444,7 +428,7 @@ def test_numbers_are_scaled_in_blocks(kind: str, a: str, b: str, vector: int, sc
 
 
 @pytest.mark.parametrize("m", [128, 256])
-def test_a_pair_of_thread_blocks_multiplies_together(m: int) -> None:
+def test_a_pair_of_thread_blocks_multiplies_together(m):
     n, half = 32, m // 2
     a, b = random_bits("f16", (m, 16)), random_bits("f16", (n, 16))
     tiles = packed(0, 32, half, 2, False), packed(8192, 32, n // 2, 2, False)

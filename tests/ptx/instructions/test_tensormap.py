@@ -4,7 +4,6 @@ import numpy as np
 
 from kernrec.ptx import KernelLaunch, TensorMap, emulate
 from tests.helpers.ptx_text import cuda
-from tests.helpers.refusals import Refuses
 
 SOURCE = r"""
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -60,7 +59,7 @@ def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarra
     return x, made, out
 
 
-def test_a_kernel_makes_a_map_and_copies_with_it() -> None:
+def test_a_kernel_makes_a_map_and_copies_with_it():
     x, made, out = run()
     assert made.tobytes() == TensorMap("x", "u16", (40, 24), (80,), (32, 16), 64).encode(1 << 40)
     # A swizzle of 64 bytes: pieces of 16 bytes change places by pairs of rows.
@@ -71,7 +70,7 @@ def test_a_kernel_makes_a_map_and_copies_with_it() -> None:
     assert not tile[8:].any()
 
 
-def test_a_map_that_is_wrong_or_not_fenced_is_an_error(refuses: Refuses) -> None:
+def test_a_map_that_is_wrong_or_not_fenced_is_an_error(refuses):
     refuses(lambda old, new: run(old, new), [
         ("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;", ""),
         ("rank.shared::cta.b1024.b32 [%0], 1;", "rank.shared::cta.b1024.b32 [%0], 2;"),

@@ -9,20 +9,17 @@ from tests.helpers.ptx_text import LANE_POINTERS, apply, run
 LANE = np.arange(32)
 
 
-@pytest.mark.parametrize(
-    ("mode", "delta", "c", "source"),
-    [
-        ("bfly", 5, 31, LANE ^ 5),
-        ("down", 3, 31, np.where(LANE + 3 < 32, LANE + 3, LANE)),
-        ("up", 2, 0, np.where(LANE >= 2, LANE - 2, LANE)),
-        ("idx", 7, 31, LANE * 0 + 7),
-        # Four segments of eight lanes: the mask in bits 8 to 12 of c is 24.
-        ("down", 3, 31 - 0 | 24 << 8, np.where(LANE % 8 + 3 < 8, LANE + 3, LANE)),
-        ("up", 2, 24 << 8, np.where(LANE % 8 >= 2, LANE - 2, LANE)),
-        ("idx", 10, 31 | 24 << 8, LANE // 8 * 8 + 2),
-    ],
-)
-def test_shuffles(mode: str, delta: int, c: int, source: np.ndarray) -> None:
+@pytest.mark.parametrize(("mode", "delta", "c", "source"), [
+    ("bfly", 5, 31, LANE ^ 5),
+    ("down", 3, 31, np.where(LANE + 3 < 32, LANE + 3, LANE)),
+    ("up", 2, 0, np.where(LANE >= 2, LANE - 2, LANE)),
+    ("idx", 7, 31, LANE * 0 + 7),
+    # Four segments of eight lanes: the mask in bits 8 to 12 of c is 24.
+    ("down", 3, 31 - 0 | 24 << 8, np.where(LANE % 8 + 3 < 8, LANE + 3, LANE)),
+    ("up", 2, 24 << 8, np.where(LANE % 8 >= 2, LANE - 2, LANE)),
+    ("idx", 10, 31 | 24 << 8, LANE // 8 * 8 + 2),
+])  # fmt: skip
+def test_shuffles(mode, delta, c, source):
     x = (LANE * 10).astype(np.uint32)
     got = apply(f"shfl.sync.{mode}.b32 {{d}}, {{a0}}, {delta}, {c}, -1", [x], ["u32"], "u32")
     np.testing.assert_array_equal(got, source * 10)
@@ -32,7 +29,7 @@ def test_shuffles(mode: str, delta: int, c: int, source: np.ndarray) -> None:
     assert (inside[~own] == 1).all()
 
 
-def test_votes() -> None:
+def test_votes():
     x = (LANE % 3 == 0).astype(np.uint32)
     ask = "setp.ne.u32 %p1, {a0}, 0; "
     ballot = sum(1 << i for i in range(0, 32, 3))
@@ -42,9 +39,11 @@ def test_votes() -> None:
         got = apply(ask + f"vote.sync.{mode}.pred %p2, %p1, -1; selp.u32 {{d}}, 1, 0, %p2", [x], ["u32"], "u32")
         assert (got == want).all()
     assert (apply("activemask.b32 {d}", [x], ["u32"], "u32") == 0xFFFFFFFF).all()
+    active = apply(ask + "mov.u32 {d}, 0; @%p1 activemask.b32 {d}", [x], ["u32"], "u32")
+    assert active.tolist() == [ballot if lane % 3 == 0 else 0 for lane in range(32)]
 
 
-def test_policies_of_l2_change_no_result() -> None:
+def test_policies_of_l2_change_no_result():
     x = (LANE * 3).astype(np.uint32)
     for policy in ("evict_last", "evict_first"):
         create = f"createpolicy.fractional.L2::{policy}.b64 %rd30, 1.0; mov.b64 {{d}}, %rd30"
@@ -53,16 +52,24 @@ def test_policies_of_l2_change_no_result() -> None:
         apply("createpolicy.range.L2::evict_last.b64 {d}, [%rd1], 1, 1", [x], ["u32"], "u64")
 
 
-def test_matches_and_reductions() -> None:
+def test_matches_and_reductions():
     x = (LANE % 5).astype(np.uint32)
     got = apply("match.any.sync.b32 {d}, {a0}, -1", [x], ["u32"], "u32")
     assert got.tolist() == [sum(1 << j for j in range(32) if j % 5 == i % 5) for i in range(32)]
+    for value, agreed in ((x, 0), (x * 0, 0xFFFFFFFF)):
+        got = apply("match.all.sync.b32 %r20|%p1, {a0}, -1; selp.u32 {d}, %r20, 0, %p1", [value], ["u32"], "u32")
+        assert (got == agreed).all()
     signed = (LANE - 16).astype(np.int32)
     for name, want in (("add", -16), ("min", -16), ("max", 15)):
         assert (apply(f"redux.sync.{name}.s32 {{d}}, {{a0}}, -1", [signed], ["s32"], "s32") == want).all()
+    bits, some = np.random.default_rng(0).integers(0, 2**32, 32, dtype=np.uint32), LANE % 4 != 0
+    for name, law in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
+        of_some = "and.b32 %r20, %tid.x, 3; setp.ne.u32 %p1, %r20, 0; @%p1 redux.sync"
+        got = apply(f"{of_some}.{name}.b32 {{d}}, {{a0}}, 0xeeeeeeee", [bits], ["u32"], "u32")
+        assert (got[some] == law.reduce(bits[some])).all()
 
 
-def test_lanes_of_a_warp_gather_before_a_shuffle() -> None:
+def test_lanes_of_a_warp_gather_before_a_shuffle():
     # The exit of the loop lies before its body: lanes that leave early reach the shuffle first and must wait.
     out = np.zeros(32, np.uint32)
     body = """mov.u32 %r1, %tid.x; mov.u32 %r2, 0; bra.uni HEAD;
@@ -74,7 +81,7 @@ def test_lanes_of_a_warp_gather_before_a_shuffle() -> None:
     assert counts["issue.shfl"] == 1
 
 
-def test_a_shuffle_whose_mask_names_lanes_that_never_come_is_a_deadlock() -> None:
+def test_a_shuffle_whose_mask_names_lanes_that_never_come_is_a_deadlock():
     body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 5; @%p1 bra LOW; bar.sync 0; bra.uni END;
       LOW: shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; bar.sync 0;
       END:"""
@@ -82,7 +89,7 @@ def test_a_shuffle_whose_mask_names_lanes_that_never_come_is_a_deadlock() -> Non
         run(body)
 
 
-def test_a_warp_barrier_gathers() -> None:
+def test_a_warp_barrier_gathers():
     out = np.zeros(32, np.uint32)
     body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r5, 0;
       bra.uni HEAD;
@@ -96,7 +103,7 @@ def test_a_warp_barrier_gathers() -> None:
 # Block barriers
 
 
-def test_barriers_order_the_threads_of_a_block() -> None:
+def test_barriers_order_the_threads_of_a_block():
     # Every thread passes its number on to the next one, thread by thread, in 8 rounds.
     out = np.zeros((3, 96), np.uint32)
     body = """.shared .align 4 .b8 s[384]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, %r1; mov.u32 %r4, 0;
@@ -111,13 +118,13 @@ def test_barriers_order_the_threads_of_a_block() -> None:
     assert counts["issue.bar"] == 3 * 3 * 16
 
 
-def test_barriers_in_both_arms_of_a_branch_meet() -> None:
+def test_barriers_in_both_arms_of_a_branch_meet():
     body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 32; @%p1 bra LOW; bar.sync 0; bra.uni END;
       LOW: bar.sync 0; END:"""
     assert run(body, block=(64,))["barriers"] == 1
 
 
-def test_a_producer_arrives_and_a_consumer_waits() -> None:
+def test_a_producer_arrives_and_a_consumer_waits():
     out = np.zeros(32, np.uint32)
     body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; and.b32 %r3, %r1, 31; shl.b32 %r2, %r3, 2;
       setp.ge.u32 %p1, %r1, 32; @%p1 bra PRODUCE;
@@ -130,7 +137,7 @@ def test_a_producer_arrives_and_a_consumer_waits() -> None:
     np.testing.assert_array_equal(out, LANE + 32)
 
 
-def test_a_barrier_may_reduce_a_predicate() -> None:
+def test_a_barrier_may_reduce_a_predicate():
     out = np.zeros(64, np.uint32)
     store = (
         """ld.param.u64 %rd1, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;"""
@@ -156,7 +163,7 @@ def atomic(text: str, start: int, kind: str = "u32", threads: int = 64) -> tuple
     return int(word[0]), out.tolist(), dict(counts)
 
 
-def test_atomics_take_turns() -> None:
+def test_atomics_take_turns():
     word, old, counts = atomic("atom.global.add.u32 %r2, [%rd1], 3;", 10)
     assert (word, old) == (10 + 3 * 64, [10 + 3 * i for i in range(64)])
     assert (counts["atomic.w"], counts["issue.atomic"], counts["global.w.atomic_sectors"]) == (64, 2, 2)
@@ -171,7 +178,7 @@ def test_atomics_take_turns() -> None:
 
 
 @pytest.mark.parametrize("marks", ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"])
-def test_redux_of_floats_takes_the_number_or_with_nan_the_nan(marks: str) -> None:
+def test_redux_of_floats_takes_the_number_or_with_nan_the_nan(marks):
     x = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
     x[1, 5] = np.nan
     out = np.zeros((2, 32), np.float32)

@@ -12,7 +12,6 @@ import pytest
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
 from tests.helpers.matrix_tiles import SIZES, numbers, packed, random_bits, store
-from tests.helpers.refusals import Refuses
 
 
 def kernel(body: str, registers: int, inputs: int, image_bytes: int) -> str:
@@ -122,21 +121,13 @@ def multiply(
     return d_matrix(out, case.n, {"f16": "f2", "f32": "f4", "s32": "i4"}[case.d]), expected, counts
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("f32", "f16", "f16", 64, 128),
-        Case("f32", "bf16", "bf16", 8, 64),
-        Case("f16", "f16", "f16", 24, 32),
-        Case("f32", "tf32", "tf32", 16, 16),
-        Case("f32", "e4m3", "e5m2", 32, 128),
-        Case("f16", "e5m2", "e4m3", 16, 64),
-        Case("s32", "s8", "u8", 48, 32),
-        Case("s32", "u8", "u8", 256, 16),
-    ],
-)
+@pytest.mark.parametrize("case", [
+    Case("f32", "f16", "f16", 64, 128), Case("f32", "bf16", "bf16", 8, 64), Case("f16", "f16", "f16", 24, 32),
+    Case("f32", "tf32", "tf32", 16, 16), Case("f32", "e4m3", "e5m2", 32, 128), Case("f16", "e5m2", "e4m3", 16, 64),
+    Case("s32", "s8", "u8", 48, 32), Case("s32", "u8", "u8", 256, 16),
+])  # fmt: skip
 @pytest.mark.parametrize("in_registers", [False, True])
-def test_products_are_those_of_numpy(case: Case, in_registers: bool) -> None:
+def test_products_are_those_of_numpy(case, in_registers):
     d, expected, counts = multiply(case._replace(in_registers=in_registers))
     assert np.array_equal(d, expected)
     counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1), "u8": ("i8", 1)}.get(case.a, (case.a, 1))
@@ -148,7 +139,7 @@ def test_products_are_those_of_numpy(case: Case, in_registers: bool) -> None:
 
 @pytest.mark.parametrize("row", [16, 32, 64, 128])
 @pytest.mark.parametrize("majors", [(True, False), (False, True), (True, True)])
-def test_16_bit_matrices_may_be_transposed(row: int, majors: tuple[bool, bool]) -> None:
+def test_16_bit_matrices_may_be_transposed(row, majors):
     case = Case(row=row, n=64, majors=majors)
     d, expected, _ = multiply(case)
     assert np.array_equal(d, expected)
@@ -157,7 +148,7 @@ def test_16_bit_matrices_may_be_transposed(row: int, majors: tuple[bool, bool]) 
     assert not np.array_equal(d, expected)
 
 
-def test_signs_and_old_sums_count_as_the_operands_say() -> None:
+def test_signs_and_old_sums_count_as_the_operands_say():
     twice = PLAIN.replace("X", "X X")  # of one shape into the same registers: no fence between
     d, expected, _ = multiply(Case(), twice)
     assert np.array_equal(d, 2 * expected)
@@ -167,7 +158,7 @@ def test_signs_and_old_sums_count_as_the_operands_say() -> None:
     assert np.array_equal(d, expected)
 
 
-def test_integers_saturate_where_asked() -> None:
+def test_integers_saturate_where_asked():
     full = str(0x7FFFFFFF)
     preset = lambda text: text.replace("mov.b32 %d0, 0", f"mov.b32 %d0, {full}")  # noqa: E731
     case = Case("s32", "u8", "u8", 8, 16)
@@ -177,21 +168,16 @@ def test_integers_saturate_where_asked() -> None:
     assert d.max() == 0x7FFFFFFF
 
 
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        (lambda bits: bits ^ 3 << 62, "the swizzle mode"),
-        (lambda bits: bits + (1 << 32), "the stride offset"),
-        (lambda bits: bits + 1, "the start"),
-        (lambda bits: bits | 1 << 49, "the base offset"),
-    ],
-)
-def test_a_wrong_descriptor_reads_something_else(wrong: Callable[[int], int], why: str) -> None:
+@pytest.mark.parametrize(("wrong", "why"), [
+    (lambda bits: bits ^ 3 << 62, "the swizzle mode"), (lambda bits: bits + (1 << 32), "the stride offset"),
+    (lambda bits: bits + 1, "the start"), (lambda bits: bits | 1 << 49, "the base offset"),
+])  # fmt: skip
+def test_a_wrong_descriptor_reads_something_else(wrong, why):
     d, expected, _ = multiply(Case(n=64, row=64), describe=wrong)
     assert not np.array_equal(d, expected), why
 
 
-def test_a_descriptor_of_nothing_is_an_error(refuses: Refuses) -> None:
+def test_a_descriptor_of_nothing_is_an_error(refuses):
     refuses(lambda wrong: multiply(Case(), describe=wrong), [
         lambda bits: bits | 1 << 14, lambda bits: bits | 1 << 53, lambda bits: bits & ~(3 << 62) | 1 << 49,
         lambda bits: bits | 0x3FFF,
@@ -203,7 +189,7 @@ COMMIT = "wgmma.commit_group.sync.aligned;"
 FENCE = "wgmma.fence.sync.aligned;"
 
 
-def test_a_missing_fence_or_wait_is_an_error(refuses: Refuses) -> None:
+def test_a_missing_fence_or_wait_is_an_error(refuses):
     refuses(lambda body: multiply(Case(in_registers=True), body), [
         PLAIN.replace(WAIT, ""), PLAIN.replace(COMMIT, ""), PLAIN.replace("0;", "1;"),
         PLAIN.replace(WAIT, f"mov.b32 %r9, %d3; {WAIT}"), PLAIN.replace(WAIT, f"mov.b32 %a1, 0; {WAIT}"),
@@ -214,19 +200,16 @@ def test_a_missing_fence_or_wait_is_an_error(refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        PLAIN.replace("X", f"X {COMMIT} X").replace(WAIT, f"wgmma.wait_group.sync.aligned 1; {WAIT}"),
-        PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; fence.proxy.async; X"),
-        PLAIN + "bar.sync 0; st.shared.b32 [%r8+8192], %r0;",
-    ],
-)
-def test_what_is_fenced_and_waited_for_is_no_error(body: str) -> None:
+@pytest.mark.parametrize("body", [
+    PLAIN.replace("X", f"X {COMMIT} X").replace(WAIT, f"wgmma.wait_group.sync.aligned 1; {WAIT}"),
+    PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; fence.proxy.async; X"),
+    PLAIN + "bar.sync 0; st.shared.b32 [%r8+8192], %r0;",
+])  # fmt: skip
+def test_what_is_fenced_and_waited_for_is_no_error(body):
     multiply(Case(in_registers=True), body)
 
 
-def test_a_descriptor_may_be_written_while_the_operation_that_it_described_runs() -> None:
+def test_a_descriptor_may_be_written_while_the_operation_that_it_described_runs():
     def sums_first(text: str) -> str:
         """Rows of the register files are given out as registers appear: the sums get the lowest of the 32-bit ones."""
         return text.replace(
@@ -237,12 +220,12 @@ def test_a_descriptor_may_be_written_while_the_operation_that_it_described_runs(
     assert np.allclose(result, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_part_of_a_warpgroup_cannot_multiply() -> None:
+def test_a_part_of_a_warpgroup_cannot_multiply():
     part = "setp.lt.u32 %p2, %r0, 96; @!%p2 bra AFTER; " + PLAIN + "AFTER:"
     with pytest.raises(EmulationError, match="not all 128 threads of the warpgroup"):
         multiply(Case(), part)
 
 
-def test_a_sparse_matrix_is_refused_by_name() -> None:
+def test_a_sparse_matrix_is_refused_by_name():
     with pytest.raises(EmulationError, match="a sparse matrix A"):
         multiply(Case(), mutate=lambda text: text.replace("mma_async.sync", "mma_async.sp.sync"))

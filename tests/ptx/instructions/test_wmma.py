@@ -101,7 +101,7 @@ CASES = [
 
 @pytest.mark.parametrize(("shape", "types"), CASES)
 @pytest.mark.parametrize("layouts", ["rcrr", "crcr", "rrrc"])
-def test_every_shape_and_layout_multiplies(shape: Any, types: Any, layouts: str) -> None:
+def test_every_shape_and_layout_multiplies(shape, types, layouts):
     result, numbers, counts = run(*shape, types, layouts)
     expected = numbers["a"] @ numbers["b"] + numbers["c"]
     tolerance = 1e-2 if types[0] == "f16" else 1e-5
@@ -111,14 +111,14 @@ def test_every_shape_and_layout_multiplies(shape: Any, types: Any, layouts: str)
 
 
 @pytest.mark.parametrize("kind", ["s4", "u4"])
-def test_four_bit_integers_multiply(kind: str) -> None:
+def test_four_bit_integers_multiply(kind):
     result, numbers, counts = run(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
     np.testing.assert_array_equal(result, numbers["a"] @ numbers["b"] + numbers["c"])
     assert counts["mma.i8"] == 8 * 8 * 32  # half of its operations: they take half as long
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])
-def test_bits_are_compared_and_counted(operation: str, pairs: Any) -> None:
+def test_bits_are_compared_and_counted(operation, pairs):
     result, numbers, _ = run(8, 8, 128, ("s32", "b1", "b1", "s32"), "rcrr", f".{operation}.popc")
     counted = pairs(numbers["a"][:, :, None], numbers["b"][None]).sum(axis=1)
     np.testing.assert_array_equal(result, counted + numbers["c"])
@@ -144,7 +144,7 @@ extern "C" __global__ void k(const half* a, const half* b, float* c, int n) {
 """
 
 
-def test_a_kernel_of_the_wmma_api_computes_a_product_with_an_epilogue() -> None:
+def test_a_kernel_of_the_wmma_api_computes_a_product_with_an_epilogue():
     n = 64
     random = np.random.default_rng(1)
     a, b = (random.standard_normal((n, n)).astype(np.float16) for _ in range(2))
@@ -161,7 +161,7 @@ def test_a_kernel_of_the_wmma_api_computes_a_product_with_an_epilogue() -> None:
     assert counts["global.a.read_bytes"] == 4 * a.nbytes
 
 
-def test_the_machine_cost_of_a_product_is_that_of_mma_sync() -> None:
+def test_the_machine_cost_of_a_product_is_that_of_mma_sync():
     def cost(name: str) -> dict[str, int]:
         module = parse(f".version 8.0\n.target sm_80\n.entry k() {{ .reg .b32 %r; {name} %r; }}")
         return dict(classify(module.functions["k"].instructions[0]))
@@ -174,7 +174,7 @@ def test_the_machine_cost_of_a_product_is_that_of_mma_sync() -> None:
     assert cost("wmma.store.d.sync.aligned.row.m16n16k16.f32") == {"st_global": 8}
 
 
-def test_forms_that_do_not_exist_are_refused() -> None:
+def test_forms_that_do_not_exist_are_refused():
     for types, shape in (
         (("f32", "bf16", "bf16", "f16"), (16, 16, 16)),
         (("f32", "tf32", "tf32", "f32"), (16, 16, 16)),

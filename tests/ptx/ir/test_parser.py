@@ -5,49 +5,40 @@ import pytest
 from kernrec.ptx import ParseError, parse
 from kernrec.ptx.ir.operand import Address, Immediate, Negated, Pair, Register, Symbol, Vector
 from tests.helpers.ptx_text import module
-from tests.helpers.refusals import Refuses
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 
-def test_an_instruction_is_taken_apart() -> None:
+def test_an_instruction_is_taken_apart():
     ins = module("@!%p1 ld.global.nc.v2.f32 {%f1, %f2}, [%rd1+-8];", verified=False).functions["k"].instructions[0]
     assert ins.name == "ld.global.nc.v2.f32"
     assert ins.predicate == ("%p1", True)
     assert ins.operands == (Vector((Register("%f1"), Register("%f2"))), Address(Register("%rd1"), -8))
 
 
-@pytest.mark.parametrize(
-    ("text", "operand"),
-    [
-        ("0f3F800000", Immediate(0x3F800000, "f32")),
-        ("0d3FF0000000000000", Immediate(0x3FF0000000000000, "f64")),
-        ("-5", Immediate(-5, "int")),
-        ("0xFFu", Immediate(255, "int")),
-        ("017", Immediate(15, "int")),
-        ("1.5", Immediate(1.5, "float")),
-        ("!%p3", Negated(Register("%p3"))),
-        ("%r1|%p2", Pair(Register("%r1"), Register("%p2"))),
-        ("table+12", Symbol("table", 12)),
-        ("WARP_SZ", Immediate(32, "int")),
-    ],
-)
-def test_operands_mean_what_the_manual_says(text: str, operand: object) -> None:
+@pytest.mark.parametrize(("text", "operand"), [
+    ("0f3F800000", Immediate(0x3F800000, "f32")), ("0d3FF0000000000000", Immediate(0x3FF0000000000000, "f64")),
+    ("-5", Immediate(-5, "int")), ("0xFFu", Immediate(255, "int")), ("017", Immediate(15, "int")),
+    ("1.5", Immediate(1.5, "float")), ("!%p3", Negated(Register("%p3"))),
+    ("%r1|%p2", Pair(Register("%r1"), Register("%p2"))), ("table+12", Symbol("table", 12)),
+    ("WARP_SZ", Immediate(32, "int")),
+])  # fmt: skip
+def test_operands_mean_what_the_manual_says(text, operand):
     assert module(f"foo.b32 %r1, {text};").functions["k"].instructions[0].operands[1] == operand
 
 
-def test_several_statements_may_share_a_line_and_one_may_span_several() -> None:
+def test_several_statements_may_share_a_line_and_one_may_span_several():
     function = module("mov.b32 %r1, 1; mov.b32 %r2,\n   2\n;\nL: add.s32 %r1, %r1, 1;").functions["k"]
     assert [i.opcode for i in function.instructions] == ["mov", "mov", "add", "ret"]
     assert function.labels == {"L": 2}
 
 
-def test_comments_keep_the_line_numbers() -> None:
+def test_comments_keep_the_line_numbers():
     parsed = parse(HEAD + ".entry k()\n{ /* two\nlines */ .reg .b32 %r<3>; // more\n mov.b32 %r1, 0;\nret;}")
     assert [i.line for i in parsed.functions["k"].instructions] == [7, 8]
 
 
-def test_registers_of_an_inner_scope_hide_the_outer_ones() -> None:
+def test_registers_of_an_inner_scope_hide_the_outer_ones():
     body = "{ .reg .b64 %r1; mov.b64 %r1, 5; }\n mov.b32 %r1, 1;"
     function = module(body).functions["k"]
     inner, outer = (i.operands[0] for i in function.instructions[:2])
@@ -56,7 +47,7 @@ def test_registers_of_an_inner_scope_hide_the_outer_ones() -> None:
     assert function.register_type(inner.name) == "b64"
 
 
-def test_a_label_may_be_defined_once_in_each_scope() -> None:
+def test_a_label_may_be_defined_once_in_each_scope():
     scope = "{ L: @%p1 bra L; }\n"
     function = module(scope + scope, verified=False).functions["k"]
     assert len(function.labels) == 2
@@ -66,7 +57,7 @@ def test_a_label_may_be_defined_once_in_each_scope() -> None:
         assert target.name == block.labels[0]
 
 
-def test_variables_have_sizes_and_contents() -> None:
+def test_variables_have_sizes_and_contents():
     variables = parse(
         HEAD
         + ".const .align 4 .f32 c[2] = {0f3F800000, 2.0};\n.global .align 8 .u64 p[2] = {c, generic(c)+4};\n"
@@ -79,14 +70,14 @@ def test_variables_have_sizes_and_contents() -> None:
     assert variables["s"].size == 48
 
 
-def test_basic_blocks_end_at_branches_and_begin_at_labels() -> None:
+def test_basic_blocks_end_at_branches_and_begin_at_labels():
     body = "mov.b32 %r1, 0;\nL:\nadd.s32 %r1, %r1, 1;\n@%p1 bra L;\nbar.sync 0;\nmov.b32 %r2, 0;"
     function = module(body, verified=False).functions["k"]
     assert [len(b.instructions) for b in function.blocks] == [1, 2, 1, 2]
     assert function.block_index == {"L": 1}
 
 
-def test_debug_sections_and_pragmas_are_passed_over() -> None:
+def test_debug_sections_and_pragmas_are_passed_over():
     text = (
         '.file 1 "k.cu"\n.entry k()\n.maxntid 128, 1, 1\n{\n.loc 1 2 3\n.pragma "nounroll";\nret;\n}\n'
         ".section .debug_str\n{\n.b8 1\n}\n"
@@ -96,7 +87,7 @@ def test_debug_sections_and_pragmas_are_passed_over() -> None:
     assert len(function.instructions) == 1
 
 
-def test_what_cannot_be_read_is_named_with_its_line(refuses: Refuses) -> None:
+def test_what_cannot_be_read_is_named_with_its_line(refuses):
     refuses(parse, [
         "", HEAD + ".entry k()\n{\nbra NOWHERE;\n}", HEAD + ".entry k()\n{\nadd.s32 %r1",
         HEAD + ".entry k()\n{\nret;\n", HEAD + ".entry k()\n{\n.nonsense 3;\n}", HEAD + "nonsense;",
@@ -104,14 +95,14 @@ def test_what_cannot_be_read_is_named_with_its_line(refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-def test_registers_declared_without_a_space() -> None:
+def test_registers_declared_without_a_space():
     body = "{.reg.b32 f, g;\n .reg .pred p;\n mov.b32 f, 5; mov.b32 g, f; }"
     module = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
     assert sorted(module.functions["k"].registers.values()) == ["b32", "b32", "pred"]
     assert module.functions["k"].ranges == {"%r": ("b32", 3)}
 
 
-def test_an_unfinished_instruction_with_much_space_takes_linear_time() -> None:
+def test_an_unfinished_instruction_with_much_space_takes_linear_time():
     """As quadratic time this would be minutes."""
     with pytest.raises(ParseError, match="unfinished statement"):
         parse(".version 7.0\n.target sm_75\n.visible .entry k()\n{\n\tadd.s64 " + " " * 100_000 + "%rd7,\n}\n")
@@ -120,7 +111,7 @@ def test_an_unfinished_instruction_with_much_space_takes_linear_time() -> None:
 @pytest.mark.parametrize(
     "lines", ["T: .branchtargets A, B;", "T:\n.branchtargets A,\n  B;", "T:\n\t.branchtargets\n\t\tA,\n\t\tB;"]
 )
-def test_a_table_of_branch_targets_may_stand_in_several_lines(lines: str) -> None:
+def test_a_table_of_branch_targets_may_stand_in_several_lines(lines):
     body = f"{lines}\nmov.u32 %r1, 1;\nbrx.idx %r1, T;\nA: mov.u32 %r2, 0;\nB: mov.u32 %r2, 1;"
     function = module(body).functions["k"]
     assert function.tables == {"T": ("A", "B")}

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from kernrec.ptx import Counts, EmulationError, KernelLaunch, emulate, parse
 from tests.helpers.ptx_text import run
-from tests.helpers.refusals import Refuses
 
 THREAD = "mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [x];"
 
@@ -22,31 +21,28 @@ def strided(stride: int, base: int = 0) -> str:
     return f"mul.wide.u32 %rd2, %r1, {stride}; add.u64 %rd2, %rd2, %rd1; add.u64 %rd2, %rd2, {base};"
 
 
-@pytest.mark.parametrize(
-    ("stride", "base", "load", "sectors"),
-    [
-        (4, 0, "ld.global.b32 %r2, [%rd2];", 4),  # coalesced: 128 bytes
-        (4, 4, "ld.global.b32 %r2, [%rd2];", 5),  # shifted by one word
-        (4, 128, "ld.global.nc.b32 %r2, [%rd2];", 4),
-        (8, 0, "ld.global.b32 %r2, [%rd2];", 8),  # every second word
-        (32, 0, "ld.global.b32 %r2, [%rd2];", 32),
-        (128, 0, "ld.global.b32 %r2, [%rd2];", 32),
-        (0, 0, "ld.global.b32 %r2, [%rd2];", 1),  # one word for all
-        (16, 0, "ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd2];", 16),
-        (8, 0, "ld.global.v2.b32 {%r2, %r3}, [%rd2+64];", 8),
-        (8, 0, "ld.global.b64 %rd3, [%rd2];", 8),
-        (1, 0, "ld.global.u8 %r2, [%rd2];", 1),
-        (2, 0, "ld.global.u16 %r2, [%rd2];", 2),
-    ],
-)
-def test_sectors_of_a_request(stride: int, base: int, load: str, sectors: int) -> None:
+@pytest.mark.parametrize(("stride", "base", "load", "sectors"), [
+    (4, 0, "ld.global.b32 %r2, [%rd2];", 4),  # coalesced: 128 bytes
+    (4, 4, "ld.global.b32 %r2, [%rd2];", 5),  # shifted by one word
+    (4, 128, "ld.global.nc.b32 %r2, [%rd2];", 4),
+    (8, 0, "ld.global.b32 %r2, [%rd2];", 8),  # every second word
+    (32, 0, "ld.global.b32 %r2, [%rd2];", 32),
+    (128, 0, "ld.global.b32 %r2, [%rd2];", 32),
+    (0, 0, "ld.global.b32 %r2, [%rd2];", 1),  # one word for all
+    (16, 0, "ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd2];", 16),
+    (8, 0, "ld.global.v2.b32 {%r2, %r3}, [%rd2+64];", 8),
+    (8, 0, "ld.global.b64 %rd3, [%rd2];", 8),
+    (1, 0, "ld.global.u8 %r2, [%rd2];", 1),
+    (2, 0, "ld.global.u16 %r2, [%rd2];", 2),
+])  # fmt: skip
+def test_sectors_of_a_request(stride, base, load, sectors):
     counts = read(strided(stride, base), load)
     assert counts["global.x.read_sectors"] == sectors
     assert counts["global.x.read_requests"] == 1
     assert counts["issue.ld_global"] == 1
 
 
-def test_sectors_are_counted_per_warp() -> None:
+def test_sectors_are_counted_per_warp():
     counts = read(strided(0), "ld.global.b32 %r2, [%rd2];", block=(96,))
     assert (counts["global.x.read_sectors"], counts["global.x.read_requests"]) == (3, 3)
 
@@ -54,7 +50,7 @@ def test_sectors_are_counted_per_warp() -> None:
 @given(
     words=st.lists(st.integers(0, 999), min_size=32, max_size=32), on=st.lists(st.booleans(), min_size=32, max_size=32)
 )
-def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words: list[int], on: list[bool]) -> None:
+def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words, on):
     table = np.array(words, np.uint32) * 4
     mask = np.array(on, np.uint32)
     data = np.arange(1000, dtype=np.uint32)
@@ -77,7 +73,7 @@ def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words: list[int],
 
 
 @pytest.mark.parametrize("ways", [1, 2, 4, 8, 16, 32])
-def test_a_stride_of_n_words_conflicts_n_ways(ways: int) -> None:
+def test_a_stride_of_n_words_conflicts_n_ways(ways):
     body = f"mov.u32 %r1, %tid.x; mul.lo.u32 %r2, %r1, {4 * ways}; st.shared.u32 [%r2], %r1; ld.shared.u32 %r3, [%r2];"
     counts = run(body, shared_bytes=4 * 32 * 32, block=(64,), grid=(3,)) if ways < 17 else run(body, shared_bytes=4096)
     warps = 6 if ways < 17 else 1
@@ -85,42 +81,36 @@ def test_a_stride_of_n_words_conflicts_n_ways(ways: int) -> None:
     assert counts["shared.load_ideal"] == counts["shared.store_ideal"] == warps
 
 
-@pytest.mark.parametrize(
-    ("stride", "load", "wavefronts", "ideal"),
-    [
-        (0, "ld.shared.u32 %r3, [%r2];", 1, 1),  # one word for all: a broadcast
-        (33 * 4, "ld.shared.u32 %r3, [%r2];", 1, 1),  # a padded column
-        (1, "ld.shared.u8 %r3, [%r2];", 1, 1),  # four lanes share a word
-        (8, "ld.shared.b64 %rd3, [%r2];", 2, 2),  # two half warps
-        (8, "ld.shared.v2.b32 {%r3, %r4}, [%r2];", 2, 2),
-        (16, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # four quarter warps
-        (16, "ld.shared.v2.b64 {%rd3, %rd4}, [%r2];", 4, 4),
-        (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # all alike: half the registers are returned
-        (0, "ld.shared.b64 %rd3, [%r2];", 1, 1),
-        (32, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 8, 4),  # 32-byte stride: two-way in each quarter
-        (128, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 32, 4),
-        (16, "ld.shared.b64 %rd3, [%r2];", 4, 2),
-        (144, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # padded by 16 bytes
-    ],
-)
-def test_wavefronts_of_wide_accesses(stride: int, load: str, wavefronts: int, ideal: int) -> None:
+@pytest.mark.parametrize(("stride", "load", "wavefronts", "ideal"), [
+    (0, "ld.shared.u32 %r3, [%r2];", 1, 1),  # one word for all: a broadcast
+    (33 * 4, "ld.shared.u32 %r3, [%r2];", 1, 1),  # a padded column
+    (1, "ld.shared.u8 %r3, [%r2];", 1, 1),  # four lanes share a word
+    (8, "ld.shared.b64 %rd3, [%r2];", 2, 2),  # two half warps
+    (8, "ld.shared.v2.b32 {%r3, %r4}, [%r2];", 2, 2),
+    (16, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # four quarter warps
+    (16, "ld.shared.v2.b64 {%rd3, %rd4}, [%r2];", 4, 4),
+    (0, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 2, 2),  # all alike: half the registers are returned
+    (0, "ld.shared.b64 %rd3, [%r2];", 1, 1),
+    (32, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 8, 4),  # 32-byte stride: two-way in each quarter
+    (128, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 32, 4),
+    (16, "ld.shared.b64 %rd3, [%r2];", 4, 2),
+    (144, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # padded by 16 bytes
+])  # fmt: skip
+def test_wavefronts_of_wide_accesses(stride, load, wavefronts, ideal):
     counts = run(f"mov.u32 %r1, %tid.x; mul.lo.u32 %r2, %r1, {stride};" + load, shared_bytes=8192)
     assert (counts["shared.load_wavefronts"], counts["shared.load_ideal"]) == (wavefronts, ideal)
 
 
-@pytest.mark.parametrize(
-    ("quad", "wavefronts"),
-    [
-        ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 agree: 16 quads
-        ("and.b32 %r3, %r1, 1; shr.u32 %r2, %r1, 2; shl.b32 %r2, %r2, 1; or.b32 %r2, %r2, %r3;", 2),  # n and n^2 agree
-        ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp meet in the banks
-        ("shr.u32 %r2, %r1, 2;", 2),  # both do
-        ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4: not a pair that shares
-        ("and.b32 %r2, %r1, 15;", 4),
-        ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # pairs, two quads apart: two-way in each half warp
-    ],
-)
-def test_a_wide_load_takes_half_as_long_where_lanes_agree_pairwise(quad: str, wavefronts: int) -> None:
+@pytest.mark.parametrize(("quad", "wavefronts"), [
+    ("shr.u32 %r2, %r1, 1;", 2),  # lanes n and n^1 agree: 16 quads
+    ("and.b32 %r3, %r1, 1; shr.u32 %r2, %r1, 2; shl.b32 %r2, %r2, 1; or.b32 %r2, %r2, %r3;", 2),  # n and n^2 agree
+    ("and.b32 %r2, %r1, 29;", 4),  # n and n^2 agree, but the quads of a half warp meet in the banks
+    ("shr.u32 %r2, %r1, 2;", 2),  # both do
+    ("and.b32 %r2, %r1, 27;", 4),  # lanes n and n^4: not a pair that shares
+    ("and.b32 %r2, %r1, 15;", 4),
+    ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # pairs, two quads apart: two-way in each half warp
+])  # fmt: skip
+def test_a_wide_load_takes_half_as_long_where_lanes_agree_pairwise(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
     loaded = run(body + "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", shared_bytes=8192)
     assert loaded["shared.load_wavefronts"] == wavefronts
@@ -128,35 +118,29 @@ def test_a_wide_load_takes_half_as_long_where_lanes_agree_pairwise(quad: str, wa
     assert stored["shared.store_ideal"] == 4
 
 
-@pytest.mark.parametrize(
-    ("address", "wavefronts"),
-    [
-        ("shl.b32 %r2, %r1, 2;", 1),
-        ("shl.b32 %r2, %r1, 3;", 2),
-        ("mov.u32 %r2, 0;", 32),  # no two lanes share a word, as those of a load do
-        ("and.b32 %r2, %r1, 3; shl.b32 %r2, %r2, 2;", 8),
-    ],
-)
-def test_atomic_operations_in_one_bank_of_shared_memory_take_turns(address: str, wavefronts: int) -> None:
+@pytest.mark.parametrize(("address", "wavefronts"), [
+    ("shl.b32 %r2, %r1, 2;", 1),
+    ("shl.b32 %r2, %r1, 3;", 2),
+    ("mov.u32 %r2, 0;", 32),  # no two lanes share a word, as those of a load do
+    ("and.b32 %r2, %r1, 3; shl.b32 %r2, %r2, 2;", 8),
+])  # fmt: skip
+def test_atomic_operations_in_one_bank_of_shared_memory_take_turns(address, wavefronts):
     counts = run(f"mov.u32 %r1, %tid.x; {address} atom.shared.add.u32 %r3, [%r2], %r1;", shared_bytes=256)
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_ideal"]) == (wavefronts, 1)
 
 
-@pytest.mark.parametrize(
-    ("operation", "wavefronts", "repeats"),
-    [
-        ("atom.shared.add.u32 %r3, [%r2], 1;", 1, 31),
-        ("atom.shared.inc.u32 %r3, [%r2], -1;", 1, 31),
-        ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
-        ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the old values are used
-    ],
-)
-def test_lanes_that_add_one_to_a_word_merge(operation: str, wavefronts: int, repeats: int) -> None:
+@pytest.mark.parametrize(("operation", "wavefronts", "repeats"), [
+    ("atom.shared.add.u32 %r3, [%r2], 1;", 1, 31),
+    ("atom.shared.inc.u32 %r3, [%r2], -1;", 1, 31),
+    ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
+    ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the old values are used
+])  # fmt: skip
+def test_lanes_that_add_one_to_a_word_merge(operation, wavefronts, repeats):
     counts = run(f"mov.u32 %r1, %tid.x; mov.u32 %r2, 0; {operation}", shared_bytes=256)
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_repeats"]) == (wavefronts, repeats)
 
 
-def test_narrow_loads_extend_and_stores_truncate() -> None:
+def test_narrow_loads_extend_and_stores_truncate():
     x = np.array([-1, 77] * 16, np.int8)
     out = np.zeros((32, 4), np.int32)
     body = (
@@ -173,7 +157,7 @@ def test_narrow_loads_extend_and_stores_truncate() -> None:
     np.testing.assert_array_equal(small, ((np.arange(32) + 1000) & 255).astype(np.uint8))
 
 
-def test_generic_addresses_reach_every_space() -> None:
+def test_generic_addresses_reach_every_space():
     out = np.zeros((32, 3), np.uint32)
     body = """.shared .align 4 .b8 s[128]; .local .align 4 .b8 l[16];
       mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4;
@@ -188,7 +172,7 @@ def test_generic_addresses_reach_every_space() -> None:
     np.testing.assert_array_equal(out, np.stack([lane, lane + 100, 0 * lane + 22], axis=1))
 
 
-def test_lanes_of_one_instruction_may_go_to_different_buffers() -> None:
+def test_lanes_of_one_instruction_may_go_to_different_buffers():
     a, b, out = np.arange(32, dtype=np.uint32), np.arange(100, 132, dtype=np.uint32), np.zeros(32, np.uint32)
     body = """mov.u32 %r1, %tid.x; mul.wide.u32 %rd5, %r1, 4; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
       and.b32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 1; selp.b64 %rd3, %rd1, %rd2, %p1; add.u64 %rd3, %rd3, %rd5;
@@ -198,7 +182,7 @@ def test_lanes_of_one_instruction_may_go_to_different_buffers() -> None:
     assert (counts["global.a.read_bytes"], counts["global.b.read_bytes"]) == (64, 64)
 
 
-def test_module_variables_and_struct_parameters() -> None:
+def test_module_variables_and_struct_parameters():
     out = np.zeros(2, np.uint32)
     body = """ld.param.u64 %rd1, [o]; ld.param.v2.u32 {%r1, %r2}, [s+8]; ld.global.u32 %r3, [g+4];
       ld.global.u64 %rd2, [p]; ld.global.u32 %r4, [%rd2]; add.u32 %r1, %r1, %r3; add.u32 %r2, %r2, %r4;
@@ -213,7 +197,7 @@ def test_module_variables_and_struct_parameters() -> None:
     assert out.tolist() == [3 + 6, 4 + 5]
 
 
-def test_unwritten_shared_memory_is_not_zero() -> None:
+def test_unwritten_shared_memory_is_not_zero():
     out = np.zeros(32, np.float32)
     body = THREAD + strided(4) + "mov.u32 %r3, 0; ld.shared.b32 %r2, [%r3]; st.global.b32 [%rd2], %r2;"
     run(body, "u64 x", ["x"], {"x": out}, shared_bytes=16)
@@ -233,7 +217,7 @@ def copied(body: str, lanes: int = 32) -> tuple[np.ndarray, np.ndarray, Counts]:
     return x[: 4 * lanes], out, counts
 
 
-def test_an_async_copy_lands_when_it_is_waited_for() -> None:
+def test_an_async_copy_lands_when_it_is_waited_for():
     start = "cp.async.cg.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
     for wait in ("cp.async.wait_group 0;", "cp.async.wait_all;"):
         x, out, counts = copied(start + wait)
@@ -243,7 +227,7 @@ def test_an_async_copy_lands_when_it_is_waited_for() -> None:
     assert counts["shared.store_wavefronts"] == 4
 
 
-def test_a_forgotten_wait_leaves_stale_data() -> None:
+def test_a_forgotten_wait_leaves_stale_data():
     start = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
     for wait in ("", "cp.async.wait_group 1;"):
         _, out, _ = copied(start + wait)
@@ -252,7 +236,7 @@ def test_a_forgotten_wait_leaves_stale_data() -> None:
     assert (out == 0xFFFFFFFF).all()  # never committed
 
 
-def test_the_newest_groups_stay_in_flight() -> None:
+def test_the_newest_groups_stay_in_flight():
     first = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
     second = "cp.async.ca.shared.global [%r2], [%rd1+512], 16; cp.async.commit_group;"
     x, out, _ = copied(first + second + "cp.async.wait_group 1;")
@@ -262,7 +246,7 @@ def test_the_newest_groups_stay_in_flight() -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 4, 8, 12, 16])
-def test_a_short_source_fills_with_zeros_and_reads_no_more(taken: int) -> None:
+def test_a_short_source_fills_with_zeros_and_reads_no_more(taken):
     body = f"mov.u32 %r9, {taken}; cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"
     x, out, counts = copied(body)
     want = x.reshape(-1, 4).copy()
@@ -271,14 +255,14 @@ def test_a_short_source_fills_with_zeros_and_reads_no_more(taken: int) -> None:
     assert counts["global.x.read_bytes"] == 32 * taken
 
 
-def test_an_ignored_source_may_lie_outside_its_buffer() -> None:
+def test_an_ignored_source_may_lie_outside_its_buffer():
     body = """setp.ge.u32 %p1, %r1, 20; @%p1 add.u64 %rd1, %rd1, 1000000; selp.u32 %r9, 0, 16, %p1;
       cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"""
     x, out, _ = copied(body)
     np.testing.assert_array_equal(out, np.where(np.arange(128) < 80, x, 0))
 
 
-def test_each_thread_waits_for_its_own_copies() -> None:
+def test_each_thread_waits_for_its_own_copies():
     body = """cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;
       setp.lt.u32 %p1, %r1, 10; @%p1 cp.async.wait_group 0;"""
     x, out, _ = copied(body)
@@ -289,7 +273,7 @@ def test_each_thread_waits_for_its_own_copies() -> None:
 # Refusals
 
 
-def test_a_bad_access_names_where_and_who(refuses: Refuses) -> None:
+def test_a_bad_access_names_where_and_who(refuses):
     refuses(lambda address, access: read(address, access, shared_bytes=100), [
         (strided(4, 65536 - 64), "ld.global.b32 %r2, [%rd2];"), (strided(4), "ld.global.b32 %r2, [%rd2+-8];"),
         (strided(2), "ld.global.b32 %r2, [%rd2];"), (strided(4), "ld.global.v2.b32 {%r2, %r3}, [%rd2];"),
@@ -302,16 +286,11 @@ def test_a_bad_access_names_where_and_who(refuses: Refuses) -> None:
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("access", "site"),
-    [
-        ("st.global.b32 [%rd2], %r1;", "x"),
-        ("st.b32 [%rd2], %r1;", "x"),
-        ("red.global.add.u32 [%rd2], %r1;", "x"),
-        ("mov.u64 %rd3, c; cvta.const.u64 %rd3, %rd3; st.b32 [%rd3], %r1;", "constant memory"),
-    ],
-)
-def test_a_write_to_what_is_read_only_is_an_error(access: str, site: str) -> None:
+@pytest.mark.parametrize(("access", "site"), [
+    ("st.global.b32 [%rd2], %r1;", "x"), ("st.b32 [%rd2], %r1;", "x"), ("red.global.add.u32 [%rd2], %r1;", "x"),
+    ("mov.u64 %rd3, c; cvta.const.u64 %rd3, %rd3; st.b32 [%rd3], %r1;", "constant memory"),
+])  # fmt: skip
+def test_a_write_to_what_is_read_only_is_an_error(access, site):
     x = np.arange(32, dtype=np.uint32)
     body, options = THREAD + strided(4) + access, {"globals_": ".const .align 4 .u32 c[2] = {11, 22};"}
     x.flags.writeable = False
@@ -321,19 +300,16 @@ def test_a_write_to_what_is_read_only_is_an_error(access: str, site: str) -> Non
     run(THREAD + strided(4) + "ld.global.b32 %r2, [%rd2];", "u64 x", ["x"], {"x": x})
 
 
-@pytest.mark.parametrize(
-    ("access", "sectors", "size"),
-    [
-        ("st.local.b32 [l+4], %r1;", 4, 4),  # one word of every lane: 128 bytes
-        ("st.local.v4.b32 [l], {%r1, %r1, %r1, %r1};", 16, 16),
-        ("st.local.b64 [l+8], %rd1;", 8, 8),
-        ("st.local.u8 [l+3], %r1;", 4, 1),
-        ("and.b32 %r2, %r1, 1; mul.wide.u32 %rd5, %r2, 4; add.u64 %rd4, %rd4, %rd5; st.local.b32 [%rd4], %r1;", 8, 4),
-        ("setp.lt.u32 %p1, %r1, 8; @%p1 st.local.b32 [l], %r1;", 1, 4),
-        ("cvta.local.u64 %rd5, %rd4; st.b32 [%rd5+8], %r1;", 4, 4),
-    ],
-)
-def test_local_memory_lies_lane_after_lane(access: str, sectors: int, size: int) -> None:
+@pytest.mark.parametrize(("access", "sectors", "size"), [
+    ("st.local.b32 [l+4], %r1;", 4, 4),  # one word of every lane: 128 bytes
+    ("st.local.v4.b32 [l], {%r1, %r1, %r1, %r1};", 16, 16),
+    ("st.local.b64 [l+8], %rd1;", 8, 8),
+    ("st.local.u8 [l+3], %r1;", 4, 1),
+    ("and.b32 %r2, %r1, 1; mul.wide.u32 %rd5, %r2, 4; add.u64 %rd4, %rd4, %rd5; st.local.b32 [%rd4], %r1;", 8, 4),
+    ("setp.lt.u32 %p1, %r1, 8; @%p1 st.local.b32 [l], %r1;", 1, 4),
+    ("cvta.local.u64 %rd5, %rd4; st.b32 [%rd5+8], %r1;", 4, 4),
+])  # fmt: skip
+def test_local_memory_lies_lane_after_lane(access, sectors, size):
     body = ".local .align 16 .b8 l[32]; mov.u32 %r1, %tid.x; mov.u64 %rd1, 0; mov.u64 %rd4, l;"
     counts = run(body + access, block=(64,) if "setp" not in access else (32,))
     warps = 1 if "setp" in access else 2
@@ -344,7 +320,7 @@ def test_local_memory_lies_lane_after_lane(access: str, sectors: int, size: int)
     assert counts["local.read_requests"] == 0
 
 
-def test_a_negative_base_may_come_back_into_bounds_by_its_offset() -> None:
+def test_a_negative_base_may_come_back_into_bounds_by_its_offset():
     out = np.zeros(32, np.uint32)
     body = (
         THREAD
@@ -357,14 +333,14 @@ def test_a_negative_base_may_come_back_into_bounds_by_its_offset() -> None:
     np.testing.assert_array_equal(out, np.arange(32))
 
 
-def test_lanes_that_are_off_may_hold_any_address() -> None:
+def test_lanes_that_are_off_may_hold_any_address():
     body = strided(65536) + "setp.eq.u32 %p1, %r1, 0; @%p1 ld.global.b32 %r2, [%rd2];"
     assert read(body, "")["global.x.read_bytes"] == 4
     with pytest.raises(EmulationError, match=r"thread \(31, 0, 0\)"):
         read(strided(65536) + "setp.eq.u32 %p1, %r1, 31; @%p1 ld.global.b32 %r2, [%rd2];", "")
 
 
-def test_the_error_names_the_block() -> None:
+def test_the_error_names_the_block():
     body = (
         """mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r2, 30000; add.u64 %rd2, %rd2, %rd1; ld.global.u8 %r3, [%rd2];"""
     )

@@ -5,7 +5,6 @@ import numpy as np
 from kernrec.ptx import KernelLaunch, emulate
 from kernrec.ptx.state.register_pool import registers_at_launch
 from tests.helpers.ptx_text import cuda
-from tests.helpers.refusals import Refuses
 
 KERNEL = """
 extern "C" __global__ void __launch_bounds__(384, 1) k(int* o) {
@@ -27,19 +26,19 @@ def launch(less: int, more: int) -> np.ndarray:
     return out
 
 
-def test_a_block_has_registers_for_what_its_warps_asked_for() -> None:
+def test_a_block_has_registers_for_what_its_warps_asked_for():
     np.testing.assert_array_equal(launch(40, 232), np.arange(384))
 
 
-def test_warps_that_ask_for_more_than_their_block_has_wait_for_ever(refuses: Refuses) -> None:
+def test_warps_that_ask_for_more_than_their_block_has_wait_for_ever(refuses):
     refuses(lambda less, more: launch(less, more), [(48, 232), (40, 240)])
 
 
-def test_a_number_that_a_warp_cannot_have_is_an_error(refuses: Refuses) -> None:
+def test_a_number_that_a_warp_cannot_have_is_an_error(refuses):
     refuses(lambda less, more: launch(less, more), [(20, 232), (40, 160)])
 
 
-def test_registers_at_the_launch_are_what_the_kernel_says_or_what_leaves_room_for_its_blocks() -> None:
+def test_registers_at_the_launch_are_what_the_kernel_says_or_what_leaves_room_for_its_blocks():
     assert registers_at_launch({"maxntid": (384, 1, 1), "minnctapersm": (1,)}) == 168
     assert registers_at_launch({"maxntid": (512, 1, 1)}) == 128
     assert registers_at_launch({"maxntid": (256,), "minnctapersm": (2,)}) == 128

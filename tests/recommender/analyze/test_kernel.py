@@ -113,12 +113,7 @@ def database(folder: Path, kernel: Kernel) -> Path:
     path = folder / "mine" / "own.duckdb"
     seen: list[tuple[int, int]] = []
     whole = analyze(
-        kernel,
-        kernel.definition.problem(),
-        GPU,
-        path,
-        None,
-        ProfilingOptions(progress=lambda *done: seen.append(done)),
+        kernel, kernel.definition.problem(), GPU, path, None, ProfilingOptions(progress=lambda *done: seen.append(done))
     )
     assert (whole.profiled, whole.cached, whole.failures) == (8, 0, ())
     assert seen[-1] == (8, 8)
@@ -385,7 +380,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     gains = [change.time for change in changes if change.source == "predicted"]
     assert min(gains) >= predicted.best.latency_s.value / before.latency_s.value - 1.001
     kernel_candidates = candidates.kernels[0]
-    assert list(of_measurements(kernel_candidates.runnable, None)) == [
+    assert list(of_measurements(kernel_candidates.prediction, None)) == [
         "rowsum: 1 config left out: failed on this GPU (1 incorrect)"
     ]
     refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
@@ -488,15 +483,12 @@ def test_library_kernels_are_explained_too() -> None:
     assert subject.roofline.achieved_flops <= subject.roofline.attainable_flops
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ('"threads <= width"', '"threads > width"', "no config is left on rtx4090 .* by 'threads > width'"),
-        ("stride = {", "strid = {", "tunable strid changes nothing: rowsum.cu does not mention STRID"),
-        ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
-        ('grid = ["rows"]', 'grid = ["1", "rows"]', r"no config is left .* by '1 <= \(rows\) <= 65535'"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ('"threads <= width"', '"threads > width"', "no config is left on rtx4090 .* by 'threads > width'"),
+    ("stride = {", "strid = {", "tunable strid changes nothing: rowsum.cu does not mention STRID"),
+    ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
+    ('grid = ["rows"]', 'grid = ["1", "rows"]', r"no config is left .* by '1 <= \(rows\) <= 65535'"),
+])  # fmt: skip
 def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in SPEC
     (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -74,7 +73,7 @@ class Profiles:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
+def kernel(tmp_path):
     try:
         compiler()
     except NoCompilerError as error:
@@ -84,9 +83,7 @@ def kernel(tmp_path: Path) -> Kernel:
     return load_kernel(tmp_path / "kernel.toml")
 
 
-def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
-    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(kernel, tmp_path, monkeypatch):
     monkeypatch.setattr(analysis, "LARGE", 200)
     monkeypatch.setattr(partial_space, "_TREES", 16)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
@@ -115,9 +112,7 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(
     assert again.recommendation.choices[0].config == part.recommendation.choices[0].config
 
 
-def test_processes_are_started_once_for_all_parts_of_a_large_space(
-    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_are_started_once_for_all_parts_of_a_large_space(kernel, tmp_path, monkeypatch):
     seen = list[object]()
     made = Profiles()
 

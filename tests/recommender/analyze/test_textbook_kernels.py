@@ -2,7 +2,6 @@
 
 import csv
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(not TIMES.is_file(), reason="needs the recorded 
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def database(tmp_path_factory):
     try:
         compiler()
     except NoCompilerError as error:
@@ -33,9 +32,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.every(2)
 @pytest.mark.parametrize("gpu", ["rtx3060", "rtx3070ti"])
 @pytest.mark.parametrize(("name", "size"), [("matmul_shared", 4096), ("add_strided", 4096), ("grayscale", 8192)])
-def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found(
-    name: str, size: int, gpu: str, database: Path
-) -> None:
+def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found(name, size, gpu, database):
     recorded: dict[int, float] = defaultdict(float)
     with TIMES.open() as rows:
         for row in csv.DictReader(rows):

@@ -1,6 +1,5 @@
 """Every answer keeps the laws of physics, whatever a model, a file or a row of the user says."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -19,43 +18,24 @@ from kernrec.recommender.lines import lines_of, read_cold
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
-from tests.helpers.physics import broken_laws, broken_laws_of_network, random_questions
+from tests.helpers.physics import answered, broken_laws, broken_laws_of_network, random_questions
 
 SHAPE = {"m": 4096, "n": 4096, "k": 4096}
 
 
 @pytest.fixture(scope="module")
-def recommender() -> Recommender:
+def recommender():
     return Recommender([])
 
 
-def answered(recommender: Recommender, count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield each question that has an answer, with the laws that the answer breaks."""
-    for question in random_questions(count, seed):
-        try:
-            if "network" in question:
-                query = Query(**question["query"] | {"objective": "latency"})
-                wanted = NetworkRequest(question["network"], batch=question["batch"])
-                laws = broken_laws_of_network(answer_network(recommender, question["gpu"], wanted, query).as_dict())
-            else:
-                query = Query(**question["query"])
-                answer = recommender.recommend(
-                    question["op"], question["gpu"], question["shape"], question["dtype"], None, query
-                )
-                laws = broken_laws(answer.as_dict())
-        except KernrecError:
-            continue
-        yield str(question), list(laws)
-
-
-def test_random_answers_keep_every_law() -> None:
+def test_random_answers_keep_every_law():
     """500 questions in the deep profile; another part of them in each seed."""
     broken = {question: laws for question, laws in answered(Recommender([]), 500 if DEEP else 40, 7) if laws}
     assert broken == {}
 
 
 @pytest.mark.parametrize("source", ["softmax", "matmul"])
-def test_a_problem_beyond_the_memory_is_refused_in_a_line(recommender: Recommender, source: str) -> None:
+def test_a_problem_beyond_the_memory_is_refused_in_a_line(recommender, source):
     shape = {"softmax": {"rows": 10**9, "columns": 10**9}, "matmul": dict.fromkeys("mnk", 200_000)}[source]
     with pytest.raises(KernrecError, match=r"needs .*iB of memory.*GTX 1650 has 4 GiB") as refusal:
         recommender.recommend(source, "gtx1650", shape, "f32")
@@ -63,9 +43,7 @@ def test_a_problem_beyond_the_memory_is_refused_in_a_line(recommender: Recommend
 
 
 @pytest.mark.parametrize("factor", [1e-12, 0.0, np.nan])
-def test_a_model_that_answers_the_impossible_is_refused_and_named(
-    monkeypatch: pytest.MonkeyPatch, factor: float
-) -> None:
+def test_a_model_that_answers_the_impossible_is_refused_and_named(monkeypatch, factor):
     honest = Correction.correct
 
     def corrupt(self: Correction, predicted: Costs) -> Costs:
@@ -80,7 +58,7 @@ def test_a_model_that_answers_the_impossible_is_refused_and_named(
     assert all(choice.source == "predicted" for choice in triton)
 
 
-def test_a_model_above_the_power_limit_is_slowed_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_above_the_power_limit_is_slowed_to_it(monkeypatch):
     honest = Correction.correct
 
     def greedy(self: Correction, predicted: Costs) -> Costs:
@@ -101,7 +79,7 @@ def test_a_model_above_the_power_limit_is_slowed_to_it(monkeypatch: pytest.Monke
     assert after[1] == pytest.approx(200.0, rel=1e-6)
 
 
-def test_a_baseline_without_recorded_power_has_that_of_the_power_model(recommender: Recommender) -> None:
+def test_a_baseline_without_recorded_power_has_that_of_the_power_model(recommender):
     problem, gpu = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1), "v100"
     for limit_w in (None, 200.0):
         lines = lines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
@@ -111,7 +89,7 @@ def test_a_baseline_without_recorded_power_has_that_of_the_power_model(recommend
             assert 0 < line.power_w <= (limit_w or 300.0)
 
 
-def test_a_network_reads_every_weight_from_dram(recommender: Recommender) -> None:
+def test_a_network_reads_every_weight_from_dram(recommender):
     gpu, problem = find_gpu("l40s"), find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
     line = lines_of(recommender.context, problem, gpu, DEFAULT_POINT)[0]
     least_s = physics.cold_seconds(problem, gpu)
@@ -126,12 +104,12 @@ def test_a_network_reads_every_weight_from_dram(recommender: Recommender) -> Non
 
 
 @pytest.mark.parametrize("batch", [1, 8, 32])
-def test_decoding_takes_at_least_one_read_of_all_weights(recommender: Recommender, batch: int) -> None:
+def test_decoding_takes_at_least_one_read_of_all_weights(recommender, batch):
     answer = answer_network(recommender, "l40s", NetworkRequest("llama-3-8b-decode", batch=batch), Query())
     assert list(broken_laws_of_network(answer.as_dict())) == []
 
 
-def test_the_gate_passes_ordinary_costs_as_they_are(recommender: Recommender) -> None:
+def test_the_gate_passes_ordinary_costs_as_they_are(recommender):
     problem, gpu = find_op("matmul").problem("f32", **SHAPE), find_gpu("rtx4090")
     kernel = recommender.candidates(problem, gpu, (DEFAULT_POINT,)).kernels[0]
     count = kernel.costs.power_w.shape[-1]
@@ -140,6 +118,6 @@ def test_the_gate_passes_ordinary_costs_as_they_are(recommender: Recommender) ->
     assert notes == ()
 
 
-def test_random_questions_are_the_same_for_a_seed() -> None:
+def test_random_questions_are_the_same_for_a_seed():
     first, again = ([*islice(random_questions(20, 3), 20)] for _ in range(2))
     assert first == again

@@ -49,7 +49,7 @@ def test_a_launch_without_profiles_is_named() -> None:
 def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
-    short = costs(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].estimated
+    short = costs(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
     assert len(short) <= SHORTLIST + 1 < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
@@ -69,7 +69,7 @@ def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) 
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
     costed = costs(space, [PROBLEM], points)
     costed.sweep([None])
-    together, prediction = costed.limited, costed.kernels[0].prediction
+    together, prediction = costed.limited, costed.kernels[0].whole
     for i, point in enumerate(points):
         limited, alone = together.at(i), prediction.limited(point)
         for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):

@@ -12,11 +12,13 @@ from kernrec.model.prior.constants import LAUNCH_S, START_S
 from kernrec.model.prior.power import ZEROS
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimates, Source
 from kernrec.recommender.estimate.yardstick import (
     CERTAIN,
     Belief,
     Yardstick,
+    beliefs,
     caution,
     fastest,
     predict_yardsticks,
@@ -39,21 +41,31 @@ def yardstick(latency_s: float, deviation: float, transferred: bool = False) -> 
     return Yardstick("cuBLAS", latency_s, deviation, transferred)
 
 
+def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
+    """Value and ends of the interval of a prediction within a factor of 1.5."""
+    value, own = np.array([predicted_s]), np.array([0.1])
+    latency = Estimates.of(value, value / 1.5, value * 1.5, np.array([PRIOR], dtype=np.int8), own)
+    shrunk = belief.believed(Costs(latency, latency, value)).latency.item((0,))
+    return shrunk.value, shrunk.low, shrunk.high
+
+
 @given(seconds, seconds, deviations)
 def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: float, line_s: float, sd: float) -> None:
-    belief = Belief.of(PROBLEM, own_s, yardstick(line_s, sd))
+    (belief,) = beliefs(PROBLEM, [own_s], yardstick(line_s, sd))
     raised_s = own_s * belief.slower
     if own_s >= line_s:
         assert raised_s == own_s
     else:
         assert own_s * (1 - 1e-9) <= raised_s <= line_s * (1 + 1e-9)
-    value, low, high = belief.interval(own_s, 1.5)
+    value, low, high = interval(belief, own_s)
     assert low < value < high
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
 def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: float) -> None:
-    faster, slower = (Belief.of(PROBLEM, own_s, yardstick(line_s, sd)).slower * own_s for own_s in sorted(own))
+    own.sort()
+    first, second = beliefs(PROBLEM, own, yardstick(line_s, sd))
+    faster, slower = own[0] * first.slower, own[1] * second.slower
     assert faster <= slower * (1 + 1e-9)
 
 
@@ -69,7 +81,7 @@ def test_a_kernel_that_nobody_ran_counts_by_what_kernels_of_other_hands_differ_n
 
 @given(st.lists(deviations, min_size=2, max_size=2))
 def test_the_less_sure_the_yardstick_the_more_of_a_lead_is_believed(drawn: list[float]) -> None:
-    sure, unsure = (Belief.of(PROBLEM, 1.0, yardstick(1.3, sd)) for sd in sorted(drawn))
+    (sure,), (unsure,) = (beliefs(PROBLEM, [1.0], yardstick(1.3, sd)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
@@ -131,8 +143,8 @@ def test_a_learned_line_leaves_half_of_a_lead_and_the_interval_says_so(recommend
     belief = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels[0].belief
     assert belief.yardstick is not None
     assert 0.3 < belief.share < 0.7
-    sure = Belief.of(PROBLEM, 0.8, yardstick(1.0, 0.03))
-    value, low, high = sure.interval(0.8, 1.5)
+    (sure,) = beliefs(PROBLEM, [0.8], yardstick(1.0, 0.03))
+    value, low, high = interval(sure, 0.8)
     assert 0.8 < value < 1.0
     assert value / low < 1.2 < high / value
     assert low == pytest.approx(value / exp(1.645 * sure.deviation))

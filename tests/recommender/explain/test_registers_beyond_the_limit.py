@@ -1,7 +1,6 @@
 """A block that needs more registers than an SM has is refused with its reason; nothing divides by its blocks."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from kernrec.recommender.request import Objective, Query
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers.command import run_here
-from tests.helpers.refusals import Refuses
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -61,7 +59,7 @@ EXPLAINED = Request(GPU.name, kernel="many", query=Query(Objective.LATENCY))
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def database(tmp_path_factory):
     try:
         compiler()
     except NoCompilerError as error:
@@ -75,7 +73,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_is_no_choice_and_explain_says_why(database: Path, refuses: Refuses) -> None:
+def test_it_is_no_choice_and_explain_says_why(database, refuses):
     answer = Recommender([database]).answer(Request(GPU.name, kernel="many"))
     assert {tuple(choice.config.items()) for choice in answer.choices} == {tuple(WITHIN.items())}
     assert all(choice.occupancy > 0.0 for choice in answer.choices)
@@ -83,7 +81,7 @@ def test_it_is_no_choice_and_explain_says_why(database: Path, refuses: Refuses) 
     report(EXPLAINED, Context([database]), WITHIN)
 
 
-def test_where_another_compiler_ran_it_one_block_is_resident(database: Path, tmp_path: Path) -> None:
+def test_where_another_compiler_ran_it_one_block_is_resident(database, tmp_path):
     kernel = Context([database]).kernel("many")
     row = {"gpu": GPU.name, "kernel": "many", "kernel_hash": kernel.hash, "config": BEYOND}
     row |= {"problem": kernel.definition.problem(), "protocol_version": 1, "tier": "final", "session": "recorded"}
@@ -98,7 +96,7 @@ def test_where_another_compiler_ran_it_one_block_is_resident(database: Path, tmp
     assert explained.choice.occupancy == launch.occupancy == pytest.approx(20 / 48)
 
 
-def test_a_kernel_without_floating_point_has_no_share_of_a_roof(tmp_path: Path) -> None:
+def test_a_kernel_without_floating_point_has_no_share_of_a_roof(tmp_path):
     pytest.importorskip("cupy")
     (tmp_path / "steps.cu").write_text(
         'extern "C" __global__ void steps(const int *x, int *y) { int i = blockIdx.x * THREADS + threadIdx.x;'

@@ -1,1 +1,1 @@
-"""Features of each op that stacks run: a module an op, as `kernrec.model.vendor.bound` describes it."""
+"""Features of each op that backends run, one module per op, as described in `kernrec.model.vendor.bound`."""

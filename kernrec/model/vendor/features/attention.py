@@ -1,8 +1,8 @@
-"""Attention of stacks over prompts and over single tokens: tensor cores, exponentials, DRAM and L2, and features.
+"""Attention of backends over prompts and over single tokens: tensor cores, exponentials, DRAM and L2, and features.
 
-A prompt is computed in tiles of 128 queries, each over the keys that its window leaves; the longest tile bounds a
-launch of few. A generated token reads the keys and values of its window, which are split over the SMs where there are
-few heads and sequences; the heads of a group are rows of one tile.
+A prompt is computed in tiles of 128 queries, each over the keys within its window. In a launch of few tiles, the
+longest is the bottleneck. A generated token reads the keys and values of its window, which are split over the SMs if
+there are few heads and sequences. The heads of a group are rows of one tile.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 DIMS = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "window", "kv_dtype", "causal")
 WIDEST_HEAD = 256
-"""Elements of a head that FlashAttention and the backends' other kernels accept at most."""
+"""Maximum elements of a head in FlashAttention and the backends' other kernels."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "prompt": lambda d: bool(d["causal"]) and d["queries"] == d["keys"],
     "encoder": lambda d: (
@@ -24,46 +24,46 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     ),
     "token": lambda d: d["queries"] == 1 < d["keys"],
 }
-"""Whether the dimensions of a problem are of a case."""
+"""Functions that check whether dimensions belong to a case."""
 
 PHYSICAL_POWER = True
 _QUERY_TILE, _KEY_TILE = 128, 64
 _MMA_SHARE, _DRAM_SHARE, _SHORT_DRAM = 0.6, 0.9, 0.4
-"""Shares of the data sheet's rates: of tensor cores and DRAM in long prompts and in decoding, and of DRAM in short
-prompts; a fit to the recordings of three stacks on six cards, as are the constants below."""
+"""Fractions of the data sheet's rates: of tensor cores and DRAM in long prompts and in decoding, and of DRAM in short
+prompts. Like the constants below, they were fitted to the recordings of three backends on six GPUs.
+"""
 _EXPONENTIALS = 16.0
 """Exponentials per SM and clock (CUDA C++ Programming Guide, arithmetic throughput)."""
 _TILE_CLK = {True: 5000.0, False: 800.0}
-"""Clocks of a wave of tiles beyond its arithmetic, on cards with asynchronous tensor cores (from 90 on) and on others,
-where several blocks of an SM hide them."""
+"""Clocks of a wave of tiles beyond its arithmetic, on GPUs with asynchronous tensor cores (from sm_90 on) and on
+others, where several blocks of an SM hide them.
+"""
 _SPLIT_KEYS = 128
-"""A part of split keys has at least this many."""
+"""Minimum number of keys in a part of split keys."""
 _CHAIN_CLK = 400.0
-"""Clocks of one tile of keys after the other in decoding."""
+"""Clocks per tile of keys in decoding, one after the other."""
 _FEW_BLOCKS = 0.6
-"""Memory throughput grows with the share of busy SMs to this power."""
+"""Exponent of the fraction of busy SMs in memory throughput."""
 
 
 def kind(dtype: str, sizes: Mapping[str, int]) -> str:
-    """The data types of queries, and of keys and values where they differ, as recordings are told apart by."""
+    """Return the data types of queries, and of keys and values if they differ, which distinguish recordings."""
     return f"{dtype}, kv f8e4m3" if sizes["kv_dtype"] else dtype
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
-    """The bound and the features of prompts (`queries` = `keys`), causal ones or not, or of single tokens."""
+    """Return the bound and the features of prompts (`queries` = `keys`), causal or not, or of single tokens."""
     by_name = dict(zip(DIMS, sizes, strict=True))
     make = _token if (by_name["queries"] < by_name["keys"]).all() else _prompt
     return make(card, by_name)
 
 
 def _window(sizes: Mapping[str, Array]) -> Array:
-    """Keys that a query attends to at most."""
     window, keys = sizes["window"], sizes["keys"]
     return np.asarray(np.where(window > 0, np.minimum(window, keys), keys))
 
 
 def _cached_bytes(card: Card, sizes: Mapping[str, Array]) -> Array:
-    """Bytes of an element of keys and values."""
     return np.asarray(np.where(sizes["kv_dtype"] > 0, 1.0, card.element_bytes))
 
 
@@ -71,7 +71,7 @@ def _prompt(card: Card, sizes: Mapping[str, Array]) -> Bound:
     batch, heads, kv_heads, queries, keys, head_dim = (sizes[name] for name in DIMS[:6])
     gpu, window, causal = card.gpu, _window(sizes), sizes["causal"] > 0
     pairs = np.where(causal, window * (window + 1) / 2 + (queries - window) * window, queries * keys)
-    # Queries and results have 16 bits where the products have 8.
+    # Queries and results have 16 bits if the matmuls have 8.
     ends = 2 * max(card.element_bytes, 2) * batch * heads * queries * head_dim
     cached = 2 * _cached_bytes(card, sizes) * batch * kv_heads * keys * head_dim
     moved, flops = ends + cached, 4 * batch * heads * pairs * head_dim
@@ -121,7 +121,7 @@ def _token(card: Card, sizes: Mapping[str, Array]) -> Bound:
 
 
 def _tile_times(card: Card, pairs: Array, head_dim: Array) -> tuple[Array, Array]:
-    """Seconds of tensor cores and of exponentials for pairs of query and key on one SM."""
+    """Return the seconds of tensor cores and of exponentials for pairs of query and key on one SM."""
     mma_s = 4 * pairs * head_dim / (card.peak_flops * _MMA_SHARE / card.gpu.sms)
     return np.asarray(mma_s), np.asarray(card.seconds(1.0) * pairs / _EXPONENTIALS)
 
@@ -134,7 +134,7 @@ def _bound(
     card: Card, sizes: Mapping[str, Array], total_s: Array, flops: Array, moved: Array, memory_s: Array, blocks: Array,
     shares: Mapping[str, Array], more: Mapping[str, Array],
 ) -> Bound:  # fmt: skip
-    """The bound, with the columns that prompts and tokens have in common before their own."""
+    """Return the bound. The columns that prompts and tokens share come before the others."""
     gpu, window, group = card.gpu, _window(sizes), sizes["heads"] / sizes["kv_heads"]
     parts = card.parts(flops, moved)
     count = len(total_s)

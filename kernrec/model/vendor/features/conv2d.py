@@ -1,6 +1,6 @@
 """3x3 convolutions of cuDNN in f32: the best of implicit GEMM, two kinds of Winograd and FFT, and features.
 
-cuDNN picks the algorithm by heuristics that are not published; here each has a time, the best is the bound, and the
+cuDNN selects the algorithm by unpublished heuristics. Here, each algorithm has a time, the best is the bound, and the
 others are features. Winograd's F(2x2, 3x3) is one kernel; F(4x4, 3x3) transforms images and filters, multiplies 36
 batches and transforms back, through memory (Lavin and Gray 2016, arXiv 1509.09308).
 """
@@ -17,12 +17,12 @@ DIMS = ("n", "c", "h", "w", "k")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "3x3": lambda d: d["r"] == d["s"] == 3 and d["stride"] == d["dilation"] == d["groups"] == d["padding"] == 1,
 }
-"""Whether the dimensions of a problem are of a case."""
+"""Functions that check whether dimensions belong to a case."""
 
 CALL_S = 20e-6
-"""Seconds of one timed call that the host and launches take."""
+"""Seconds of host and launches in one timed call."""
 _FEWEST = 4.0
-"""F(4x4, 3x3) has a fourth of the multiplications of the definition: no algorithm of cuDNN has far fewer."""
+"""Reduction of multiplications by F(4x4, 3x3), which no algorithm of cuDNN exceeds by far."""
 _TILES = ((128, 128), (128, 64), (128, 32), (64, 64), (32, 32))
 _TILE_CLK = 3000.0
 _MATH_SHARE, _FUSED_SHARE, _FFT_SHARE, _DRAM_SHARE = 0.85, 0.75, 0.6, 0.8
@@ -31,10 +31,10 @@ _EXTRA_S = {"gemm": 3e-6, "winograd 2x2": 5e-6, "winograd 4x4": 15e-6, "fft": 20
 _FFT_SIZES = np.array([[16.0], [32.0]])
 _ROWS, _ACROSS = (np.array(side, dtype=float)[:, None] for side in zip(*_TILES, strict=True))
 _PRODUCT_TILES = 4
-"""So many of the tiles are those of products, and their rates over that of 128 x 128."""
+"""Number of tiles of matmuls, and their rates relative to that of 128 x 128."""
 _RATES = np.array([(rows * across / 128**2) ** 0.2 for rows, across in _TILES[:_PRODUCT_TILES]])[:, None]
 _BATCHES = np.array([1.0, 36.0])[:, None, None]
-"""Products of an implicit GEMM, and of Winograd's F(4x4, 3x3)."""
+"""Number of matmuls of an implicit GEMM, and of Winograd's F(4x4, 3x3)."""
 _LOGS = (
     "l2.moved", "aligned.c", "aligned.k", "shape.c", "shape.k", "shape.n", "shape.pixels", "waves.transformed",
 )  # fmt: skip
@@ -49,11 +49,11 @@ _COLUMNS = (
     *(f"{what}.{name} {rows}x{across}" for rows, across in _TILES for name in ("gemm", "winograd")
       for what in ("waves", "full")),
 )  # fmt: skip
-"""The order in which trees see the features; another one would let training choose otherwise between equal splits."""
+"""Order of the features in the trees. Another order would change training where splits are equally good."""
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
-    """The bound and the features of 3x3 convolutions with stride and padding 1."""
+    """Return the bound and the features of 3x3 convolutions with stride and padding 1."""
     n, c, h, w, k = sizes
     gpu, count = card.gpu, len(n)
     pixels, images, filters, results = n * h * w, 4 * n * c * h * w, 4 * k * c * 9, 4 * n * k * h * w
@@ -101,9 +101,12 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _products_s(card: Card, m: Array, n: Array, k: Array) -> Array:
-    """Seconds of the products of both kinds in waves of tiles, the best tile of four, (2, N).
+    """Return the seconds of the matmuls of both kinds in waves of tiles, with the best tile of four, (2, N).
 
-    m, k: (2, 1, N); n: (N,).
+    Args:
+        n: Columns, (N,).
+        m: Rows, (2, 1, N).
+        k: Reduction, (2, 1, N).
     """
     rows, across = _ROWS[:_PRODUCT_TILES], _ACROSS[:_PRODUCT_TILES]
     rate = card.peak_flops / card.gpu.sms * _MATH_SHARE * _RATES
@@ -113,7 +116,7 @@ def _products_s(card: Card, m: Array, n: Array, k: Array) -> Array:
 
 
 def _fft_s(card: Card, n: Array, c: Array, h: Array, w: Array, k: Array) -> Array:
-    """Seconds of products and transforms in tiles of each size, (2, N)."""
+    """Return the seconds of matmuls and transforms in tiles of each size, (2, N)."""
     side = _FFT_SIZES
     tiles = n * np.ceil(h / (side - 2)) * np.ceil(w / (side - 2))
     frequencies = side * (side / 2 + 1)

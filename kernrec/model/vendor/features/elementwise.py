@@ -9,12 +9,12 @@ from kernrec.model.vendor.features.rows import rows_bound
 
 DIMS = ("n",)
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"elements": lambda d: True}
-"""Whether the dimensions of a problem are of a case."""
+"""Functions that check whether dimensions belong to a case."""
 _BLOCK = 1024
-"""Elements of a block of threads."""
+"""Elements of a thread block."""
 
 
 def bound(card: Card, sizes: np.ndarray, layout: str) -> Bound:
-    """The bound and the features: two tensors are read, one written."""
+    """Return the bound and the features: two tensors are read, one written."""
     (n,) = sizes
     return rows_bound(card, DIMS, sizes, np.ceil(n / _BLOCK), np.minimum(n, _BLOCK), 3, 26e-6)

@@ -1,7 +1,7 @@
-"""Matrix products of stacks: a bound of tiles in waves, DRAM and L2, and the features that trees correct it by.
+"""Matmuls of backends: a bound of tiles in waves, DRAM and L2, and the features that trees use to correct it.
 
-A library picks a tile, and how often to split the reduction, by its heuristic; here the best of a few is taken; the
-times of others are features. Products outside of tensor cores have tiles of their own.
+A library selects a tile and a split of the reduction by its heuristic. Here, the best of a few is used, and the times
+of others are features. Matmuls outside of tensor cores have other tiles.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,16 +21,16 @@ CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {
     "product": lambda d: d["batch"] == 1 and not d["bias"] and not d["activation"],
     "batched": lambda d: not d["bias"] and not d["activation"],
 }
-"""Whether the dimensions of a problem are of a case."""
+"""Functions that check whether dimensions belong to a case."""
 PHYSICAL_POWER = True
 SUSTAINED = True
-_FEW_ROWS = 16
-"""Products of fewer rows or columns run as matrix times vectors outside of tensor cores."""
+FEW_ROWS = 16
+"""Number of rows or columns below which matmuls run as matrix times vectors outside of tensor cores."""
 
 _SMALL_TILE = 0.25
-"""The rate of a tile is that of 128 x 128, times the ratio of their areas to this power."""
+"""Exponent of the ratio of areas in the rate of a tile, relative to 128 x 128."""
 _WAVES = ((256, 128), (128, 256), (128, 128), (64, 128), (128, 64), (64, 64))
-"""Tiles whose waves are features; those of 128 x 128 and 64 x 64 are told by how full they are, too."""
+"""Tiles whose waves are features. For 128 x 128 and 64 x 64, their fill is a feature, too."""
 _TIMED = (*((rows, across, 1) for rows, across in _WAVES), (128, 128, 4))
 """Tiles, and parts of the reduction, whose time is a feature."""
 _SIZES = (*_WAVES, (32, 128), (32, 64), (64, 32), (16, 128), (16, 64))
@@ -45,18 +45,18 @@ _NAMES = (
     "aligned.m", "aligned.n", "aligned.k", *(f"full.{rows}x{across}" for rows, across in _WAVES),
     "filled.128", "filled.64", "rest.m", "rest.n",
 )  # fmt: skip
-"""Of the rows of figures, in the order of `Figure` in engine/query/products.cpp."""
+"""Names of the rows of figures, in the order of `Figure` in engine/query/products.cpp."""
 _ROWS: Mapping[str, int] = query.PRODUCT_ROWS
 assert (len(_NAMES), len(_WAVES), len(_TIMED)) == (_ROWS["figures"], query.WAVE_TILES, query.TIMED_TILES)
 
 
 def is_matvec(sizes: Mapping[str, int]) -> bool:
-    """Whether a product runs as a matrix times a few vectors outside of tensor cores."""
-    return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < _FEW_ROWS
+    """Return whether a matmul runs as a matrix times a few vectors outside of tensor cores."""
+    return sizes["batch"] == 1 and min(sizes["m"], sizes["n"]) < FEW_ROWS
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
-    """The bound and the features of products."""
+    """Return the bound and the features of matmuls."""
     products, constants = card.once(("products", layout), lambda card: _prepared(card, layout))
     count = sizes.shape[1]
     work, figures = np.empty((_ROWS["work"], count)), np.empty((_ROWS["figures"], count))
@@ -66,7 +66,7 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
-    """Return the products of a layout on a card as the engine takes them, and the features that all have in common."""
+    """Return the matmuls of a layout on a GPU in the engine's form, and the features that all share."""
     gpu, kind = card.gpu, card.precision
     figures = [
         kind.a_bytes + kind.quantising_bytes, kind.b_bytes, kind.c_bytes, card.peak_flops, gpu.memory_bandwidth,
@@ -74,7 +74,7 @@ def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
     ]  # fmt: skip
     products = query.Products(figures, _WAVE_TILES)
     if card.tensor:
-        # Of a cluster, a tile that is read once goes to two blocks.
+        # In a cluster, a tile that is read once goes to two blocks.
         read_rate = card.l2 / gpu.sms * (2.0 if gpu.sm >= 90 else 1.0)
         products.set_tensor_tiles(_tiles(card), read_rate, card.seconds(TILE_CLK))
     else:
@@ -83,8 +83,7 @@ def _prepared(card: Card, layout: str) -> tuple[Any, Mapping[str, float]]:
 
 
 def _tiles(card: Card) -> Array:
-    """The tiles and parts of the reduction on tensor cores of a card: those that are
-    timed first."""
+    """Return the tiles and parts of the reduction on a GPU's tensor cores, those with a time feature first."""
     rows, across, split = _TILES.T
     rate = card.flops / card.gpu.sms * np.minimum(1.0, (rows * across / 128**2) ** _SMALL_TILE)
     read_bytes = rows * card.precision.a_bytes + across * card.precision.b_bytes
@@ -92,6 +91,5 @@ def _tiles(card: Card) -> Array:
 
 
 def _constants(card: Card, layout: str) -> Mapping[str, float]:
-    """The features that all products of a data type and layout have in common on a card."""
     transposed = {f"layout.{name}": float(letter == "t") for name, letter in zip("ab", layout, strict=True)}
     return transposed | {"arch.datacenter blackwell": float(card.gpu.sm in (100, 103))} | card.constants

@@ -1,8 +1,8 @@
-"""Mixtures of experts of stacks: the weights of the experts that tokens touch, their products, and features.
+"""Mixtures of experts of backends: the weights of the experts that tokens use, their matmuls, and features.
 
-The GPU with the most work is timed, as the recorder did. Where routing is balanced, every expert of it gets as many
-tokens; under a power law it has the most popular expert and an even choice of the others. An expert that few tokens
-choose is still read whole, and computed in whole tiles of rows.
+Like the recorder, it times the GPU with the most work. With balanced routing, each of its experts gets equally many
+tokens. Under a power law, it has the most popular expert and an even selection of the others. An expert with few tokens
+is still read completely, and computed in whole tiles of rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,21 +17,21 @@ Array = np.ndarray
 
 DIMS = ("tokens", "hidden", "intermediate", "experts", "topk", "tp", "ep", "routing", "gated")
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"experts": lambda d: True}
-"""Whether the dimensions of a problem are of a case."""
+"""Functions that check whether dimensions belong to a case."""
 
 _ROWS = (16, 64, 128)
-"""Rows of an expert's tiles that stacks use."""
+"""Rows of an expert's tiles in backends."""
 _COLUMNS = 128
 _MATH_SHARE, _DRAM_SHARE = 0.6, 0.8
-"""Shares of the data sheet's rates that large problems reach; fitted to the recordings of three stacks."""
+"""Fractions of the data sheet's rates that large problems reach, fitted to the recordings of three backends."""
 _CHAIN_CLK = 250.0
-"""Clocks of a step of 64 along the reduction, of which a tile takes one after the other."""
+"""Clocks of a step of 64 along the reduction. A tile takes these steps one after the other."""
 _MOST_POPULAR = 5e3
-"""The largest share of an expert in units of the smallest, before shares are made to add up to 1; as the recorder."""
+"""Largest share of an expert relative to the smallest, before normalization, as in the recorder."""
 
 
 def bound(card: Card, sizes: Array, layout: str) -> Bound:
-    """The bound and the features of mixtures of experts."""
+    """Return the bound and the features of mixtures of experts."""
     tokens, hidden, intermediate, experts, topk, tp, ep, routing, gated = sizes
     gpu, kind = card.gpu, card.precision
     inner, local, wide = intermediate / tp, np.maximum(experts // ep, 1), 1 + gated
@@ -76,29 +76,29 @@ def bound(card: Card, sizes: Array, layout: str) -> Bound:
 
 
 def active_experts(sizes: Mapping[str, int]) -> float:
-    """Return how many experts of the busiest GPU are expected to get tokens.
+    """Return the expected number of experts of the busiest GPU that get tokens.
 
     Args:
-        sizes: dimensions of one problem, by name.
+        sizes: Dimensions of one problem, by name.
     """
     tokens, experts, ep, routing = (np.array([float(sizes[name])]) for name in ("tokens", "experts", "ep", "routing"))
     return float(_routed(tokens * sizes["topk"], tokens, experts, ep, routing)["active"][0])
 
 
 def _rate(card: Card) -> float:
-    """The rate of the dtype's arithmetic, in that of f16, as a logarithm."""
     return float(np.log2(card.peak_flops / rate_of(card.gpu, "f16")))
 
 
 def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Array) -> dict[str, Array]:
-    """Of the GPU with the most work: experts with tokens, rows of all, those of the first, and rows in whole tiles.
+    """Return figures of the GPU with the most work: experts with tokens, all rows, rows of the first expert, and rows
+    in whole tiles.
 
     Args:
         routes: tokens x topk, (N,).
-        tokens: an expert gets at most so many, (N,).
-        experts: experts of all GPUs, (N,).
+        tokens: Maximum number of tokens of an expert, (N,).
+        experts: Experts of all GPUs, (N,).
         ep: GPUs, (N,).
-        routing: the power law's exponent x 100, 0 for balanced, (N,).
+        routing: Exponent of the power law x 100, 0 for balanced, (N,).
     """
     made = {name: np.empty(len(routes)) for name in ("active", "rows", "most", *(f"rows of {size}" for size in _ROWS))}
     kinds = np.stack([experts, ep, routing], axis=1)
@@ -107,7 +107,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
         shares = _shares(*map(int, kind))
         rows = np.minimum(routes[places, None] * shares, tokens[places, None])
         if kind[2]:
-            touched = -np.expm1(-rows)  # the chance of at least one token
+            touched = -np.expm1(-rows)  # probability of at least one token
             active, total, most = touched.sum(axis=1), rows.sum(axis=1), np.ceil(rows.max(axis=1))
             whole = {size: size * np.where(rows > 1, np.ceil(rows / size), touched).sum(axis=1) for size in _ROWS}
         else:
@@ -124,7 +124,7 @@ def _routed(routes: Array, tokens: Array, experts: Array, ep: Array, routing: Ar
 
 @lru_cache(256)
 def _shares(experts: int, ep: int, routing: int) -> Array:
-    """The shares of all routes that the experts of the busiest GPU get, (experts / ep,)."""
+    """Return the shares of all routes of each expert of the busiest GPU, (experts / ep,)."""
     local = max(experts // ep, 1)
     if not routing:
         return np.full(local, 1 / experts)

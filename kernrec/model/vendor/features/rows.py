@@ -1,4 +1,4 @@
-"""Operators that move more than they compute, as PyTorch runs them in f32: DRAM, L2, the host's call, and features."""
+"""Memory-bound operators as PyTorch runs them in f32: DRAM, L2, the host's call, and features."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,29 +10,29 @@ Array = np.ndarray
 
 DIMS = ("rows", "columns")
 MOST_COLUMNS = 16384
-"""Rows of up to 4,100 elements were recorded; in far longer ones the block of a row reads it more than once."""
+"""Maximum columns. Recordings have up to 4,100; in far longer rows, the block of a row reads it repeatedly."""
 CASES: Mapping[str, Callable[[Mapping[str, int]], bool]] = {"rows": lambda d: d["columns"] <= MOST_COLUMNS}
-"""Whether the dimensions of a problem are of a case."""
+"""Functions that check whether dimensions belong to a case."""
 _DRAM_SHARE = 0.8
-"""Share of the data sheet's bandwidth that large tensors reach; the recordings of five cards have 0.7 to 0.9."""
+"""Fraction of the data sheet's bandwidth that large tensors reach. Recordings of five GPUs show 0.7 to 0.9."""
 _ROW_CLK = 2500.0
-"""Clocks of a row in a block of its own: loads, one or two reductions, and the store, one after the other."""
+"""Clocks of a row in its own block: loads, one or two reductions, and the store, one after the other."""
 _BLOCKS = 8
-"""Blocks of rows that an SM holds."""
+"""Number of blocks of rows per SM."""
 
 
 def rows_bound(
     card: Card, dims: tuple[str, ...], sizes: Array, rows: Array, columns: Array, tensors: int, call_s: float
 ) -> Bound:
-    """The bound of an operator over rows.
+    """Return the bound of an operator over rows.
 
     Args:
-        card: the card.
-        dims, sizes: of the operator, (D,) and (D, N).
-        rows: independent rows, (N,).
-        columns: elements of a row, (N,).
-        tensors: how many tensors of all elements are read and written.
-        call_s: seconds of a call that moves next to nothing, as it was timed.
+        card: The GPU.
+        dims, sizes: Dimensions of the operator, (D,) and (D, N).
+        rows: Independent rows, (N,).
+        columns: Elements of a row, (N,).
+        tensors: Number of full-size tensors that are read and written.
+        call_s: Seconds of a call that moves almost nothing, with the recorder's timing.
     """
     gpu, count = card.gpu, len(rows)
     moved = tensors * card.element_bytes * rows * columns

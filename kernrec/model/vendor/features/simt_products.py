@@ -1,8 +1,8 @@
-"""Matrix products outside of tensor cores, as cuBLAS runs them: tiles of its kernels, DRAM, L2 and the clock held.
+"""Matmuls outside of tensor cores, as cuBLAS runs them: tiles of its kernels, DRAM, L2 and the sustained clock.
 
-cuBLAS has a few tiles for each generation, others for batched products than for single ones; the names of its kernels,
-such as `maxwell_sgemm_128x64_nn`, tell which in NeuSight's recordings of five cards. Here the best of these tiles is
-the bound. Constants were fitted to those recordings, of all five cards together.
+cuBLAS has a few tiles for each generation, and others for batched matmuls. The names of its kernels, such as
+`maxwell_sgemm_128x64_nn`, show them in NeuSight's recordings of five GPUs. Here, the best of these tiles is the bound.
+Constants were fitted to the recordings of all five GPUs together.
 """
 
 from collections.abc import Mapping
@@ -23,37 +23,44 @@ _SINGLE: Mapping[str, tuple[tuple[int, int], ...]] = {
     "ampere": ((64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
     "later": ((128, 128), (64, 128), (32, 128), (128, 32), (32, 64), (32, 32)),
 }
-"""Tiles of single products, by the generation of the kernels; the reduction may be split. Of cards later than the A100
-none was recorded with its kernels: they are taken to run the A100's, of the largest tile, too."""
+"""Tiles of single matmuls, by the generation of the kernels. The reduction may be split. No GPU later than the A100 was
+recorded with its kernels. Such GPUs are assumed to use the A100's, including the largest tile.
+"""
 _BATCHED: Mapping[str, tuple[tuple[int, int], ...]] = {
     "pascal": ((64, 128),),
     "volta": ((64, 128), (64, 64), (128, 32), (32, 128)),
     "ampere": ((128, 128),),
     "later": ((128, 128),),
 }
-"""Tiles of batched products."""
+"""Tiles of batched matmuls."""
 _SHARE, _SMALL_TILE = 0.935, 0.07
-"""Share of the FMA pipes' rate that a tile of 128 x 128 reaches; smaller ones have it times the ratio of areas to the
-second power."""
+"""Fraction of the FMA pipes' rate that a tile of 128 x 128 reaches, and exponent of the ratio of areas for smaller
+ones.
+"""
 _TILE_CLK = 3200.0
 """Clocks to fill a tile's pipeline and to write its results."""
 _DRAM_SHARE = 0.8
 """Share of the data sheet's bandwidth."""
 _STRIDED_K = 1860.0
-"""On Pascal, rows of the second operand that are k apart cost more of DRAM's time: `kStrided` in
-engine/query/products.cpp, and as much again if k is this many elements for a MiB of L2."""
+"""On Pascal, rows of the second operand that are k apart cost more DRAM time: `kStrided` in engine/query/products.cpp,
+and as much again if k is this many elements per MiB of L2.
+"""
 _PICOJOULES = {60: 6.8, 61: 5.0, 70: 7.4, 75: 13.86, 80: 3.8, 86: 8.7, 89: 5.0, 90: 6.6, 100: 6.6, 103: 6.6}
-"""Energy of the core's events for a FLOP of a product, by compute capability, others as 89: that of the FMA by the
-model of power of November 2026, times 1.27 (`sustained.BESIDE_ARITHMETIC`). The T4's is twice that: with it, held back
-by its 70 W, it takes the times that were recorded; the A100's is the least, for its products at 250 W show no limit.
-They stay as the trees were trained with them."""
+"""Energy of the core's events per FLOP of a matmul, by compute capability (89 for others): that of the FMA by the power
+model of November 2026, times 1.27 (`sustained.BESIDE_ARITHMETIC`). The T4's is doubled, so that its recorded times fit
+its limit of 70 W; the A100's is minimal, because its matmuls at 250 W show no limit. The values must not change,
+because the trees were trained with them.
+"""
 _CORE_SHARE = 0.8
-"""Share of the power limit that is left for these events: leakage of small cards, by which the model of power would say
-it, is not pinned down by any recording."""
+"""Fraction of the power limit available for these events. No recording determines the leakage of small GPUs, from which
+the power model would compute it.
+"""
 
 
 def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[int, int, int], ...]) -> None:
-    """Hand tiles and splits on a card to the engine: those in `timed`, those of single products, those of batched."""
+    """Pass tiles and splits on a GPU to the engine: those in `timed`, those of single matmuls, those of batched
+    ones.
+    """
     gpu, family = card.gpu, _family(card.gpu)
     single = [(*tile, split) for tile in _SINGLE[family] for split in _SPLITS]
     batched = [(*tile, 1) for tile in _BATCHED[family]]
@@ -61,7 +68,7 @@ def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[in
     area = rows * across
     share = _SHARE * (area / 128**2) ** _SMALL_TILE
     tiles = np.array([rows, across, split, np.floor(query.FULL_WARPS / (area / 2048)), share])
-    # Tens of MiB hold the operands of the tiles that run at one time.
+    # Tens of MiB hold the operands of concurrent tiles.
     reread = family != "later"
     strided_k = _STRIDED_K * gpu.l2_bytes / 2**20 if family == "pascal" and layout[1] == "t" else 0.0
     products.set_simt_tiles(
@@ -71,14 +78,14 @@ def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[in
 
 
 def _sustained_share(card: Card) -> float:
-    """The clock that a large product holds, over the boost clock."""
+    """Return the clock that a large matmul sustains, relative to the boost clock."""
     gpu = card.gpu
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     return min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)
 
 
 def _family(gpu: GPU) -> str:
-    """The generation whose kernels cuBLAS runs on a card."""
+    """Return the generation whose kernels cuBLAS runs on a GPU."""
     if gpu.sm < 70:
         return "pascal"
     if gpu.sm < 80:

@@ -9,6 +9,6 @@ __all__ = ["CASES", "DIMS", "bound"]
 
 
 def bound(card: Card, sizes: np.ndarray, layout: str) -> Bound:
-    """The bound and the features: one tensor is read, one written."""
+    """Return the bound and the features: one tensor is read, one written."""
     rows, columns = sizes
     return rows_bound(card, DIMS, sizes, rows, columns, 2, 33e-6)

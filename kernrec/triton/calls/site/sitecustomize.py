@@ -1,8 +1,8 @@
-"""Loaded by Python before a program whose launches are captured; then the environment's own `sitecustomize` is.
+"""Start a capture in a program. Python loads this file first, and then the environment's own `sitecustomize`.
 
-`kernrec capture` puts this folder on the path of the command and all processes that it starts, and sets KERNREC_CAPTURE
-to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). Nothing of kernrec is imported before the program
-itself imports Triton.
+`kernrec capture` puts this folder on the module path of the command and its child processes, and sets KERNREC_CAPTURE
+to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). Nothing else of kernrec is imported before the
+program imports Triton.
 """
 
 import importlib.abc
@@ -19,7 +19,7 @@ _WATCHED = ("triton", "torch")
 
 
 class LibraryWatcher(importlib.abc.MetaPathFinder):
-    """Tells the capture when the program has imported Triton, and torch."""
+    """Starts the capture when the program has imported Triton, and reacts to torch."""
 
     def __init__(self) -> None:
         self._looking = False
@@ -27,7 +27,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a watched module, whose loader tells the capture after it; None for any other module."""
+        """Return the spec of a watched module with a loader that notifies the capture; None for other modules."""
         if name not in _WATCHED or self._looking:
             return None
         self._looking = True
@@ -48,7 +48,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
 
 def _loaded(name: str) -> None:
-    """Starts the capture after Triton; a torch that comes later is told of the GPU that it does not have."""
+    """Start the capture after Triton is loaded. If torch comes later, simulate its GPU."""
     try:
         from kernrec.triton.calls.whole_process import torch_loaded, triton_loaded
     except ImportError as error:

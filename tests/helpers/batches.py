@@ -1,0 +1,105 @@
+"""The law of batches: a network with a larger batch is never more than 2 % faster, nor is a layer or a baseline of it.
+
+Which of kernel and baseline runs a layer may change with the batch, because a kernel must be worth it at the
+unfavorable ends of both intervals. So a kernel is compared with a kernel and a baseline with a baseline. A kernel that
+nobody ran ranks before one that ran only with a lead, by which the predicted time falls at such a batch (1.11 on an
+A100). So both are of the same source, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from kernrec.errors import KernrecError, UsageError
+from kernrec.gpu import GPU
+from kernrec.op.workload import Layer
+from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.lines import lines_of, predict_lines
+from kernrec.recommender.networks.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
+
+NOISE = 1.02
+"""A time that is larger by less counts as the same."""
+LEARNED = 1.03
+"""The same for a kernel whose time is learned: trees have steps, up to 2.1 % on an A100 (lm_head, batch 43 to 44)."""
+LARGEST = 64
+TOGETHER = 8
+"""Batches that are estimated side by side."""
+
+
+def faster_with_more(
+    recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None = None
+) -> list[str]:
+    """Return a line for each part of an answer that is faster with the next of some ascending batches."""
+    times = (_seconds(answer) for answer in _answers(recommender, gpu, name, batches, dtype))
+    return _faster(f"{gpu.name}, {name}", zip(batches, times, strict=False))
+
+
+def baselines_faster_with_more(
+    recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None = None
+) -> list[str]:
+    """Return a line for each baseline of a layer, of any backend, that is faster with the next batch."""
+    layers = list[Sequence[Layer]]()
+    for batch in batches:
+        try:
+            layers.append(layers_of(NetworkRequest(name, batch=batch, dtype=dtype))[1])
+        except UsageError:  # a dimension is too large
+            break
+    predict_lines(recommender.context, [layer.problem for some in layers for layer in some], gpu)
+    point = OperatingPoint(gpu.tdp_w)
+    times = (
+        {
+            f"{line.stack} of {layer.name}": layer.count * line.latency_s.value
+            for layer in some
+            for line in lines_of(recommender.context, layer.problem, gpu, point)
+        }
+        for some in layers
+    )
+    return _faster(f"{gpu.name}, {name}", zip(batches, times, strict=False))
+
+
+def _answers(
+    recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None
+) -> Iterator[NetworkAnswer]:
+    """Yield the answers for ascending batches; none from the first batch on at which no layer runs."""
+    query = Query(Objective.LATENCY, power_limit_w=gpu.tdp_w)
+    requests = [NetworkRequest(name, batch=batch, dtype=dtype) for batch in batches]
+    for place, request in enumerate(requests):
+        if place % TOGETHER == 0:
+            some = requests[place : place + TOGETHER]
+            problems = [layer.problem for each in some for layer in layers_of(each)[1]]
+            recommender.prepare(problems, gpu, (query.point,))
+            predict_lines(recommender.context, problems, gpu)
+        try:
+            yield answer_network(recommender, gpu, request, query)
+        except KernrecError:
+            return
+
+
+def _seconds(answer: NetworkAnswer) -> dict[str, float]:
+    """Return the times of the totals, and of the kernel and the baseline of each layer, by name."""
+    times = {
+        total.name: total.latency_s.value
+        for total in answer.totals
+        if total.name == CHOICE or total.name.endswith(" today")
+    }
+    for layer in answer.layers:
+        if layer.best is not None:
+            times[f"{layer.best.source} kernel of {layer.name}"] = layer.count * layer.costs[0].value
+        if layer.line is not None:
+            times[f"baseline of {layer.name}"] = layer.count * layer.line.latency_s
+    return times
+
+
+def _faster(title: str, times: Iterator[tuple[int, Mapping[str, float]]]) -> list[str]:
+    faster, before, smaller = [], dict[str, float](), 0
+    for batch, now in times:
+        faster += [
+            f"{title}, batch {smaller} to {batch}: {each} takes {time_s / now[each]:.3f} times as long"
+            for each, time_s in before.items()
+            if each in now and time_s > _most(each) * now[each]
+        ]
+        before, smaller = dict(now), batch
+    return faster
+
+
+def _most(name: str) -> float:
+    return LEARNED if name.startswith(("learned", "transferred")) else NOISE
