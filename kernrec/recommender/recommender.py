@@ -172,11 +172,12 @@ class Recommender:
         self._forget_if_changed()
         for start in range(0, len(problems), _AHEAD):
             some = [each for each in problems[start : start + _AHEAD] if (each, gpu.name) not in self._layouts]
-            searches = {each: in_best_layout(self.context, each, gpu) for each in some}
-            if not any(layouts_that_matter(each, gpu) for each in some):
-                compared_at = points  # it matters only whether a kernel runs the problem
-            else:
-                compared_at = points if points[0].is_default(gpu) else (DEFAULT_POINT,)
+            others = [layouts_that_matter(each, gpu) for each in some]
+            searches = {
+                each: in_best_layout(self.context, each, gpu, mine) for each, mine in zip(some, others, strict=True)
+            }
+            # Without other layouts it matters only whether a kernel runs the problem.
+            compared_at = points if not any(others) or points[0].is_default(gpu) else (DEFAULT_POINT,)
             fastest = dict[Problem, Fastest | None]()
             while searches:
                 wanted: dict[Problem, Problem] = {}

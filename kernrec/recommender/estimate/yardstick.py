@@ -174,8 +174,8 @@ def fastest(yardsticks: Sequence[Yardstick]) -> Yardstick | None:
     variances = [AMONG_KERNELS**2 + each.deviation**2 for each in alike]
     weights = [exp(-0.5 * (d / AMONG_KERNELS) ** 2) / variance for d, variance in zip(slower, variances, strict=True)]
     share = [weight / sum(weights) for weight in weights]
-    latency_s = first.latency_s * exp(sum(part * d for part, d in zip(share, slower, strict=True)))
-    variance = sum(part * each.deviation**2 for part, each in zip(share, alike, strict=True))
+    latency_s = first.latency_s * exp(sum([part * d for part, d in zip(share, slower, strict=True)]))
+    variance = sum([part * each.deviation**2 for part, each in zip(share, alike, strict=True)])
     return Yardstick(alike[share.index(max(share))].name, latency_s, sqrt(variance), first.transferred)
 
 
@@ -226,7 +226,7 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
     """
     if not measured and (of_card or not latency.has_learned):
         factor = unsure(deviation)
-        return latency.by_kind(np.array((factor, factor, 1.0, factor)).take(latency.kinds.source))
+        return latency.by_source((factor, factor, 1.0, factor))
     own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences

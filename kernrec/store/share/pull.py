@@ -21,7 +21,6 @@ from kernrec.store.share.manifest import (
 )
 from kernrec.store.share.place import BUNDLE, OLD, WITHDRAWAL, Folder, MissingFileError, Place, ZipFile
 from kernrec.store.share.pulled import add_bundles, apply_withdrawal, settle, taken, working_on
-from kernrec.store.stack import pulled_database
 from kernrec.util.batches import batches
 from kernrec.util.human import counted
 from kernrec.util.scratch import scratch_folder
@@ -72,7 +71,6 @@ def pull(place: Place, *, untrusted: bool = False) -> PullReport:
     Raises:
         KernrecError: if the place cannot be reached; what was taken before stays.
     """
-    pulled_database()  # what kernrec 0.1 pulled comes first
     with working_on(paths.pulled()):
         return take_new(place, paths.pulled(), lambda key: untrusted or trusts(key), None if untrusted else _keys())
 
