@@ -112,7 +112,7 @@ class ModelStore:
         top of
         the kernel's model, both apply.
         """
-        key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
+        key = op, kernel.name, kernel.hash, gpu.name, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
             if len(self._reported) > reported:  # an unreadable file is skipped from now on
