@@ -16,7 +16,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -190,6 +190,23 @@ class _Description:
                 return first, buffer[first - start : first - start + size]
         return (start, buffer) if slot != SLOTS and address < start + buffer.nbytes else None
 
+    def _words(self, structure: bytes, memory_of: dict[int, np.ndarray]) -> list[str]:
+        """Return the initial values of a structure: bytes, or words of 8 bytes with addresses of variables.
+
+        Args:
+            structure: Bytes of the structure.
+            memory_of: Receives the memory that the structure points to, by address.
+        """
+        words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
+        places = [self._buffer_at(word) for word in words]
+        if len(structure) % POINTER_BYTES or not any(places):
+            return list(map(str, structure))
+        memory_of.update(place for place in places if place)
+        return [
+            f"generic({_variable(place[0])})+{word - place[0]}" if place else str(word)
+            for word, place in zip(words, places, strict=True)
+        ]
+
     def key(self, exact: bool) -> str:
         """Return a key that ignores floating-point values.
 
@@ -212,6 +229,7 @@ class _Description:
         launch, name = self._launch, short_name(self._launch.entry)
         types, pointers = _element_types(self._function), global_pointers(self._function)
         arguments, contents, notes, structures = [], {}, [], {}
+        memory_of: dict[int, np.ndarray] = {}  # that structures point to, by address
         named: set[int] = set()
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:
@@ -236,13 +254,21 @@ class _Description:
             elif (value := _scalar(parameter, raw)) is not None:
                 arguments.append(value)
             else:
-                structures[parameter.name] = raw
+                structures[parameter.name] = self._words(raw, memory_of)
         values = {
             name: memory.tobytes()
             for name, memory in self._module.placed.items()
             if name in self._function.symbols and memory.nbytes <= _LARGEST_VARIABLE
         }
         ptx = _with_structures(_with_values(self._module.ptx, values), launch.entry, structures)
+        if memory_of:
+            head = re.search(r"^\s*\.address_size.*\n", ptx, re.MULTILINE)
+            end = head.end() if head else 0
+            known = {
+                address for address, memory in memory_of.items() if self._matters and memory.nbytes <= _LARGEST_VARIABLE
+            }
+            declared = [_memory(address, memory, address in known) for address, memory in memory_of.items()]
+            ptx = ptx[:end] + "".join(declared) + ptx[end:]
         lines = [f"entry = {json.dumps(launch.entry)}", f"grid = {list(launch.grid)}", f"block = {list(launch.block)}"]
         lines += [f"shared = {launch.shared_bytes}"] if launch.shared_bytes else []
         lines.append(f"arguments = {json.dumps(arguments)}")
@@ -290,17 +316,27 @@ def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
     return ptx
 
 
-def _with_structures(ptx: str, entry: str, structures: Mapping[str, bytes]) -> str:
+def _variable(address: int) -> str:
+    return f"kernrec_memory_{address:x}"
+
+
+def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
+    values = f" = {{{', '.join(map(str, memory.tolist()))}}}" if with_values else ""
+    return f".global .align 16 .b8 {_variable(address)}[{memory.nbytes}]{values};\n"
+
+
+def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
     """Return PTX with structures passed by value as constants; a GPU keeps both in the same memory."""
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
-    for name, data in structures.items():
+    for name, words in structures.items():
         declared = re.compile(
             rf",?\s*\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+{re.escape(name)}(?:\[\d+\])?(?=\s*[,)])"
         )
         if match is None or (parameter := declared.search(ptx, match.end(), start)) is None:
             continue
-        align = parameter[1] or len(data)
-        constant = f".const .align {align} .b8 {name}[{len(data)}] = {{{', '.join(map(str, data))}}};\n"
+        kind = "u64" if any(word.startswith("generic") for word in words) else "b8"
+        align = parameter[1] or len(words)
+        constant = f".const .align {align} .{kind} {name}[{len(words)}] = {{{', '.join(words)}}};\n"
         head = ptx[match.end() : parameter.start()] + ptx[parameter.end() : start]
         end = _end_of_body(ptx, start)
         body = re.sub(rf"\bld\.param(\S*)([^;]*\[{re.escape(name)}\b)", r"ld.const\1\2", ptx[start:end])

@@ -22,7 +22,7 @@ from kernrec.capture.session import Session
 from kernrec.capture.textures import Textures
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.ptx import KernelLaunch
+from kernrec.ptx import KernelLaunch, emulate, parse
 
 HERE = Path(__file__).parent
 KERNELS = HERE / "kernels.ptx"
@@ -146,6 +146,38 @@ def test_contents_of_buffers_leave_memory(tmp_path):
     (file,) = recorder.write(tmp_path)
     name = tomllib.loads(file.read_text())["arguments"][0].partition("@")[2]
     assert np.load(tmp_path / name).tolist() == [1, 2]
+
+
+def test_call_has_memory_that_a_structure_points_to(tmp_path: Path) -> None:
+    ptx = """.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry pick(.param .align 8 .b8 by[16], .param .u64 out)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [by];
+    ld.param.u32 %r1, [by+8];
+    ld.param.u64 %rd2, [out];
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    ld.u32 %r2, [%rd4];
+    mul.wide.u32 %rd3, %r2, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.u32 [%rd4], %r2;
+    ret;
+}
+"""
+    buffers = {"b1": np.zeros(16, np.uint8), "b2": np.array([9, 8, 7, 3], np.uint32).view(np.uint8)}
+    arguments = [struct.pack("<QQ", (2 << 40) + 4, 2), struct.pack("<Q", 1 << 40)]
+    recorder = Recorder()
+    launch = KernelLaunch("pick", (1, 1, 1), (1, 1, 1), arguments, buffers)
+    recorder.add(LoadedModule(1, [], [ptx], 1 << 50), launch)
+    (file,) = recorder.write(tmp_path)
+    written = parse((tmp_path / tomllib.loads(file.read_text())["ptx"]).read_text())
+    out = np.zeros(4, np.uint32)
+    emulate(written, KernelLaunch("pick", (1,), (1,), ["out"], {"out": out}))
+    assert out.tolist() == [0, 0, 0, 3]
 
 
 def test_session_answers_after_an_unexpected_error(capsys):
