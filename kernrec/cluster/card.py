@@ -158,7 +158,7 @@ class Card:
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 
-        return self._records.until(lambda: self._answered(make))
+        yield from self._records.until(lambda: self._answered(make))
 
     def _answered(self, task: Callable[[], None]) -> Answer:
         self._answer = Answer(self._answer.title, self._answer.identity)
