@@ -85,8 +85,8 @@ def candidate_sets(
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem, in order; a set may be empty.
 
-    The arguments are those of `engine.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its problem
-    computed separately.
+    The arguments are those of `engine.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
+    problem computed separately.
     """
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
