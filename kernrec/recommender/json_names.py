@@ -1,12 +1,13 @@
 """Attributes that give answers the flat names of their JSON form."""
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from kernrec.recommender.choice_parts import Comparison, MeasuredOn
+from kernrec.recommender.request import Objective, Query
 
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
-    from kernrec.recommender.choice_parts import MeasuredOn
-    from kernrec.recommender.request import Query
 
 _Value = TypeVar("_Value")
 
@@ -18,8 +19,7 @@ class Alias(Generic[_Value]):
         self.__doc__, self._read = doc, attrgetter(*paths)
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
-        value: _Value = self if instance is None else self._read(instance)
-        return value
+        return cast("_Value", self if instance is None else self._read(instance))
 
 
 class OfMeasurement(Generic[_Value]):
@@ -30,8 +30,7 @@ class OfMeasurement(Generic[_Value]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> _Value:
         there = None if instance is None else instance.measurement
-        value: _Value = self._otherwise if there is None else getattr(there, self._name)
-        return value
+        return cast("_Value", self._otherwise if there is None else getattr(there, self._name))
 
 
 _Interval = tuple[float, float]
@@ -61,14 +60,14 @@ class ChoiceNames(IntervalNames):
     rank = Alias[int]("Rank from 1; tied recommendations share a rank.", "place.number")
     ambiguous = Alias[bool]("Whether the intervals overlap those of a neighbor.", "place.ambiguous")
     kernel_hash = Alias[str]("Hash of the kernel's source and spec.", "kernel.hash")
-    locked_clock_hz = Alias["float | None"]("Locked core clock in Hz; None if it is not locked.", "point.clock_hz")
-    versus_occupancy_heuristic = Alias["Comparison"](
+    locked_clock_hz = Alias[float | None]("Locked core clock in Hz; None if it is not locked.", "point.clock_hz")
+    versus_occupancy_heuristic = Alias[Comparison](
         "Comparison with the config of the same kernel that the occupancy heuristic picks.", "versus_occupancy"
     )
     sessions = OfMeasurement[int]("Number of sessions that measured the config.", "sessions", 0)
-    measured_at = OfMeasurement["str | None"]("Time of the latest measurement, UTC, ISO 8601.", "measured_at", None)
-    device = OfMeasurement["str | None"]("Name of the GPU according to its driver.", "device", None)
-    database = OfMeasurement["str | None"](
+    measured_at = OfMeasurement[str | None]("Time of the latest measurement, UTC, ISO 8601.", "measured_at", None)
+    device = OfMeasurement[str | None]("Name of the GPU according to its driver.", "device", None)
+    database = OfMeasurement[str | None](
         "Database that holds the measurement: `own`, `pulled`, or a file.", "database", None
     )
     contributors = OfMeasurement[int]("Number of people whose rows were combined.", "contributors", 0)
@@ -105,8 +104,8 @@ class NetworkNames:
 
     batch = Alias[int]("Batch size of the layers.", "workload.batch")
     tp = Alias[int]("Number of GPUs that the layers are split over.", "workload.tp")
-    objective = Alias["Objective"]("Objective of each layer.", "query.objective")
-    locked_clock_hz = Alias["float | None"]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
+    objective = Alias[Objective]("Objective of each layer.", "query.objective")
+    locked_clock_hz = Alias[float | None]("Requested clock in Hz; None if it is not locked.", "query.clock_hz")
     inputs = Alias[str]("Input data, `random` or `zeros`.", "query.inputs")
     stacks = Alias[tuple[str, ...]]("Requested backends; empty for all.", "query.stacks")
 
