@@ -71,7 +71,7 @@ def monitor(wanted: MonitorOptions) -> None:
         print(file=sys.stderr)
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
-        notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
+        notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
     # Like `time`, leave standard output to the command.
     stream = sys.stderr if wanted.command else sys.stdout
     if wanted.as_json:

@@ -246,7 +246,7 @@ class _Drafter:
         if isinstance(result, CompileError):
             if self.instance is not None and "kernrec_instance" in result.log:
                 name = self.instance.partition("<")[0].strip()
-                raise UsageError(f"{self.source.name}: {self.instance} is no instance of the template {name}")
+                raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
             raise result
         module = parse(result.ptx)
         return facts_of(module, entry_name(module.functions, self.signature.name), self.text)

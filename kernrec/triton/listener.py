@@ -103,7 +103,9 @@ class Recorder:
 
     def _take(self, event: Mapping[str, Any]) -> None:
         if lacking := _KEYWORDS - event.keys():
-            raise KernrecError(f"{self._compiler} tells a listener no {sorted(lacking)[0]}, unlike the tested ones")
+            raise KernrecError(
+                f"{self._compiler} does not pass {sorted(lacking)[0]} to a listener, unlike tested versions"
+            )
         tuned, named = _calling_autotuner()
         if type(tuned.early_config_prune).__module__.startswith("kernrec.triton."):
             return  # kernrec's own decorator stores its measurements itself
