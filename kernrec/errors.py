@@ -60,7 +60,7 @@ def cannot_be(done: str, path: object, error: OSError) -> str:
 
 def fold(name: str) -> str:
     """`name` without what people write in different ways: case, spaces and punctuation."""
-    return "".join(c for c in name.lower() if c.isalnum())
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:

@@ -62,7 +62,7 @@ def main() -> int:
     only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
     if arguments.cluster is None:
         return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)
-    with RayProcessors(arguments.cluster, lambda text: print(text, file=sys.stderr)) as processors:
+    with RayProcessors(arguments.cluster) as processors:
         return max(build(kernel, arguments.fresh, processors, only) for kernel in kernels)
 
 

@@ -217,7 +217,7 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
     from kernrec.cluster.ray_processors import RayProcessors
     from kernrec.recommender.analyze.profile_configs import profiles_with
 
-    with RayProcessors(cluster, lambda text: print_notes([text])) as processors:
+    with RayProcessors(cluster) as processors:
         yield profiles_with(processors)
 
 

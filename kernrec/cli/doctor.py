@@ -11,14 +11,12 @@ from kernrec.cli.output import AsJson, print_json
 from kernrec.util.human import human
 
 if TYPE_CHECKING:
-    from kernrec.cluster.doctor import NodeDiagnosis
     from kernrec.measure.doctor import CardDiagnosis
 
 
 class DoctorOptions(options.Options):
     """The options of `kernrec doctor`."""
 
-    cluster: options.Cluster = None
     as_json: AsJson = False
 
 
@@ -26,20 +24,8 @@ class DoctorOptions(options.Options):
 def doctor(wanted: DoctorOptions) -> None:
     """Show what this machine can measure: compiler, GPUs, their sensors (each is probed for ten seconds), database.
 
-    With --cluster, report every node of a Ray cluster. The exit status is 1 if nothing can be measured.
+    The exit status is 1 if nothing can be measured.
     """
-    if wanted.cluster is not None:
-        from kernrec.cluster.doctor import diagnose_cluster
-
-        nodes = diagnose_cluster(wanted.cluster)
-        if wanted.as_json:
-            print_json([node.as_dict() for node in nodes])
-        else:
-            for node in nodes:
-                _print_node(node)
-        if not any(node.problem is None and node.diagnosis["measures"] for node in nodes):
-            raise typer.Exit(1)
-        return
     from kernrec.measure.doctor import diagnose
 
     diagnosis = diagnose(wanted.db or paths.user_database())
@@ -61,23 +47,6 @@ def doctor(wanted: DoctorOptions) -> None:
                 print_line(f"problem   {problem}")
     if not diagnosis.measures:
         raise typer.Exit(1)
-
-
-def _print_node(node: "NodeDiagnosis") -> None:
-    values = node.diagnosis
-    print_line(f"node {node.node}: measures {' and '.join(values.get('measures', ())) or 'nothing'}")
-    if node.problem is not None:
-        print_line(f"  left out  {node.problem}")
-    if values:
-        print_line(f"  kernrec   {node.sources}")
-        print_line(f"  compiler  {values['compiler'] or 'none'}")
-        for card in values["cards"]:
-            driver = (card["info"] or {}).get("driver")
-            print_line(f"  GPU {card['index']}     {card['name']}" + (f", driver {driver}" if driver else ""))
-            for problem in card["problems"]:
-                print_line(f"            {problem}")
-        for problem in values["problems"]:
-            print_line(f"  problem   {problem}")
 
 
 def _print_card(card: "CardDiagnosis") -> None:

@@ -58,6 +58,8 @@ REMOVED = {
     "db import --ignore": "--map ignore=COLUMN,COLUMN",
     "db import --by": "--map by=WHO",
     "check --entry": "the name after the file, such as kernel.cu:name",
+    "doctor --cluster": "`kernrec doctor` on each node",
+    "monitor --pid": "`kernrec monitor -- tail --pid=PID -f /dev/null`",
     "monitor --period": "no option: the GPU is read every 100 ms",
     "train --out": "--db, beside which models are kept",
     "explain --why": "no option: notes are always explained",

@@ -27,14 +27,13 @@ class MonitorOptions(options.Options):
 
     databases_used = options.OWN
     command: Annotated[list[str] | None, typer.Argument(help="Command to run, after --.")] = None
-    pid: Annotated[int | None, typer.Option(help="Monitor while this process runs instead.")] = None
     trace: Annotated[Path | None, typer.Option(help="Write the samples to a .csv file.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
 
     def check(self) -> None:
         """Raise `UsageError` for invalid options."""
-        if bool(self.command) == (self.pid is not None):
-            raise UsageError("give exactly one of: a command after --, --pid")
+        if not self.command:
+            raise UsageError("give the command to run, after --")
         if self.trace is not None and self.trace.suffix != ".csv":
             raise UsageError(f"--trace {self.trace}: expected a .csv file")
 
@@ -48,13 +47,12 @@ def monitor(wanted: MonitorOptions) -> None:
     the first that CUDA_VISIBLE_DEVICES lists.
     """
     from kernrec.measure.monitor.trace import TraceFile, TraceSample, summarize_trace
-    from kernrec.measure.monitor.watch import NvmlReader, watch_command, watch_process
+    from kernrec.measure.monitor.watch import NvmlReader, watch_command
 
     wanted.check()
     samples: list[TraceSample] = []
     reader = NvmlReader()
     notes, title = reader.notes, f"{reader.name}, one sample every {human(_PERIOD_S, 's')}"
-    status = 0
     with nullcontext() if wanted.trace is None else TraceFile(wanted.trace) as file:
 
         def show(sample: TraceSample) -> None:
@@ -63,17 +61,13 @@ def monitor(wanted: MonitorOptions) -> None:
             if file is not None:
                 file.add(sample)
 
-        if wanted.pid is not None:
-            watch_process(wanted.pid, reader, _PERIOD_S, show)
-        else:
-            status = watch_command(wanted.command or [], reader, _PERIOD_S, show)
+        status = watch_command(wanted.command or [], reader, _PERIOD_S, show)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
         notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
-    # Like `time`, leave standard output to the command.
-    stream = sys.stderr if wanted.command else sys.stdout
+    stream = sys.stderr  # like `time`, leave standard output to the command
     if wanted.as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from kernrec.op.matmul import MATMUL
 from kernrec.op.memory_bound import MATVEC
-from kernrec.op.problem import ANY_LAYOUT, Op, Problem
+from kernrec.op.problem import ANY_LAYOUT, Problem
 
 MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
 """Largest number of vectors of a `matvec`."""
@@ -31,16 +31,18 @@ def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = Non
         rows: Number of vectors, if it differs from the problem's. It may exceed a matvec's limit.
         dtype: Data type, if it differs from the problem's.
     """
-    if not _is_of(MATVEC, problem):
+    if problem.op != MATVEC.name or problem.layout == ANY_LAYOUT:
         return problem
     return _as_matmul(problem) if rows is None and dtype is None else _matmul(problem, rows, dtype)
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
     """Return a problem in the terms of every op that can express it, in a fixed order."""
-    if _is_of(MATVEC, problem):
+    if problem.layout == ANY_LAYOUT:  # a kernel's own problem may have the op's name
+        return (problem,)
+    if problem.op == MATVEC.name:
         return as_matmul(problem), problem
-    vectors = _as_matvec(problem) if _is_of(MATMUL, problem) else None
+    vectors = _as_matvec(problem) if problem.op == MATMUL.name else None
     return (problem,) if vectors is None else (problem, vectors)
 
 
@@ -58,11 +60,6 @@ def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
     if problem.op == MATVEC.name:
         return {of_matmul: of_matvec for of_matvec, of_matmul in _ROWS.items()}
     return _ROWS if problem.sizes["m"] <= MOST_VECTORS and problem.layout == "nt" else _COLUMN
-
-
-def _is_of(op: Op, problem: Problem) -> bool:
-    """Return whether a problem belongs to an op. A kernel's own problem may have the same op name."""
-    return problem.op == op.name and problem.layout != ANY_LAYOUT
 
 
 def _matmul(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:

@@ -273,7 +273,7 @@ class Problem:
     @property
     def key(self) -> str:
         """Return the canonical name, such as `matmul[m=1,n=2,k=3]f32,nn`. `problem_from_key` is its inverse."""
-        dims = ",".join(f"{name}={value}" for name, value in self.dims)
+        dims = ",".join([f"{name}={value}" for name, value in self.dims])
         return f"{self.op}[{dims}]{self.dtype},{self.layout}"
 
     @property
@@ -306,7 +306,7 @@ class Problem:
         """Return the compulsory traffic in bytes: each needed input element read once, each output element written
         once.
         """
-        return sum(dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values())
+        return sum([dtypes.bytes_of(tensor.touched, tensor.dtype) for tensor in self.tensors.values()])
 
     @cached_property
     def tensor_bytes(self) -> dict[str, float]:

@@ -9,7 +9,6 @@ shared error cancels. Between kernels, half of the shared variance counts too.
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -44,13 +43,16 @@ def build_choices(
         objective: criterion whose costs decide the ranks.
         alike: number of similar configs that each pick represents.
     """
-    costs = [costs_at(candidates, *pick) for pick in picked]
-    which = [("latency", "energy").index(quantity) for quantity in objective.quantities]
-    deciding = [[pair[i] for i in which] for pair in costs]
-    exact = [{estimate.source for estimate in estimates} == {Source.MEASURED} for estimates in deciding]
-    numbers = {bisect_right(candidates.starts, position) for _, position in picked}
-    intervals = [[(each.low, each.high) for each in row] for row in deciding]
-    if not any(exact):
+    places_of = tuple(zip(*picked, strict=True))
+    latency, energy = candidates.costs.latency.items(places_of), candidates.costs.energy.items(places_of)
+    costs = list(zip(latency, energy, strict=True))
+    which = slice(int(objective is Objective.ENERGY), 1 + (objective is not Objective.LATENCY))
+    deciding = [list(pair)[which] for pair in costs]
+    exact = [estimates[0].source == estimates[-1].source == Source.MEASURED for estimates in deciding]
+    if any(exact):
+        intervals = [[(each.low, each.high) for each in row] for row in deciding]
+    else:
+        numbers = {bisect_right(candidates.starts, position) for _, position in picked}
         intervals = _predicted_intervals(deciding, 0.5 * (len(numbers) > 1))
     return _choices(candidates, picked, costs, places(intervals, exact), alike or [0] * len(picked))
 
@@ -131,7 +133,7 @@ def _choices(
         row, unsure, measured = kernel.rows.item(own), kernel.caution.item(own), None
         if kernel.measurements is not None:
             measured = kernel.measurements.measured[point].get(own)
-        heuristic = starts[number] + kernel.heuristic
+        heuristic, (clock_hz, bottleneck) = starts[number] + kernel.heuristic, kernel.running(point, own)
         choices.append(
             Choice(
                 kernel=kernel.table.kernel,
@@ -143,8 +145,8 @@ def _choices(
                 latency_s=latency,
                 energy_j=energy,
                 power_w=candidates.power_w.item(point, position),
-                clock_hz=kernel.clock_hz(point, own),
-                bottleneck=kernel.bottleneck(point, own),
+                clock_hz=clock_hz,
+                bottleneck=bottleneck,
                 occupancy=kernel.occupancy.item(row),
                 # Both comparisons hold at the first operating point.
                 versus_fastest=Comparison(1.0 - energy.value / fastest_j, latency.value / fastest_s - 1.0),
@@ -195,7 +197,7 @@ def places(intervals: Sequence[Sequence[Interval]], exact: Sequence[bool]) -> li
                 tied.add(numbers[leader])
             else:
                 leader = i
-    follows = [False, *(_overlap(*pair) for pair in pairwise(intervals)), False]
+    follows = [False, *map(_overlap, intervals, intervals[1:]), False]
     return [
         Place(number, exact[i], number in tied if exact[i] else follows[i] or follows[i + 1])
         for i, number in enumerate(numbers)

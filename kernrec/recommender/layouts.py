@@ -139,13 +139,12 @@ def covers(other: Problem, problem: Problem, gpu: GPU) -> bool:
     return there >= here
 
 
-def in_best_layout(context: Context, problem: Problem, gpu: GPU) -> Asking:
-    """Search for the best layout if the user fixed none, and return the problem in it.
+def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[str, ...]) -> Asking:
+    """Search for the best layout if the user fixed none, and return the problem in it; others: `layouts_that_matter`.
 
     The search depends only on the problem and the GPU: it compares costs at the default power limit. Measurements take
     precedence over predictions: a problem with rows in one layout stays in this layout.
     """
-    others = layouts_that_matter(problem, gpu)
     if measured := _measured_layout(context, problem, gpu, others):
         return measured
     best: Fastest | None = None

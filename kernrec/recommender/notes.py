@@ -37,9 +37,9 @@ BEYOND_LIMIT = 1.01
 """Factor up to which power above the limit counts as rounding."""
 
 
-def sources_of(choices: Iterable[Choice]) -> set[Source]:
+def sources_of(choices: Iterable[Choice]) -> set[str]:
     """Return the sources of the costs of recommendations."""
-    return {Source(estimate.source) for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
+    return {estimate.source for choice in choices for estimate in (choice.latency_s, choice.energy_j)}
 
 
 def notes(candidates: CandidateSet, choices: Sequence[Choice]) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def of_choices(candidates: CandidateSet, choices: Sequence[Choice], beside: Sequ
         beside: additional rows of the answer.
     """
     sources, gpu = sources_of(choices), candidates.gpu
-    predicted = [choice for choice in (*choices, *beside) if choice.source is not Source.MEASURED]
+    predicted = [choice for choice in (*choices, *beside) if choice.latency_s.source != Source.MEASURED]
     predictions = bool(sources - {Source.MEASURED})
     scopes = [kernel.scope for kernel in candidates.kernels if kernel.scope]
     calibrations = [kernel.table.calibration for kernel in candidates.kernels]

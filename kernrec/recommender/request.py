@@ -32,7 +32,7 @@ class Objective(StrEnum):
     @property
     def quantities(self) -> tuple[str, ...]:
         """Quantities that decide: `latency`, `energy` or both."""
-        return _DECIDING[self]
+        return (self.value,) if self in (Objective.LATENCY, Objective.ENERGY) else ("latency", "energy")
 
     def value_of(self, latency_s: np.ndarray, energy_j: np.ndarray) -> np.ndarray:
         """Return the value to minimize, elementwise; raise `UsageError` for a Pareto front."""
@@ -43,12 +43,6 @@ class Objective(StrEnum):
         return energy_j * latency_s if self is Objective.EDP else energy_j
 
 
-_DECIDING = {
-    Objective.LATENCY: ("latency",),
-    Objective.ENERGY: ("energy",),
-    Objective.PARETO: ("latency", "energy"),
-    Objective.EDP: ("latency", "energy"),
-}
 SOURCES = ("predicted", "transferred", "learned", "measured", "published")
 """Sources that a query can be restricted to; `published` means recorded baselines of this problem on this GPU."""
 _FORMER_SOURCES = {"prior": "predicted", "recorded": "published"}

@@ -43,6 +43,7 @@ class Stack:
         self.notes: tuple[str, ...] = ()
         """A line for each file of which rows are left out."""
         self._pulled: Path | None = None
+        self._all = databases is None
         self._titles = {Path(path): str(path) for path in databases or ()}
         if databases is None:
             own = paths.user_database()
@@ -90,6 +91,8 @@ class Stack:
                 if database.left_out:
                     rows = f"{counted(database.left_out, 'row')} that cannot be"
                     notes.append(f"{database.path}: {rows} left out (`kernrec db verify` lists, --remove deletes)")
+            if self._all and not self._pulled and paths.remotes().is_dir():
+                notes.append("what kernrec 0.1 pulled is not read: `kernrec db pull PLACE` pulls it again")
             self.notes = tuple(notes)
             self._problems = _by_op(self._contents)
             self._read = version
@@ -154,7 +157,7 @@ class Stack:
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Modification time and size of each file: after a change, cached answers have to be dropped."""
-        return tuple(_written(path) for path in self._paths)
+        return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:
         """Each file with its modification time and size: what answers are made of."""
@@ -178,10 +181,5 @@ def _written(path: Path) -> tuple[int, int]:
 
 
 def pulled_database() -> Path | None:
-    """Return the database of pulled rows, or None; what kernrec 0.1 pulled is put into it first."""
-    path = paths.pulled()
-    if not path.exists() and paths.remotes().is_dir():
-        from kernrec.store.old_remotes import adopt_pulled
-
-        adopt_pulled(path)
-    return path if path.exists() else None
+    """Return the database of pulled rows, or None."""
+    return path if (path := paths.pulled()).exists() else None

@@ -32,9 +32,9 @@ CARD = CardIdentity("rtx3090", "node", "uuid", "570", "NVRTC 13")
 
 def row(config: int, tier: str = "screen", **more: object) -> dict[str, Any]:
     columns = {
-        "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": TASKS[config].config, "problem": PROBLEM.key,
-        "protocol_version": 1, "tier": tier, "session": "s", "block": 0, "position": config,
-        "measured_at": "2026-01-01T00:00:00", "latency_s": 1e-3, "outcome": "ok",
+        "gpu": "rtx3090", "kernel": "k", "kernel_hash": "h", "config": TASKS[config].config,
+        "problem": PROBLEM.as_dict(), "protocol_version": 1, "tier": tier, "session": "s", "block": 0,
+        "position": config, "measured_at": "2026-01-01T00:00:00", "latency_s": 1e-3, "outcome": "ok",
     }  # fmt: skip
     return {"row": columns | more}
 

@@ -4,9 +4,6 @@ The clients are the real ones. Of Google Cloud Storage it is the XML interface (
 listing), of the Hugging Face Hub the interface of a data set's main branch with small files (no LFS, no Xet).
 """
 
-import base64
-import hashlib
-import json
 import socket
 import subprocess
 import sys
@@ -18,9 +15,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
-
-_COMMIT = "0" * 40
-DATA_SET = "datasets/team/kernrec"
 
 
 @contextmanager
@@ -119,54 +113,3 @@ class CloudStorage(StandIn):
             self.reply(200, self.files[self.name], ETag='"x"', Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT")
         else:
             self.reply(404)
-
-
-class Hub(StandIn):
-    """The Hugging Face Hub with one data set, `DATA_SET`, which is empty at first."""
-
-    def do_POST(self) -> None:
-        """Say how files are to be uploaded, or commit them."""
-        lines = [json.loads(line) for line in self.body().splitlines()]
-        if self.name == f"api/{DATA_SET}/preupload/main":
-            how = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
-            self._json({"files": [{"path": file["path"], **how} for file in lines[0]["files"]]})
-        elif self.name == f"api/{DATA_SET}/commit/main":
-            for line in lines:
-                if line["key"] == "file":
-                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            url = f"http://{self.headers['Host']}/{DATA_SET}/commit/{_COMMIT}"
-            self._json({"commitUrl": url, "commitOid": _COMMIT, "success": True})
-        else:
-            self.reply(404)
-
-    def do_GET(self) -> None:
-        """What the data set is, its files below a folder, or a part of a file."""
-        tree, resolved = f"api/{DATA_SET}/tree/main", f"{DATA_SET}/resolve/main/"
-        if self.name == f"api/{DATA_SET}":
-            self._json({"id": DATA_SET.partition("/")[2], "sha": _COMMIT, "siblings": [], "tags": []})
-        elif self.name == tree or self.name.startswith(f"{tree}/"):
-            folder = self.name.removeprefix(tree).strip("/")
-            names = {name for name in self.files if name.startswith(f"{folder}/" if folder else "")}
-            folders = {name.rpartition("/")[0] for name in names} - {folder, ""}
-            if names or not folder:
-                self._json([self._about(name) for name in sorted(names | folders)])
-            else:
-                self.reply(404, X_Error_Code="EntryNotFound")
-        elif (content := self.files.get(self.name.removeprefix(resolved))) is not None:
-            first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
-            start, end = int(first), min(int(last or len(content)), len(content) - 1)
-            part = content[start : end + 1]
-            self.reply(
-                206, part, ETag='"x"', X_Repo_Commit=_COMMIT, Content_Range=f"bytes {first}-{end}/{len(content)}"
-            )
-        else:
-            self.reply(404, X_Error_Code="EntryNotFound" if self.name.startswith(resolved) else "RepoNotFound")
-
-    def _about(self, name: str) -> dict[str, object]:
-        content = self.files.get(name)
-        if content is None:
-            return {"type": "directory", "path": name, "oid": _COMMIT}
-        return {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-
-    def _json(self, value: object) -> None:
-        self.reply(200, json.dumps(value).encode(), Content_Type="application/json")

@@ -25,6 +25,7 @@ from kernrec.ptx import EmulationError
 from tests.helpers.kernel_code import Config, ptx_of
 from tests.helpers.ptx_text import parsed
 from tests.helpers.run_cache import Tensors, cached_run, run_key
+from tests.helpers.shapes import shapes
 
 ARCHITECTURES = (75, 86)  # without and with cp.async and conversions to bfloat16
 
@@ -97,59 +98,42 @@ _ROWS = [{"rows": rows, "columns": columns} for rows, columns in ROWS]
 
 OPS: dict[str, Trial] = {
     "matmul": Trial(
-        [
-            {"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 131, "k": 5}, {"m": 67, "n": 1, "k": 129},
-            {"m": 37, "n": 45, "k": 51}, {"m": 140, "n": 132, "k": 4}, {"m": 3, "n": 8, "k": 640},
-            {"m": 260, "n": 20, "k": 100}, {"m": 72, "n": 136, "k": 200}, {"m": 17, "n": 67, "k": 2056},
-        ],
+        shapes(
+            "m=1,n=1,k=1 m=1,n=131,k=5 m=67,n=1,k=129 m=37,n=45,k=51 m=140,n=132,k=4 m=3,n=8,k=640 m=260,n=20,k=100 "
+            "m=72,n=136,k=200 m=17,n=67,k=2056"
+        ),
         lambda dim: dim["k"] + 1 + 6 * dim["scaled"],
-        narrow=[
-            {"m": 1, "n": 1, "k": 2}, {"m": 1, "n": 131, "k": 6, "scales": 1, "output": 2},
-            {"m": 67, "n": 1, "k": 130, "bias": 1, "output": 1},
-            {"m": 37, "n": 46, "k": 52, "batch": 2, "scales": 1, "bias": 1, "activation": 1},
-            {"m": 140, "n": 132, "k": 4, "output": 2}, {"m": 3, "n": 8, "k": 640, "scales": 1, "output": 1},
-            {"m": 260, "n": 24, "k": 112, "bias": 1},
-            {"m": 72, "n": 136, "k": 208, "batch": 2, "scales": 1, "bias": 1, "output": 2},
-            {"m": 17, "n": 68, "k": 2056, "scales": 1},
-        ],
+        narrow=shapes(
+            "m=1,n=1,k=2 m=1,n=131,k=6,scales=1,output=2 m=67,n=1,k=130,bias=1,output=1 "
+            "m=37,n=46,k=52,batch=2,scales=1,bias=1,activation=1 m=140,n=132,k=4,output=2 "
+            "m=3,n=8,k=640,scales=1,output=1 m=260,n=24,k=112,bias=1 "
+            "m=72,n=136,k=208,batch=2,scales=1,bias=1,output=2 m=17,n=68,k=2056,scales=1"
+        ),
         own={
-            "matmul_wgmma": [
-                {"m": 1, "n": 8, "k": 16}, {"m": 70, "n": 72, "k": 80, "bias": 1}, {"m": 130, "n": 264, "k": 912},
-                {"m": 66, "n": 136, "k": 464, "batch": 2, "bias": 1, "activation": 1}, {"m": 130, "n": 704, "k": 32},
-            ],
-            "matmul_tcgen05": [
-                {"m": 1, "n": 8, "k": 16}, {"m": 70, "n": 72, "k": 80, "bias": 1}, {"m": 130, "n": 264, "k": 144},
-                {"m": 66, "n": 136, "k": 464, "batch": 2, "bias": 1, "activation": 1},
-                {"m": 130, "n": 520, "k": 32, "batch": 2},
-            ],
+            "matmul_wgmma": shapes(
+                "m=1,n=8,k=16 m=70,n=72,k=80,bias=1 m=130,n=264,k=912 m=66,n=136,k=464,batch=2,bias=1,activation=1 "
+                "m=130,n=704,k=32"
+            ),
+            "matmul_tcgen05": shapes(
+                "m=1,n=8,k=16 m=70,n=72,k=80,bias=1 m=130,n=264,k=144 m=66,n=136,k=464,batch=2,bias=1,activation=1 "
+                "m=130,n=520,k=32,batch=2"
+            ),
         },
     ),
     "conv2d": Trial(
-        [
-            {"c": 1, "h": 1, "w": 1, "k": 1, "r": 1, "s": 1},
-            {"n": 2, "c": 3, "h": 9, "w": 7, "k": 5, "r": 3, "s": 3, "padding": 1},
-            {"c": 8, "h": 6, "w": 6, "k": 36, "r": 3, "s": 3, "padding": 1},
-            {"c": 4, "h": 11, "w": 8, "k": 6, "r": 2, "s": 3, "stride": 2, "padding": 2},
-            {"n": 3, "c": 5, "h": 9, "w": 10, "k": 2, "r": 3, "s": 2, "dilation": 2},
-            {"c": 24, "h": 5, "w": 5, "k": 12, "r": 1, "s": 1, "stride": 2, "groups": 3},
-            {"n": 2, "c": 6, "h": 5, "w": 4, "k": 6, "r": 3, "s": 3, "padding": 1, "groups": 6},
-            {"n": 3, "c": 40, "h": 6, "w": 2, "k": 20, "r": 1, "s": 1},
-            {"c": 64, "h": 4, "w": 4, "k": 8, "r": 1, "s": 1, "groups": 2},
-            {"c": 28, "h": 3, "w": 5, "k": 3, "r": 3, "s": 3, "padding": 1},
-            {"n": 2, "c": 24, "h": 9, "w": 7, "k": 40, "r": 3, "s": 3, "padding": 1},
-            {"c": 8, "h": 5, "w": 36, "k": 8, "r": 3, "s": 3, "stride": 2, "padding": 1, "groups": 8},
-            {"c": 8, "h": 6, "w": 12, "k": 8, "r": 5, "s": 5, "padding": 2, "groups": 8},
-            {"c": 8, "h": 5, "w": 8, "k": 8, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 8},
-            {"c": 8, "h": 7, "w": 8, "k": 8, "r": 7, "s": 7, "padding": 3, "groups": 8},
-            {"c": 8, "h": 7, "w": 8, "k": 64, "r": 2, "s": 2, "groups": 4},
-        ],
+        shapes(
+            "c=1,h=1,w=1,k=1,r=1,s=1 n=2,c=3,h=9,w=7,k=5,r=3,s=3,padding=1 c=8,h=6,w=6,k=36,r=3,s=3,padding=1 "
+            "c=4,h=11,w=8,k=6,r=2,s=3,stride=2,padding=2 n=3,c=5,h=9,w=10,k=2,r=3,s=2,dilation=2 "
+            "c=24,h=5,w=5,k=12,r=1,s=1,stride=2,groups=3 n=2,c=6,h=5,w=4,k=6,r=3,s=3,padding=1,groups=6 "
+            "n=3,c=40,h=6,w=2,k=20,r=1,s=1 c=64,h=4,w=4,k=8,r=1,s=1,groups=2 c=28,h=3,w=5,k=3,r=3,s=3,padding=1 "
+            "n=2,c=24,h=9,w=7,k=40,r=3,s=3,padding=1 c=8,h=5,w=36,k=8,r=3,s=3,stride=2,padding=1,groups=8 "
+            "c=8,h=6,w=12,k=8,r=5,s=5,padding=2,groups=8 c=8,h=5,w=8,k=8,r=5,s=5,stride=2,padding=2,groups=8 "
+            "c=8,h=7,w=8,k=8,r=7,s=7,padding=3,groups=8 c=8,h=7,w=8,k=64,r=2,s=2,groups=4"
+        ),
         lambda dim: dim["c"] // dim["groups"] * dim["r"] * dim["s"] + 1,
     ),
     "matvec": Trial(
-        [
-            {"m": 1, "k": 1}, {"m": 5, "k": 3, "n": 2}, {"m": 67, "k": 129, "n": 3}, {"m": 33, "k": 520, "n": 16},
-            {"m": 70, "k": 264, "n": 5}, {"m": 3, "k": 16400}, {"m": 21, "k": 2056, "n": 9},
-        ],
+        shapes("m=1,k=1 m=5,k=3,n=2 m=67,k=129,n=3 m=33,k=520,n=16 m=70,k=264,n=5 m=3,k=16400 m=21,k=2056,n=9"),
         lambda dim: dim["k"],
     ),
     "softmax": Trial(_ROWS, lambda dim: dim["columns"] + 16, _of_softmax),
@@ -157,14 +141,14 @@ OPS: dict[str, Trial] = {
     "rmsnorm": Trial(_ROWS, lambda dim: dim["columns"] + 16, _of_result),
     "reduce": Trial(_ROWS, lambda dim: dim["columns"] + 1),
     "transpose": Trial(
-        [
-            {"rows": 1, "columns": 1}, {"rows": 1, "columns": 70}, {"rows": 131, "columns": 3},
-            {"rows": 37, "columns": 45}, {"rows": 72, "columns": 136}, {"rows": 264, "columns": 24},
-        ],
+        shapes(
+            "rows=1,columns=1 rows=1,columns=70 rows=131,columns=3 rows=37,columns=45 rows=72,columns=136 "
+            "rows=264,columns=24"
+        ),
         lambda dim: 0,
     ),
     "elementwise": Trial([{"n": n} for n in (1, 31, 1000, 4097, 20008, 70000)], lambda dim: 2),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

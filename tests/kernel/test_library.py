@@ -17,50 +17,36 @@ from kernrec.kernel import (
     probe_problems,
 )
 from kernrec.op import Problem, find_op
+from tests.helpers.shapes import shapes
 
 # By op, or by kernel where it is for a part of the op's problems.
 PROBLEMS = {
-    "matmul": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 1, "n": 77, "k": 3}, {"m": 500, "n": 36, "k": 1000}],
-    "conv2d": [
-        {"c": 64, "h": 56, "w": 56, "k": 64, "padding": 1},
-        {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
-        {"n": 8, "c": 128, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "stride": 2},
-    ],
-    "matmul_wgmma": [
-        {"m": 4096, "n": 4096, "k": 4096},
-        {"m": 1, "n": 8, "k": 16},
-        {"m": 1000, "n": 136, "k": 528, "bias": 1, "activation": 3},
-    ],
-    "matmul_tcgen05": [
-        {"m": 4096, "n": 4096, "k": 4096},
-        {"m": 1, "n": 8, "k": 16},
-        {"m": 1000, "n": 136, "k": 528, "bias": 1, "activation": 3},
-    ],
-    "matmul_mma_8bit": [
-        {"m": 4096, "n": 4096, "k": 4096, "scales": 1},
-        {"m": 1, "n": 77, "k": 6, "output": 2},
-        {"m": 1000, "n": 130, "k": 516, "bias": 1, "activation": 3},
-    ],
-    "conv2d_direct": [
-        {"c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "stride": 2, "padding": 3},
-        {"c": 3, "h": 7, "w": 9, "k": 5, "r": 2, "s": 3, "stride": 2, "padding": 1},
-        {"n": 8, "c": 128, "h": 28, "w": 28, "k": 128, "padding": 1, "groups": 32},
-    ],
-    "conv2d_depthwise": [
-        {"c": 32, "h": 112, "w": 112, "k": 32, "padding": 1, "groups": 32},
-        {"n": 2, "c": 9, "h": 7, "w": 7, "k": 9, "r": 5, "s": 5, "stride": 2, "padding": 2, "groups": 9},
-        {"n": 3, "c": 40, "h": 14, "w": 13, "k": 40, "r": 7, "s": 7, "padding": 3, "groups": 40},
-    ],
-    "attention_wgmma": [
-        {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1},
-        {"batch": 3, "heads": 6, "kv_heads": 2, "queries": 1, "keys": 1000, "head_dim": 64},
-        {"heads": 8, "queries": 300, "keys": 77, "head_dim": 48},
-    ],
-    "attention": [
-        {"heads": 32, "kv_heads": 8, "queries": 2048, "head_dim": 128, "causal": 1},
-        {"batch": 3, "heads": 6, "kv_heads": 2, "queries": 1, "keys": 1000, "head_dim": 64},
-        {"heads": 8, "queries": 300, "keys": 77, "head_dim": 40},
-    ],
+    "matmul": shapes("m=4096,n=4096,k=4096 m=1,n=77,k=3 m=500,n=36,k=1000"),
+    "conv2d": shapes(
+        "c=64,h=56,w=56,k=64,padding=1 c=3,h=7,w=9,k=5,r=2,s=3,stride=2,padding=1 "
+        "n=8,c=128,h=28,w=28,k=256,r=1,s=1,stride=2"
+    ),
+    "matmul_wgmma": shapes("m=4096,n=4096,k=4096 m=1,n=8,k=16 m=1000,n=136,k=528,bias=1,activation=3"),
+    "matmul_tcgen05": shapes("m=4096,n=4096,k=4096 m=1,n=8,k=16 m=1000,n=136,k=528,bias=1,activation=3"),
+    "matmul_mma_8bit": shapes(
+        "m=4096,n=4096,k=4096,scales=1 m=1,n=77,k=6,output=2 m=1000,n=130,k=516,bias=1,activation=3"
+    ),
+    "conv2d_direct": shapes(
+        "c=3,h=224,w=224,k=64,r=7,s=7,stride=2,padding=3 c=3,h=7,w=9,k=5,r=2,s=3,stride=2,padding=1 "
+        "n=8,c=128,h=28,w=28,k=128,padding=1,groups=32"
+    ),
+    "conv2d_depthwise": shapes(
+        "c=32,h=112,w=112,k=32,padding=1,groups=32 n=2,c=9,h=7,w=7,k=9,r=5,s=5,stride=2,padding=2,groups=9 "
+        "n=3,c=40,h=14,w=13,k=40,r=7,s=7,padding=3,groups=40"
+    ),
+    "attention_wgmma": shapes(
+        "heads=32,kv_heads=8,queries=2048,head_dim=128,causal=1 "
+        "batch=3,heads=6,kv_heads=2,queries=1,keys=1000,head_dim=64 heads=8,queries=300,keys=77,head_dim=48"
+    ),
+    "attention": shapes(
+        "heads=32,kv_heads=8,queries=2048,head_dim=128,causal=1 "
+        "batch=3,heads=6,kv_heads=2,queries=1,keys=1000,head_dim=64 heads=8,queries=300,keys=77,head_dim=40"
+    ),
 }
 
 

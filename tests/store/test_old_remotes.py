@@ -9,11 +9,10 @@ import pytest
 
 from kernrec import paths
 from kernrec.store import Database, Stack
-from kernrec.store.keys import Signer, key_file, write_settings
-from kernrec.store.schema import migrations
+from kernrec.store.keys import Signer, key_file
 from kernrec.store.share.outgoing import Selection, outgoing
 from tests.helpers.refusals import Refuses
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, measurements, sessions
+from tests.helpers.sharing import Person, measurements, sessions
 
 pytestmark = pytest.mark.usefixtures("read_here")
 
@@ -64,29 +63,9 @@ def test_an_old_remote_is_pulled_with_a_line_and_not_pushed_to(remote: Path, tmp
     refuses(lambda: Person(tmp_path / "alice").push(remote))
 
 
-def test_what_kernrec_0_1_pulled_answers_after_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two remotes; of the second, one row was taken back and is not there any more."""
+def test_pulled_rows_of_0_1_are_named_in_a_note(tmp_path):
     bob = Person(tmp_path / "bob")
     with bob.at_work():
-        for number, name in enumerate(("team", "others")):
-            path = paths.remotes() / name / "rows.duckdb"
-            with monkeypatch.context() as earlier:
-                earlier.setattr("kernrec.store.schema.migrations", lambda: migrations()[:10])
-                shared = f"SELECT measurement_id, {number}::VARCHAR AS signer FROM db.measurement"
-                with Database.open(path, read_only=False, create=True) as database:
-                    database.add_measurements(measurements(name, 2 + number))
-                    database.change(
-                        [
-                            "CREATE TABLE db.pulled (manifest VARCHAR, signer VARCHAR)",
-                            f"CREATE TABLE db.origin AS {shared}",
-                            "CREATE TABLE db.retracted (measurement_id VARCHAR, signer VARCHAR, likeness VARCHAR)",
-                        ]
-                    )
-        write_settings("remotes.json", [{"name": name, "url": "/nowhere"} for name in ("team", "others")])
-        answers = Stack().evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured
-        assert sorted((answer.config["block_m"], answer.signers) for answer in answers) == [
-            (1, ("0", "1")), (2, ("0", "1")), (3, ("1",)),
-        ]  # fmt: skip
-        with Database.open(paths.pulled()) as database:
-            assert database.counts()["measurement"] == 5
-            assert database.altered() == []
+        paths.remotes().mkdir(parents=True)
+        (note,) = Stack().notes
+    assert note == "what kernrec 0.1 pulled is not read: `kernrec db pull PLACE` pulls it again"

@@ -17,10 +17,10 @@ from kernrec.errors import UsageError
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.device import replay
 from kernrec.measure.protocol import measure_config
-from kernrec.op import Problem, problem_from_key
+from kernrec.op import Problem
 from kernrec.store import Database
 from kernrec.store.intake.row_checks import is_possible
-from kernrec.store.measurement import Measurement, Outcome, upgrade_columns
+from kernrec.store.measurement import Measurement, Outcome
 
 Moment = tuple[object, object, object]
 """Session, block and position in it."""
@@ -161,7 +161,7 @@ def _readable(
         if "row" not in record:
             continue
         try:
-            measurement = _measurement(record["row"])
+            measurement = Measurement.from_columns(dict(record["row"]))
             block = measurement.origin.session, measurement.origin.block
             hash(block)
         except (UsageError, TypeError, ValueError, KeyError, AttributeError):
@@ -178,10 +178,3 @@ def _ended(record: Mapping[str, Any], how: str) -> tuple[str, int] | None:
     """(session, block) of a record that says how a block ended; None for any other."""
     session, block = record.get("session"), record.get(how)
     return (session, block) if isinstance(session, str) and type(block) is int else None
-
-
-def _measurement(columns: Any) -> Measurement:
-    row = upgrade_columns(columns)
-    if isinstance(row["problem"], str):  # its key alone, in a journal that an earlier version left behind
-        row["problem"] = problem_from_key(row["problem"])
-    return Measurement.from_columns(row)

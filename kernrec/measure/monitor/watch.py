@@ -8,7 +8,6 @@ and idle power are included. Settings of the card are not changed.
 """
 
 import os
-import select
 import signal
 import subprocess
 import time
@@ -19,13 +18,8 @@ from typing import Any, Protocol
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.measure.device.nvml import NoGPUError, NvmlSensors, library
 from kernrec.measure.monitor.trace import TraceSample
-from kernrec.util.process import is_alive
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
-_CHECK_S = 0.2
-"""How often it is checked whether the monitor was asked to stop."""
-_POLL_S = 0.02
-"""How often it is checked whether a process has ended, on systems that cannot report it."""
 
 REASONS = {
     0x01: "idle",
@@ -110,22 +104,7 @@ def reason_names(bits: int) -> str:
     return "|".join(name for bit, name in REASONS.items() if bits & bit)
 
 
-WaitForEnd = Callable[[float], bool]
-"""Waits at most so many seconds for the end of something, and returns whether it has ended."""
 ShowSample = Callable[[TraceSample], None]
-
-
-def record_samples(reader: Reader, period_s: float, begin: Callable[[], WaitForEnd], show: ShowSample) -> None:
-    """Take a sample, call `begin`, take a sample every `period_s` until its wait has ended, and one more."""
-    start = time.monotonic()
-    show(reader.read(0.0))
-    ended = begin()
-    due = time.monotonic() + period_s
-    while not ended(min(max(due - time.monotonic(), 0.0), _CHECK_S)):
-        if time.monotonic() >= due:
-            due = max(due + period_s, time.monotonic())
-            show(reader.read(time.monotonic() - start))
-    show(reader.read(time.monotonic() - start))
 
 
 def watch_command(command: Sequence[str], reader: Reader, period_s: float, show: ShowSample) -> int:
@@ -142,49 +121,47 @@ def watch_command(command: Sequence[str], reader: Reader, period_s: float, show:
     """
     process: subprocess.Popen[bytes] | None = None
     received: list[int] = []
+    start_s = time.monotonic()
 
     def pass_on(number: int, frame: object) -> None:
         received.append(number)
         if process is not None:
             process.send_signal(number)
 
-    def begin() -> WaitForEnd:
-        nonlocal process
-        try:
-            process = subprocess.Popen(list(command))
-        except OSError as error:
-            failure = KernrecError(cannot_be("run", command[0], error))
-            failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
-            raise failure from None
-        for number in received:  # while it was being started
-            process.send_signal(number)
-        running = process
-        return _end_of(running.pid, lambda: running.poll() is not None)
+    def take_sample() -> None:
+        show(reader.read(time.monotonic() - start_s))
 
     # The terminal sends the first two to the command too. They get a handler, for a command would inherit signals that
     # are ignored, but not handlers.
     handlers: dict[signal.Signals, Any] = dict.fromkeys(_signals("SIGINT", "SIGQUIT"), _do_nothing)
     handlers |= dict.fromkeys(_signals("SIGTERM", "SIGHUP"), pass_on)
     with _handled(handlers):
+        take_sample()
         try:
-            record_samples(reader, period_s, begin, show)
+            process = subprocess.Popen(list(command))
+        except OSError as error:
+            failure = KernrecError(cannot_be("run", command[0], error))
+            failure.exit_status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+            raise failure from None
+        try:
+            for number in received:  # while it was being started
+                process.send_signal(number)
+            due_s = time.monotonic() + period_s
+            while not _has_ended(process, due_s - time.monotonic()):
+                if time.monotonic() >= due_s:
+                    due_s = max(due_s + period_s, time.monotonic())
+                    take_sample()
+            take_sample()
         finally:
-            status = process.wait() if process is not None else 0
+            status = process.wait()
     return status if status >= 0 else 128 - status
 
 
-def watch_process(pid: int, reader: Reader, period_s: float, show: ShowSample) -> None:
-    """Record samples until a process has ended, or a signal asks the monitor to end. `UsageError` for no process."""
-    if not is_alive(pid):
-        raise UsageError(f"there is no process {pid}")
-    received: list[int] = []
-    ended = _end_of(pid, lambda: not is_alive(pid))
-
-    def stop(number: int, frame: object) -> None:
-        received.append(number)
-
-    with _handled(dict.fromkeys(_signals("SIGINT", "SIGTERM", "SIGHUP"), stop)):
-        record_samples(reader, period_s, lambda: lambda seconds: bool(received) or ended(seconds), show)
+def _has_ended(process: "subprocess.Popen[bytes]", most_s: float) -> bool:
+    """Wait for the end of a process for at most `most_s` seconds."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(most_s, 0.0))
+    return process.returncode is not None
 
 
 def _signals(*names: str) -> list[signal.Signals]:
@@ -207,19 +184,3 @@ def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
     finally:
         for number, handler in replaced.items():
             signal.signal(number, handler)
-
-
-def _end_of(pid: int, gone: Callable[[], bool]) -> WaitForEnd:
-    """Wait for the end of a process: it is noticed at once if the system can (Linux, `pidfd_open`), else in 20 ms."""
-    handle = None
-    with suppress(AttributeError, OSError):
-        handle = os.pidfd_open(pid)
-
-    def ended(seconds: float) -> bool:
-        if handle is not None:
-            return bool(select.select([handle], [], [], seconds)[0])
-        if not gone():
-            time.sleep(min(seconds, _POLL_S))
-        return gone()
-
-    return ended

@@ -37,7 +37,7 @@ def with_epilogue(latency: Predicted, problem: Problem, gpu: GPU) -> Predicted:
 
 def has_epilogue(problem: Problem) -> bool:
     """Return whether a problem has a bias or an activation, which no recording has."""
-    return problem.layout != ANY_LAYOUT and any(problem.sizes.get(name) for name in _FUSED)
+    return problem.layout != ANY_LAYOUT and any(map(problem.sizes.get, _FUSED))
 
 
 @lru_cache(maxsize=256)

@@ -25,6 +25,8 @@ _FAR = {"elementwise": 1 << 20}
 """Minimum number of items up to which points go on, by op. For elementwise ops, it is more than a launch hides."""
 _FAR_ELSE = 512
 """Minimum number of items for other ops, which is more than decoding has."""
+_FURTHEST = 1024
+"""Minimum number of items up to which recorded rows are looked at."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ def chosen(low: int, high: int) -> list[int]:
 def often_recorded(items: int) -> tuple[int, ...]:
     """Return numbers of items that recorders choose, and `items`, ascending.
 
-    They range from an eighth of `items` to a number that takes longer.
+    They range from an eighth of `items` to a number that takes longer. The largest one is the same for every batch of
+    decoding. Otherwise a batch would be faster only because a far row is looked at from there on.
     """
-    numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, 512))
+    numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, _FURTHEST))
     return tuple(sorted({items, *numbers}))
 
 
@@ -115,15 +118,15 @@ def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: 
         seconds: Predictions of the trees there, (S, P).
     """
     last = own_points.near
-    upper: Array = seconds[:, max(last, 1) :].min(axis=1)
+    upper: Array = np.minimum.reduce(seconds[:, max(last, 1) :], axis=1)
     lower: Array = np.minimum(seconds[:, 0], upper)
     if not last:
         return lower
     near = seconds[:, 1:last]
-    first = upper if last == 1 else np.maximum(np.minimum(near.min(axis=1), upper), lower)
+    first = upper if last == 1 else np.maximum(np.minimum(np.minimum.reduce(near, axis=1), upper), lower)
     if not own_points.between:
         return first
-    second = upper if last == 2 else np.maximum(np.minimum(near[:, 1:].min(axis=1), upper), lower)
+    second = upper if last == 2 else np.maximum(np.minimum(np.minimum.reduce(near[:, 1:], axis=1), upper), lower)
     below, above = bounds_s[1], bounds_s[2]
     share = min(max((own_s - below) / (above - below), 0.0), 1.0) if above > below else 1.0
     return np.asarray(first + share * (second - first))

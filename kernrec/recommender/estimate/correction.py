@@ -33,7 +33,7 @@ from kernrec.model.learn.model import Model, choice_score, transfer_score
 from kernrec.model.learn.model_file import problem_count
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.recommender.estimate.costs import Costs, median
-from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, Estimates, Kinds
+from kernrec.recommender.estimate.estimates import LEARNED, OWN, TRANSFERRED, Estimates, kinds_of
 from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
@@ -332,13 +332,13 @@ class Correction:
 
         def scaled(quantity: str, estimates: Estimates) -> Estimates:
             value, adaptation = estimates.value[self.scored] * factors[quantity], adaptations.get(quantity)
-            below, above, source, own = (estimates.by_kind(each)[self.scored] for each in estimates.kinds)
-            source = np.where(source == TRANSFERRED, np.int8(LEARNED), source)  # now it is a model of this GPU's rows
+            below, above, source, own = (estimates.by_kind(row)[self.scored] for row in range(4))
+            source = np.where(source == TRANSFERRED, LEARNED, source)  # now it is a model of this GPU's rows
             if adaptation is not None and adaptation.interval.groups >= groups_needed():
                 low, high = adaptation.interval.around(value)
                 below, above = value / low, high / value
             own = math.sqrt(OWN) * 0.5 * np.log(above * below)
-            return estimates.replaced(self.scored, value, Kinds(below, above, source, own))
+            return estimates.replaced(self.scored, value, kinds_of(below, above, source, own))
 
         power = predicted.power_w.copy()
         power[self.scored] *= factors["energy"] / factors["latency"]

@@ -29,7 +29,7 @@ import numpy as np
 
 from kernrec.model.prior.launch_costs import LimitedCosts
 from kernrec.model.prior.spread import INTERVAL, OF_ENERGY, OF_TIME
-from kernrec.recommender.estimate.estimates import MEASURED, OWN, PRIOR, Estimates, Kinds
+from kernrec.recommender.estimate.estimates import MEASURED, OWN, PRIOR, Estimates, kinds_of
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
@@ -71,12 +71,12 @@ class Costs:
             return self
         if parts[0][0] == slice(0, self.power_w.shape[-1]):
             return parts[0][1]
-        latency = self.latency.with_parts([(part, costs.latency) for part, costs in parts])
-        energy = self.energy.with_parts([(part, costs.energy) for part, costs in parts])
-        power_w = self.power_w.copy()
+        latency, energy, power_w = [], [], self.power_w.copy()
         for part, costs in parts:
+            latency.append((part, costs.latency))
+            energy.append((part, costs.energy))
             power_w[..., part] = costs.power_w
-        return Costs(latency, energy, power_w)
+        return Costs(self.latency.with_parts(latency), self.energy.with_parts(energy), power_w)
 
     def gathered(self, parts: Sequence[slice]) -> "Costs":
         """Return the costs of several parts of the candidates, one after another."""
@@ -118,7 +118,7 @@ class Rescaling:
         )
 
 
-_OF_TIME, _OF_ENERGY = (Kinds.even(widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
+_OF_TIME, _OF_ENERGY = (kinds_of(widths.factors, widths.factors, PRIOR, widths.own) for widths in (OF_TIME, OF_ENERGY))
 """Kinds of the analytical model's predictions, indexed like `spread.REGIMES`."""
 
 
@@ -171,10 +171,9 @@ def with_measured(
     return after, rescaling
 
 
-def measured_kinds(value: Array, low: Array, high: Array) -> Kinds:
+def measured_kinds(value: Array, low: Array, high: Array) -> Array:
     """Return the kinds of measured values, whose error belongs entirely to the config; arrays (N,)."""
-    sources = np.full(len(value), MEASURED, dtype=np.int8)
-    return Kinds(value / low, high / value, sources, 0.5 * np.log(high / low))
+    return kinds_of(value / low, high / value, MEASURED, 0.5 * np.log(high / low))
 
 
 def carried_over(predicted: Costs, elsewhere: Costs, predicted_elsewhere: Costs, rescaling: Rescaling) -> Costs:

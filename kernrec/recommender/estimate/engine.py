@@ -7,7 +7,9 @@ models and replaces them with measurements.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
+_in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
 """Maximum number of configs estimated in full; of more, the most promising are selected by quick costs.
@@ -72,7 +75,7 @@ class SpaceCosts:
         parts: list[Part] = []
         epilogues: dict[str, Array | None] = {}
         for table in space.tables:
-            here = [ProblemSpace(table.space, problem) for problem in problems]
+            here = list(map(partial(ProblemSpace, table.space), problems))
             rows = measured_rows(table.space, here[0], table.gpu, evidence, points) if any_rows else nothing
             able = ran = None
             if rows[0] is not NOTHING:
@@ -85,7 +88,7 @@ class SpaceCosts:
             more = None if table.kernel.sampled else epilogues[op]
             on_problems.append(here)
             measured.append(rows)
-            parts.append((table.plan(here[0]), [each.in_engine for each in here], None, able, ran, more))
+            parts.append((table.plan(here[0]), list(map(_in_engine, here)), None, able, ran, more))
         most = 0 if space.whole else SHORTLIST
         costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
         self.kernels: list[KernelCosts] = []

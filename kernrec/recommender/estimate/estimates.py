@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -78,29 +79,22 @@ class Estimate(float):
         return whole
 
 
-class Kinds(NamedTuple):
-    """Intervals and sources of K kinds of estimates; arrays (K,)."""
+def kinds_of(below: Array | float, above: Array | float, source: Array | int, own: Array) -> Array:
+    """Return the intervals and sources of K kinds of estimates as rows, (4, K).
 
-    below: Array
-    """Factor from the lower end of the 90 % interval to the value."""
-    above: Array
-    """Factor from the value to the upper end of the 90 % interval."""
-    source: Array
-    """Indices into `SOURCES`, int8."""
-    own: Array
-    """Logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and problem.
-    These configs share the rest of the error."""
+    Args:
+        below: factor from the lower end of the 90 % interval to the value.
+        above: factor from the value to the upper end of the 90 % interval.
+        source: indices into `SOURCES`.
+        own: logarithmic half-width of the interval of each config's own error, for comparisons within a kernel and
+            problem. These configs share the rest of the error. (K,).
+    """
+    kinds = np.empty((4, len(own)))
+    kinds[_BELOW], kinds[_ABOVE], kinds[_SOURCE], kinds[_OWN_ERROR] = below, above, source, own
+    return kinds
 
-    @classmethod
-    def even(cls, factors: Array, source: int, own: Array) -> "Kinds":
-        """Return kinds of one source with logarithmically symmetric intervals."""
-        sources = np.empty(len(factors), dtype=np.int8)
-        sources.fill(source)
-        return cls(factors, factors, sources, own)
 
-    def and_also(self, more: "Kinds") -> "Kinds":
-        """Return these kinds followed by `more`."""
-        return Kinds(*map(np.concatenate, zip(self, more, strict=True)))
+_BELOW, _ABOVE, _SOURCE, _OWN_ERROR = range(4)
 
 
 class Estimates:
@@ -109,16 +103,17 @@ class Estimates:
     An answer shows few candidates, so arrays of intervals and sources are built only on access.
     """
 
-    def __init__(self, value: Array, kind: Array, kinds: Kinds) -> None:
+    def __init__(self, value: Array, kind: Array, kinds: Array) -> None:
         self.value = value
         self.kind = kind
-        """Indices into `kinds`, of any numeric type, in the shape of `value`."""
+        """Columns of `kinds`, of any numeric type, in the shape of `value`."""
         self.kinds = kinds
+        """Intervals and sources as from `kinds_of`, (4, K)."""
 
     @classmethod
     def of(cls, value: Array, low: Array, high: Array, source: Array, own: Array) -> "Estimates":
         """Return estimates from arrays (C,), with one kind per candidate."""
-        return cls(value, np.arange(len(value)), Kinds(value / low, high / value, source, own))
+        return cls(value, np.arange(len(value)), kinds_of(value / low, high / value, source, own))
 
     @cached_property
     def _numbers(self) -> Array:
@@ -127,37 +122,50 @@ class Estimates:
     @cached_property
     def low(self) -> Array:
         """Lower ends of the intervals."""
-        return np.asarray(self.value / self.kinds.below.take(self._numbers))
+        return np.asarray(self.value / self.by_kind(_BELOW))
 
     @cached_property
     def high(self) -> Array:
         """Upper ends of the intervals."""
-        return np.asarray(self.value * self.kinds.above.take(self._numbers))
+        return np.asarray(self.value * self.by_kind(_ABOVE))
 
     @property
     def source(self) -> Array:
         """Indices into `SOURCES`, int8."""
-        return self.by_kind(self.kinds.source)
+        return self.for_each(self.kinds[_SOURCE].astype(np.int8))
 
     @property
     def own(self) -> Array:
         """Logarithmic half-widths of the intervals of the configs' own errors."""
-        return self.by_kind(self.kinds.own)
+        return self.by_kind(_OWN_ERROR)
 
     @property
     def has_learned(self) -> bool:
         """Whether a trained model predicted any of the values."""
-        return bool(((self.kinds.source == LEARNED) | (self.kinds.source == TRANSFERRED)).any())
+        sources = self.kinds[_SOURCE]
+        return bool(((sources == LEARNED) | (sources == TRANSFERRED)).any())
 
-    def by_kind(self, values: Array) -> Array:
-        """Return the value of each candidate's kind, in the shape of `value`."""
-        return values.take(self._numbers)
+    def by_kind(self, row: int) -> Array:
+        """Return a row of `kinds` for each candidate, in the shape of `value`."""
+        return self.for_each(self.kinds[row])
+
+    def for_each(self, values: Array) -> Array:
+        """Return the value of each candidate's kind, in the shape of `value`, given one for each kind."""
+        return np.asarray(values.take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
         """Return the estimate of one candidate at one operating point."""
-        value, number, kinds = self.value.item(place), int(self.kind.item(place)), self.kinds
-        low, high = value / kinds.below.item(number), value * kinds.above.item(number)
-        return Estimate(value, low, high, SOURCES[kinds.source.item(number)], kinds.own.item(number))
+        value = self.value.item(place)
+        below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
+        return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
+
+    def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
+        """Return the estimates of several candidates, given an index along each axis of `value` for each of them."""
+        columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
+        return [
+            Estimate(value, value / below, value * above, SOURCES[int(source)], own)
+            for value, (below, above, source, own) in zip(self.value[places].tolist(), columns, strict=True)
+        ]
 
     def at(self, point: int | slice) -> "Estimates":
         """Select one or more operating points."""
@@ -170,21 +178,20 @@ class Estimates:
     @classmethod
     def stacked(cls, points: Sequence["Estimates"]) -> "Estimates":
         """Return one table from the estimates at several operating points."""
-        kinds, numbers = points[0].kinds, [points[0].kind]
-        for estimates in points[1:]:
-            numbers.append(estimates.kind + len(kinds.own))
-            kinds = kinds.and_also(estimates.kinds)
-        return cls(np.stack([estimates.value for estimates in points]), np.stack(numbers), kinds)
+        firsts = accumulate((estimates.kinds.shape[1] for estimates in points), initial=0)
+        kind = np.stack([estimates.kind + first for estimates, first in zip(points, firsts, strict=False)])
+        kinds = np.concatenate([estimates.kinds for estimates in points], 1)
+        return cls(np.stack([estimates.value for estimates in points]), kind, kinds)
 
     def with_parts(self, parts: Sequence[tuple[slice, "Estimates"]]) -> "Estimates":
         """Return a copy with other estimates of some of the candidates."""
-        value, kind, tables, count = self.value.copy(), self.kind.copy(), [self.kinds], len(self.kinds.own)
+        value, kind, tables, count = self.value.copy(), self.kind.copy(), [self.kinds], self.kinds.shape[1]
         for part, estimates in parts:
             value[..., part] = estimates.value
             kind[..., part] = estimates.kind + count
             tables.append(estimates.kinds)
-            count += len(estimates.kinds.own)
-        return Estimates(value, kind, Kinds(*map(np.concatenate, zip(*tables, strict=True))))
+            count += estimates.kinds.shape[1]
+        return Estimates(value, kind, np.concatenate(tables, 1))
 
     def gathered(self, parts: Sequence[slice]) -> "Estimates":
         """Return the estimates of several parts of the candidates, one after another."""
@@ -200,9 +207,9 @@ class Estimates:
 
         The configs' own errors are limited to their fraction of `wide`.
         """
-        below, above, source, own = self.kinds
+        _, above, source, own = self.kinds
         own = np.minimum(own, math.sqrt(OWN) * math.log(wide))
-        kinds = Kinds(np.full(len(below), wide), np.maximum(above / factor, wide), source, own)
+        kinds = kinds_of(wide, np.maximum(above / factor, wide), source, own)
         return Estimates(self.value * factor, self.kind, kinds)
 
     def narrowed(self, factor: float, common: float) -> "Estimates":
@@ -212,15 +219,15 @@ class Estimates:
         def width(whole: Array) -> Array:
             return np.asarray(np.exp(np.sqrt(own * own + common * np.maximum(whole * whole - own * own, 0.0))))
 
-        kinds = Kinds(width(np.log(below)), width(np.log(above)), source, own)
+        kinds = kinds_of(width(np.log(below)), width(np.log(above)), source, own)
         return Estimates(self.value * factor, self.kind, kinds)
 
-    def replaced(self, positions: Array, value: Array, kinds: Kinds) -> "Estimates":
-        """Return a copy with other values at some positions of C, with the kinds at the same indices of `kinds`."""
+    def replaced(self, positions: Array, value: Array, kinds: Array) -> "Estimates":
+        """Return a copy with other values at some positions of C, with the kinds in the same columns of `kinds`."""
         values, kind = self.value.copy(), self.kind.copy()
         values[..., positions] = value
-        kind[..., positions] = np.arange(float(len(positions))) + len(self.kinds.own)
-        return Estimates(values, kind, self.kinds.and_also(kinds))
+        kind[..., positions] = np.arange(len(positions)) + self.kinds.shape[1]
+        return Estimates(values, kind, np.concatenate((self.kinds, kinds), 1))
 
     def learned(self, factor: Array, positions: Array, half_widths: Array, source: int) -> "Estimates":
         """Return values multiplied by a model's correction, with its intervals at some positions.
@@ -231,7 +238,10 @@ class Estimates:
             half_widths: logarithmic half-widths of their 90 % intervals, (N,).
             source: `LEARNED` or `TRANSFERRED`.
         """
-        value, kinds = self.value * factor, Kinds.even(np.exp(half_widths), source, math.sqrt(OWN) * half_widths)
+        value, factors = self.value * factor, np.exp(half_widths)
+        kinds = kinds_of(factors, factors, source, math.sqrt(OWN) * half_widths)
         if len(positions) < value.shape[-1]:
             return Estimates(value, self.kind, self.kinds).replaced(positions, value[..., positions], kinds)
-        return Estimates(value, np.broadcast_to(np.arange(float(len(positions))), value.shape), kinds)
+        kind = np.empty(value.shape)
+        kind[:] = np.arange(len(positions))
+        return Estimates(value, kind, kinds)

@@ -90,16 +90,18 @@ def possible(
         measured: at each point, the measured candidates, which do not change.
     """
     least_s, roof_clk = _bounds(problems, gpu)
-    limits_w = np.array([point.limit_w(gpu) for point in points])[:, np.newaxis]
+    limits_w = np.array([gpu.tdp_w if point.power_limit_w is None else point.power_limit_w for point in points])
+    limits_w = limits_w[:, np.newaxis]
     # The analytical model's launches are equal at every point, and the search for their clocks keeps the limits.
     first = slice(0, 1) if prior is None else slice(None)
     latency, energy = costs.latency.value[first] * (1.0 + _ROUNDING), costs.energy.value[first]
     # Candidates without an estimate at a point are infinite there. NaN is neither a minimum nor greater than anything.
+    least = np.minimum.reduce
     if (
-        (energy <= latency * limits_w[first]).all()
-        and energy.min(initial=inf) > 0.0
-        and (latency - least_s).min(initial=inf) >= 0.0
-        and (latency * limited.clock_hz[first] - roof_clk).min(initial=inf) >= 0.0
+        np.logical_and.reduce(energy <= latency * limits_w[first], axis=None)
+        and least(energy, axis=None, initial=inf) > 0.0
+        and least(latency - least_s, axis=None, initial=inf) >= 0.0
+        and least(latency * limited.clock_hz[first] - roof_clk, axis=None, initial=inf) >= 0.0
     ):
         return costs, ()
     latency, energy = costs.latency.value * (1.0 + _ROUNDING), costs.energy.value
@@ -186,8 +188,9 @@ def _instead(estimates: Estimates, prior: Estimates | None, refused: Array) -> E
     """Return estimates with `refused` entries, (points, C), replaced by the analytical model's, or by infinity."""
     if prior is None:
         return Estimates(np.where(refused, inf, estimates.value), estimates.kind, estimates.kinds)
-    kind = np.where(refused, prior.kind + len(estimates.kinds.own), estimates.kind)
-    return Estimates(np.where(refused, prior.value, estimates.value), kind, estimates.kinds.and_also(prior.kinds))
+    kind = np.where(refused, prior.kind + estimates.kinds.shape[1], estimates.kind)
+    kinds = np.concatenate((estimates.kinds, prior.kinds), 1)
+    return Estimates(np.where(refused, prior.value, estimates.value), kind, kinds)
 
 
 def is_number(prediction: "StackPrediction") -> bool:

@@ -151,7 +151,7 @@ def _change(here: Explanation, there: Explanation, gain: float, energy: float, t
         energy=energy,
         time=time,
         changes={name: changes[name] for name in shown[:_SHOWN_CHANGES] if abs(changes[name]) > _WORTH},
-        source=min(sources, key=SOURCES.index),
+        source=min(map(Source, sources), key=SOURCES.index),
     )
 
 

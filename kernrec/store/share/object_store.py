@@ -1,25 +1,23 @@
-"""Places by URL: `s3://` and `gs://` through obstore, `hf://` through huggingface_hub; web servers; folders.
+"""Places by URL: `s3://` and `gs://` through obstore, web servers and folders.
 
 Credentials are never in a URL or in kernrec's settings: object stores take them from where their own tools do
-(environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, the token
-of `hf auth login`, the machine's role).
+(environment variables such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, the
+machine's role).
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.share.place import Folder, MissingFileError, Place, bundle_names, checked_name, pieces, stays
+from kernrec.store.share.place import Folder, MissingFileError, Place, bundle_names, checked_name, stays
 from kernrec.store.share.web_server import SILENCE_S, WebServer
 from kernrec.util.optional import import_optional
 
-SCHEMES = ("s3", "gs", "hf", "https", "http")
+SCHEMES = ("s3", "gs", "https", "http")
 _WEB = ("https", "http")
 _CLIENT = {"timeout": "10m", "read_timeout": f"{SILENCE_S:g}s", "connect_timeout": "10s", "allow_http": True}
 _RETRY = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
@@ -44,6 +42,8 @@ def checked_url(text: str) -> str:
         named = bool(parts.hostname)
     except ValueError:
         named = False
+    if scheme == "hf":
+        raise UsageError(f"{text[:80]}: clone the data set with git and pass its folder")
     if scheme not in SCHEMES:
         raise UsageError(
             f"{text[:80]}: unknown scheme; pass a folder, or {', '.join(f'{each}://' for each in SCHEMES)}"
@@ -71,9 +71,6 @@ def place_of(url: str) -> Place:
         if not path.is_dir():
             raise UsageError(f"folder {url} does not exist; create it with `mkdir`, or mount its disk")
         return Folder(path)
-    if scheme == "hf":
-        hub = import_optional("huggingface_hub", "a place of the Hugging Face Hub", "hub")
-        return FileSystem(url, hub.HfFileSystem(), url.removeprefix("hf://"))
     return WebServer(url) if scheme in _WEB else ObjectStore(url)
 
 
@@ -124,37 +121,6 @@ class ObjectStore:
             if "404" not in str(error):
                 raise
             raise UsageError(f"the bucket of {self.title} does not exist") from None
-
-
-class FileSystem:
-    """A folder of a file system of fsspec, which the Hugging Face Hub's client offers."""
-
-    def __init__(self, title: str, system: Any, root: str) -> None:
-        self.title = title
-        self._system = system
-        self._root = root.rstrip("/")
-
-    def read(self, name: str, most: int) -> Iterator[bytes]:
-        """See `Place.read`."""
-        with _reaching(self.title, checked_name(name)), self._system.open(f"{self._root}/{name}", "rb") as file:
-            yield from pieces(file, most, f"{name} of {self.title}")
-
-    def write(self, name: str, source: Path) -> None:
-        """See `Place.write`."""
-        target = f"{self._root}/{checked_name(name)}"
-        with _reaching(self.title, name):
-            if not (stays(name) and self._system.exists(target)):
-                self._system.put_file(os.fspath(source), target)
-
-    def names(self, under: str = "") -> list[str]:
-        """See `Place.names`."""
-        with _reaching(self.title, "its files"):
-            self._system.invalidate_cache()
-            if not self._system.exists(self._root):
-                raise UsageError(f"{self.title} does not exist")
-            start = f"{self._root}/{under}".rstrip("/")
-            files = self._system.find(start) if self._system.exists(start) else []
-            return bundle_names((str(file).removeprefix("/").partition(f"{self._root}/")[2] for file in files), under)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from kernrec.store.share.privacy import secret_of
 from kernrec.store.share.pull import LARGEST_BUNDLE, take_new
 from kernrec.store.share.pulled import add_bundles, settle, working_on
 from kernrec.store.share.withdraw import publish, withdrawn_here
-from kernrec.store.stack import pulled_database
 from kernrec.util.scratch import scratch_folder
 
 
@@ -53,7 +52,6 @@ def push(
     Raises:
         KernrecError: if the place cannot be reached or written, or others would refuse the rows.
     """
-    pulled_database()  # what kernrec 0.1 pulled comes first
     names = place.names()
     if any(map(OLD.fullmatch, names)):
         raise UsageError(f"{place.title} is a remote of kernrec 0.1, which is only read; push to a new place")

@@ -7,7 +7,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from kernrec.gpu import limits
-from kernrec.kernel import Space, bind_launches, find_kernel
+from kernrec.kernel import bind_launches, find_kernel
 from kernrec.measure.device.correctness import compare, tolerance
 from kernrec.op import inputs, reference
 from tests.helpers.attention import (
@@ -218,25 +218,6 @@ def test_a_trip_has_no_bank_conflicts_and_exactly_the_products_of_its_tile(case)
     else:
         assert products <= trip["issue.fma32"] * 32 <= 1.25 * products
         assert trip["barriers"] == 2
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dtype", "most"), [(MMA, "f16", 60), (MMA, "bf16", 60), (SIMT, "f32", 40), (SIMT, "f16", 40)]
-)
-def test_a_few_dozen_codes_on_every_architecture(kernel, dtype, most):
-    for sm in (75, 80, 86, 89, 90, 100, 120):
-        if sm >= kernel.least_sm(dtype):
-            for layout in kernel.layouts:
-                assert 5 <= len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys) <= most
-
-
-@pytest.mark.parametrize("case", [
-    _mma(128, 128, 32, 64, 2), _mma(96, 128, 32, 64, 1, dtype="bf16"), _mma(80, 128, 32, 64, 1),
-    _mma(128, 16, 16, 128, 1), _mma(64, 128, 32, 128, 2), _simt(160, 128, 4, 4, 4),
-])  # fmt: skip
-def test_the_codes_hungriest_for_registers_do_not_spill(case):
-    resources = assembled(*code_of(*case[:3])).resources[case[0].name]
-    assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
 
 
 DECODE = {"heads": 4, "kv_heads": 2, "queries": 3, "keys": 300}

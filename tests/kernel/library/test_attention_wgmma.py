@@ -67,14 +67,6 @@ def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line
     assert "setmaxnreg" not in compiled.log
 
 
-def test_warpgroups_are_those_of_one_architecture():
-    """wgmma is of sm_90a alone."""
-    for sm in (100, 120):
-        assert not len(Space(WGMMA, sm, limits(sm), "f16", "bhsd"))
-    for dtype in WGMMA.dtypes:
-        assert 10 <= len(Space(WGMMA, 90, limits(90), dtype, "bshd").variants.keys) <= 40
-
-
 def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups():
     space = Space(WGMMA, 90, limits(90), "f16", "bhsd")
     assert len(space.at(problem_of("f16", 72, SHAPE)).rows)

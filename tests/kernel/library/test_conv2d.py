@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kernrec.gpu import limits
-from kernrec.kernel import Space, find_kernel
+from kernrec.kernel import find_kernel
 from kernrec.op import Problem, encode_elements
 from kernrec.ptx import EmulationError
 from tests.helpers.counted import profiled, unpredicted
-from tests.helpers.kernel_code import Config, assembled, not_assembled
+from tests.helpers.kernel_code import Config, not_assembled
 from tests.helpers.products import broken
 from tests.helpers.run_cache import Tensors
 from tests.helpers.trial import CASES, Case, flaws, given_inputs, run, runs, sample
@@ -63,28 +62,6 @@ def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case):
         code = not_assembled(kernel, config, case.dtype, case.layout, case.sm)
         configs = [config | {"split_k": split_k} for split_k in (1, 2, 4, 8)] if kernel is MMA else [config]
         assert unpredicted(kernel, configs, config, problem, case.sm, code, "issue barriers") == []
-
-
-@EACH_KERNEL
-@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
-def test_no_more_codes_than_can_be_profiled_soon(kernel, sm):
-    for dtype in [dtype for dtype in kernel.dtypes if sm >= kernel.least_sm(dtype)]:
-        for layout in kernel.layouts:
-            codes = len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys)
-            assert 20 <= codes <= (120 if kernel is MMA else 80)
-
-
-@pytest.mark.parametrize(("kernel", "values", "dtype", "layout", "sm", "most"), [
-    (MMA, (128, 256, 64, 64, 64, 8, 2, 2, 1, 1), "f16", "nhwc", 86, 255),
-    (MMA, (256, 64, 64, 64, 32, 8, 3, 1, 1, 1), "bf16", "nhwc", 86, 128),
-    (MMA, (128, 128, 32, 64, 64, 8, 2, 1, 1, 1), "f16", "nhwc", 75, 255), (DIRECT, (4, 16, 4), "f16", "nchw", 75, 255),
-    (DEPTHWISE, (3, 2, 8, 8, 16, 2, 4, 8, 0), "f16", "nhwc", 75, 255),
-])  # fmt: skip
-def test_the_codes_hungriest_for_registers_do_not_spill(kernel, values, dtype, layout, sm, most):
-    config = dict(zip((tunable.name for tunable in kernel.tunables), values, strict=True))
-    resources = assembled(kernel, config, dtype, layout, sm).resources[kernel.launches[0].entry]
-    assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
-    assert resources.registers <= most
 
 
 def notices(old: str, new: str, met_by: Config) -> bool:

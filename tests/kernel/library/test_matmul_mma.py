@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import KernrecError
 from kernrec.gpu import limits
-from kernrec.kernel import Space, find_kernel
+from kernrec.kernel import find_kernel
 from kernrec.op import inputs
 from tests.helpers.counted import profiled, unpredicted
-from tests.helpers.kernel_code import assembled, not_assembled
+from tests.helpers.kernel_code import not_assembled
 from tests.helpers.products import awkward, bits, breaks, broken, exact, mma_config, named, run
 
 pytestmark = pytest.mark.slow
@@ -104,28 +104,6 @@ def test_wide_loads_and_stores_move_whole_sectors(config, layout):
     counts = profile.counts({"block": 1, "k_tiles": 10})
     for tensor, way in (("a", "read"), ("b", "read"), ("c", "write")):
         assert counts[f"global.{tensor}.{way}_sectors"] * 32 == counts[f"global.{tensor}.{way}_bytes"] > 0
-
-
-@pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
-def test_dozens_of_codes_on_every_architecture_that_has_the_instructions(sm):
-    for layout in KERNEL.layouts:
-        for dtype in KERNEL.dtypes:
-            if sm >= KERNEL.least_sm(dtype):
-                codes = len(Space(KERNEL, sm, limits(sm), dtype, layout).variants.keys)
-                assert 15 <= codes <= 20 if sm == 75 else 30 <= codes <= 40
-            else:
-                with pytest.raises(UsageError, match="needs sm_80 or later for bf16, not sm_75"):
-                    Space(KERNEL, sm, limits(sm), dtype, layout)
-
-
-@pytest.mark.every(2)
-@LAYOUTS
-def test_the_codes_hungriest_for_registers_do_not_spill(layout):
-    hungry = (_config(128, 128, 64, 64, 64, stages=2), _config(64, 256, 32, 32, 64, stages=4, fragments=1))
-    for config in hungry:
-        resources = assembled(KERNEL, config, "f16", layout, SM).resources["matmul_mma"]
-        assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
-        assert resources.registers <= (128 if config["fragments"] == 1 else 255)
 
 
 @pytest.mark.every(8)

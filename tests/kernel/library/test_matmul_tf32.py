@@ -5,9 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.gpu import limits
-from kernrec.kernel import Space, find_kernel
+from kernrec.kernel import find_kernel
 from kernrec.op import inputs, reference
 from tests.helpers.counted import profiled
 from tests.helpers.kernel_code import assembled, not_assembled
@@ -81,14 +80,6 @@ def test_shared_memory_has_no_bank_conflicts_and_wide_loads_move_whole_sectors(n
     for tensor in ("a.read", "b.read"):
         if config["vector"] == 4:
             assert counts[f"global.{tensor}_sectors"] * 32 == counts[f"global.{tensor}_bytes"] > 0
-
-
-@pytest.mark.parametrize("sm", [80, 86, 89, 90, 100, 120])
-def test_dozens_of_codes_on_every_architecture_from_ampere_on(sm):
-    for layout in KERNEL.layouts:
-        assert 30 <= len(Space(KERNEL, sm, limits(sm), "tf32", layout).variants.keys) <= 50
-    with pytest.raises(UsageError, match="needs sm_80"):
-        Space(KERNEL, 75, limits(75), "tf32", "nn")
 
 
 BREAKS = [

@@ -6,16 +6,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import example, given
-from hypothesis import strategies as st
 
 from kernrec.ptx import EmulationError
 from kernrec.ptx.ir.errors import ParseError
+from tests.helpers import lanes
 from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import apply, run
 
-F32 = st.lists(st.floats(width=32), min_size=32, max_size=32)
-F64 = st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32)
-MODEST = st.lists(st.floats(width=32, min_value=-(2.0**40), max_value=2.0**40), min_size=32, max_size=32)
+F32, F64, MODEST = map(lanes.column, (lanes.single, lanes.double, lanes.modest))
 
 
 def f32(values: list[float]) -> np.ndarray:
@@ -150,10 +148,7 @@ def test_directed_rounding_never_passes_the_exact_value(mode, toward, a, b):
 
 
 @few_examples(10)
-@given(
-    a=st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32),
-    b=st.lists(st.floats(-1e100, 1e100), min_size=32, max_size=32),
-)
+@given(a=F64, b=F64)
 def test_doubles(a, b):
     x, y = np.array(a), np.array(b)
     same(apply("add.f64 {d}, {a0}, {a1}", [x, y], ["f64"] * 2, "f64"), x + y)
@@ -189,7 +184,7 @@ def test_approximations_are_within_the_documented_error(name, law):
 
 
 @few_examples(8)
-@given(bits=st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64))
+@given(bits=lanes.column(lanes.integer(16), 64))
 def test_half_pairs_compute_each_half(bits):
     x = np.array(bits, np.uint16).view(np.float16)
     y = x[::-1].copy()
@@ -204,7 +199,7 @@ def test_half_pairs_compute_each_half(bits):
 
 
 @few_examples(8)
-@given(a=st.lists(st.floats(width=32, min_value=-1e6, max_value=1e6), min_size=64, max_size=64))
+@given(a=lanes.column(lanes.modest, 64))
 def test_packed_f32_pairs_are_two_multiply_adds(a):
     x = f32(a)
     pairs = x.view(np.uint64)
@@ -268,7 +263,7 @@ def test_floats_become_integers_clamped(a):
 
 
 @few_examples(10)
-@given(a=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=32, max_size=32))
+@given(a=lanes.column(lanes.integer(64, signed=True)))
 def test_integers_become_floats_rounded(a):
     x = np.array(a, np.int64)
     got = apply("cvt.rn.f32.s64 {d}, {a0}", [x], ["s64"], "f32")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.helpers import lanes
 from tests.helpers.depth import few_examples
 from tests.helpers.ptx_text import apply
 
@@ -17,8 +18,7 @@ EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 0x7FFFFFFF, 0x8000
 
 def columns(count: int) -> st.SearchStrategy[list[list[int]]]:
     """Columns of 32 numbers of up to 64 bits, rich in edges."""
-    number = st.one_of(st.sampled_from([*EDGES, 2**64 - 1, 2**64 - 2]), st.integers(0, 2**64 - 1))
-    return st.lists(st.lists(number, min_size=32, max_size=32), min_size=count, max_size=count)
+    return lanes.columns(lanes.integer(64, [*EDGES, 2**64 - 1, 2**64 - 2]), count)
 
 
 def as_kind(values: list[int], kind: str) -> np.ndarray:

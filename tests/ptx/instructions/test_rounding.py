@@ -10,13 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrec.ptx import KernelLaunch, emulate
+from tests.helpers import lanes
 from tests.helpers.depth import few_examples
 from tests.helpers.narrow_floats import bf16_bits, bf16_values, tf32_bits
 from tests.helpers.ptx_text import apply, cuda, run
 
-ANY_F32 = st.integers(0, 2**32 - 1)
-F32 = st.lists(ANY_F32, min_size=32, max_size=32)
-BITS = st.lists(st.integers(0, 0xFFFF), min_size=32, max_size=32)
+SPECIAL = [0, 1 << 15, 0x3C00, 0x3F80, 0x7BFF, 0x7C00, 0x7E00, 0x7F7F, 0x7F80, 0x7FC0, 0xFC00, 0xFF80, 1, 0x8001]
+"""Zeros, ones, the largest and the smallest numbers, infinities and NaN of f16 and bf16."""
+F32 = lanes.column(lanes.integer(32, [bits << 16 for bits in SPECIAL] + [0x7F7FFFFF, 1, 0x80000001, 0x00800000]))
+BITS = lanes.column(lanes.integer(16, SPECIAL))
 
 # Formats as (bits of a NumPy integer that holds them, values of all bit patterns that are given).
 Values = Callable[[np.ndarray], np.ndarray]
@@ -197,7 +199,7 @@ def test_halves_widen_exactly_and_become_integers_clamped(bits):
 
 @few_examples(10)
 @example(a=[2**62 + 2**54, 2**62 + 2**54 + 1, 2**62 + 3 * 2**54 - 1, -(2**63)] * 8)
-@given(a=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=32, max_size=32))
+@given(a=lanes.column(lanes.integer(64, signed=True)))
 def test_integers_and_doubles_become_bf16_rounded_once(a):
     x = np.array(a, np.int64)
     check(apply("cvt.rn.bf16.s64 {d}, {a0}", [x], ["s64"], "b16"), [Fraction(v) for v in a], bf16)
@@ -210,7 +212,7 @@ def test_integers_and_doubles_become_bf16_rounded_once(a):
 
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @few_examples(6)
-@given(a=st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64), swap=st.booleans())
+@given(a=lanes.column(lanes.integer(16, SPECIAL), 64), swap=st.booleans())
 def test_packed_comparisons_give_each_half_its_own(kind, values, a, swap):
     x = np.array(a, np.uint16)
     y = x.reshape(-1, 2)[:, ::-1].copy().reshape(-1) if swap else np.roll(x, 1)

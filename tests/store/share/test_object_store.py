@@ -1,5 +1,5 @@
-"""Places behind real servers (S3 and the web), and behind stand-ins for Google Cloud Storage and the Hugging Face Hub,
-whose clients are the real ones."""
+"""Places behind real servers (S3 and the web), and behind a stand-in for Google Cloud Storage, whose client is
+the real one."""
 
 import functools
 import http.server
@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.store.share.object_store import FileSystem, checked_url, place_of
+from kernrec.store.share.object_store import checked_url, place_of
 from kernrec.store.share.place import Folder, Place
-from tests.helpers.object_servers import DATA_SET, CloudStorage, Hub, bucket, served
+from tests.helpers.object_servers import CloudStorage, bucket, served
 from tests.helpers.process import environment
-from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import Person, measurement, sessions
 
 SEGMENT = f"segments/{'0' * 64}.parquet"
@@ -72,14 +71,6 @@ def test_a_bucket_of_google_is_a_place(tmp_path: Path, monkeypatch: pytest.Monke
         check_place(place_of("gs://team/some/where"), tmp_path)
 
 
-def test_a_data_set_of_the_hub_is_a_place(tmp_path: Path, refuses: Refuses) -> None:
-    hub = pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
-    with served(Hub) as url:
-        system = hub.HfFileSystem(endpoint=url, token="x", skip_instance_cache=True)
-        check_place(FileSystem(f"hf://{DATA_SET}", system, DATA_SET), tmp_path)
-        refuses(lambda: FileSystem("hf://datasets/team/none", system, "datasets/team/none").names())
-
-
 def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra `remote` is not installed")
     monkeypatch.setattr("kernrec.store.share.object_store._RETRY", {"max_retries": 0})
@@ -132,6 +123,8 @@ def test_a_url_holds_no_password_and_a_folder_becomes_absolute(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     assert checked_url("team") == str(tmp_path / "team")
     assert checked_url("s3://bucket/a/") == "s3://bucket/a"
+    with pytest.raises(UsageError, match=r"hf://datasets/me/x: clone the data set with git"):
+        checked_url("hf://datasets/me/x")
     for url in ("https://me:secret@host/x", "https://token@host/x"):
         with pytest.raises(UsageError, match="others on this machine could read"):
             checked_url(url)

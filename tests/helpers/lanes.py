@@ -1,0 +1,63 @@
+"""Random operands for the lanes of a warp, as strategies that draw one seed.
+
+Hypothesis takes several times as long to draw 32 numbers one by one as the emulator to compute with them.
+"""
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+T = TypeVar("T")
+_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.0, 3.0, float("inf"), float("-inf"), float("nan"), 2.0**-126, 2.0**-149)
+
+
+def columns(make: Callable[[random.Random], T], count: int, lanes: int = 32) -> st.SearchStrategy[list[list[T]]]:
+    """Return a strategy for `count` columns of a number for each lane."""
+
+    def made(seed: int) -> list[list[T]]:
+        chance = random.Random(seed)
+        return [[make(chance) for _ in range(lanes)] for _ in range(count)]
+
+    return st.integers(0, 2**64 - 1).map(made)
+
+
+def column(make: Callable[[random.Random], T], lanes: int = 32) -> st.SearchStrategy[list[T]]:
+    """Return a strategy for a number for each lane."""
+    return columns(make, 1, lanes).map(lambda made: made[0])
+
+
+def integer(bits: int, edges: Sequence[int] = (), signed: bool = False) -> Callable[[random.Random], int]:
+    """Return a source of integers: half of them edges, where there are some."""
+
+    def make(chance: random.Random) -> int:
+        number = chance.choice(edges) if edges and chance.random() < 0.5 else chance.getrandbits(bits)
+        return number - (number >> (bits - 1) << bits) if signed else number
+
+    return make
+
+
+def single(chance: random.Random) -> float:
+    """Return an f32 number: of random bits, a modest one or an edge."""
+    kind = chance.random()
+    if kind < 0.2:
+        return chance.choice(_EDGES)
+    if kind < 0.5:
+        return modest(chance)
+    return float(struct.unpack("f", chance.randbytes(4))[0])
+
+
+def modest(chance: random.Random) -> float:
+    """Return an f32 number between -2**40 and 2**40: a small whole number or one of any magnitude."""
+    if chance.random() < 0.3:
+        return float(chance.randrange(-9, 10))
+    return float(struct.unpack("f", struct.pack("f", chance.uniform(-1, 1) * 2.0 ** chance.randrange(-60, 41)))[0])
+
+
+def double(chance: random.Random) -> float:
+    """Return an f64 number between -1e100 and 1e100."""
+    if chance.random() < 0.2:
+        return float(chance.randrange(-9, 10))
+    return chance.uniform(-1, 1) * 10.0 ** chance.randrange(-100, 101)
