@@ -34,7 +34,7 @@ _FIGURES = {
 }
 
 
-_OLD = "the compiler supports compute capability 7.5 and later, and no baselines were recorded on this GPU"
+_OLD = "its compute capability is older than 7.5, the oldest of the compiler, and it has no recorded baselines"
 _INTEGRATED = "integrated GPUs, which share memory and power with a processor, are not supported"
 _UNSUPPORTED = (
     (r"(amd|instinct|radeon|rx[5-9]\d{3}|mi\d{2,3}|gfx\d)", "AMD is not supported, only NVIDIA"),
