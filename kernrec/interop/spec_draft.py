@@ -368,7 +368,6 @@ class _Drafter:
         return block, constraints
 
     def _name_axes(self, block: Sequence[str]) -> None:
-        """Let user expressions call the extents of the block `block_x` and so on."""
         for axis, text in zip(_AXES, (*block, "1", "1"), strict=False):
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 

@@ -144,8 +144,6 @@ def _csv_entry(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str
 
 
 def _log(path: Path) -> Workload:
-    """Return the workload of JSON lines: `op`, `shape` (dimensions by name), `dtype`, `layout`; equal lines are
-    counted."""
     with _opened(path) as lines:
         return _of_entries(path, _log_entries(path, lines), ordered=False)
 

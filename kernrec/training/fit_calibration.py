@@ -299,7 +299,6 @@ def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity
 
 
 def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
-    """Return the multipliers that fit rows best; 1 if there is too little to fit."""
     time = _multipliers([member.time_shares() for member in rows], rows, MOST**OVERLAP) ** (1.0 / OVERLAP)
     energy = _multipliers([member.energy_shares() for member in rows], rows, MOST)
     return Calibration(arch, *time.tolist(), *energy.tolist())

@@ -172,6 +172,5 @@ def _result(times: Any) -> Result:
 
 
 def _is_hooked(tuned: Any) -> bool:
-    """Return whether the times include what the autotuner does before or after each launch."""
     hooks = (tuned.reset_to_zero, tuned.restore_value, tuned.user_defined_pre_hook, tuned.user_defined_post_hook)
     return any(hooks) or any(config.pre_hook is not None for config in tuned.configs)
