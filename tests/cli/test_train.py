@@ -383,19 +383,14 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere
     problem_space = table.space.at(problem)
-    rows = costs(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].estimated
+    rows = costs(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
     limited = predict(table, problem_space, rows).limited()
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
-    names = next(simulated(1))
+    usual = next(simulated(1)) | {"gpu": gpu.name, "problem": problem, "energy_j": None}
     own = tmp_path / "own.duckdb"
-    with Database.open(own, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, (
-            names | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
-            | {"energy_j": None}
-            for i in chosen
-        )))  # fmt: skip
+    store_rows(own, [usual | {"config": configs[i], "latency_s": float(truth[i])} for i in chosen])
     (tmp_path / "models").symlink_to(trained.parent / "models")
     query = Query(Objective.LATENCY, top=60)
     answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)
