@@ -21,7 +21,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
-from kernrec.recommender.recorded_lines import Recordings, recorded_predictions
+from kernrec.recommender.recorded_lines import Recordings, recorded_predictions, version_of
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.note import Note
@@ -190,8 +190,14 @@ def lines_of(
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
     recorded = list(recorded_predictions(recordings, predictions, stacks))
-    exact = {row.stack for row, _ in recorded if default or predictions}
-    wanted = [p for p in predictions if is_wanted(p.stack, stacks, p.version) and p.stack not in exact]
+    # A recorded variant, such as static scales, does not stand for the backend as the model has it.
+    exact = {(row.stack, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
+    wanted = [
+        each
+        for each in predictions
+        if is_wanted(each.stack, stacks, each.version)
+        and not exact.intersection([(each.stack, None), (each.stack, each.version)])
+    ]
     if old and (versions := old.intersection(stacks)):
         others, rows = _of_versions(context, problem, gpu, versions, old - versions)
         wanted += others

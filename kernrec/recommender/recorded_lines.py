@@ -8,6 +8,7 @@ items applies to fewer items. A prediction lies between the recordings of fewer 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
@@ -60,14 +61,26 @@ class Recordings:
                 rows.setdefault(key, []).append((number, seconds, row))
         return cls(problem, gpu, items, rows)
 
-    def exact(self, stacks: Sequence[str] = ()) -> Iterator[RecordedLine]:
+    def exact(
+        self, stacks: Sequence[str] = (), predictions: Sequence["StackPrediction"] = ()
+    ) -> Iterator[RecordedLine]:
         """Yield each backend's row with the same number of items, or a row of more items if it took less time.
+
+        A variant without such a row, such as static scales, has the row of more items if that is the backend's fastest.
+        Otherwise it would come and go from one number of items to the next.
 
         Args:
             stacks: the only backends to include; all by default.
+            predictions: what `ordered` returned.
         """
-        for (stack, version, _), rows in self.rows.items():
-            if is_wanted(stack, stacks, version) and any(items == self.items for items, _, _ in rows):
+        same = {key for key, rows in self.rows.items() if any(items == self.items for items, _, _ in rows)}
+        shown = {each.stack: each.latency_s.value for each in predictions}
+        shown |= {key[0]: self._at_least(self.rows[key]) for key in same if not key[2]}
+        for key, rows in self.rows.items():
+            stack, version, variant = key
+            if not is_wanted(stack, stacks, version):
+                continue
+            if key in same or (variant and stack in shown and self._at_least(rows) < shown[stack]):
                 _, _, row = _least(rows, self.items)
                 yield recorded_line(as_recorded(self.problem).op, row, self.gpu)
 
@@ -75,7 +88,7 @@ class Recordings:
         """Return predictions limited to lie between the recordings of fewer and of more items."""
         if not self.rows:
             return tuple(predictions)
-        return tuple([replace(each, latency_s=self._between(each.stack, each.latency_s)) for each in predictions])
+        return tuple([replace(each, latency_s=self._between(each)) for each in predictions])
 
     def latency(self, seconds: float, interval_s: tuple[float, float] | None = None) -> "Predicted":
         """Return a recorded time, with its interval if there is one, as the time of this problem."""
@@ -84,13 +97,20 @@ class Recordings:
         low_s, high_s = interval_s or (seconds, seconds)
         return with_epilogue(Predicted(seconds, low_s, high_s, False), self.problem, self.gpu)
 
-    def _between(self, stack: str, latency: "Predicted") -> "Predicted":
-        rows = [row for (name, _, _), alike in self.rows.items() if name == stack for row in alike]
+    def _at_least(self, rows: Sequence[Row]) -> float:
+        """Return the time of the fastest row with at least the problem's items; infinity if there is none."""
+        return self.latency(_least(rows, self.items)[1]).value if max(rows)[0] >= self.items else inf
+
+    def _between(self, predicted: "StackPrediction") -> "Predicted":
+        latency, rows = predicted.latency_s, list[Row]()
+        for (stack, version, variant), alike in self.rows.items():
+            if stack == predicted.stack and (not variant or _version(version, variant) == predicted.version):
+                rows += alike
         value, items = latency.value, [number for number, _, _ in rows]
         if fewer := [number for number in items if number < self.items]:
             value = max(value, self.latency(_least(rows, max(fewer))[1]).value)
-        if items and max(items) >= self.items:
-            value = min(value, self.latency(_least(rows, self.items)[1]).value)
+        if rows:
+            value = min(value, self._at_least(rows))
         if value == latency.value:
             return latency
         return replace(latency, value=value, low=min(latency.low, value), high=max(latency.high, value))
@@ -113,7 +133,7 @@ def recorded_predictions(
         predictions: predictions of backends.
         stacks: the only backends to include; all by default.
     """
-    for row in recordings.exact(stacks):
+    for row in recordings.exact(stacks, predictions):
         from kernrec.model.vendor.predicted import Predicted, StackPrediction
 
         latency = recordings.latency(row.latency_s, row.latency_interval_s)
@@ -132,4 +152,8 @@ def recorded_predictions(
 
 def version_of(row: RecordedLine) -> str:
     """Return the backend's version and variant, such as `1.3.0rc20, static scales`."""
-    return f"{row.version}, {row.variant}" if row.variant else row.version
+    return _version(row.version, row.variant)
+
+
+def _version(version: str, variant: str) -> str:
+    return f"{version}, {variant}" if variant else version

@@ -15,7 +15,7 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.engine import Space, costs
+from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
@@ -383,7 +383,7 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere
     problem_space = table.space.at(problem)
-    rows = costs(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
+    rows = SpaceCosts(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
     limited = predict(table, problem_space, rows).limited()
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]

@@ -30,7 +30,7 @@ def faster_with_more(
 ) -> list[str]:
     """Return a line for each part of an answer that is faster with the next of some ascending batches."""
     times = (_seconds(answer) for answer in _answers(recommender, gpu, name, batches, dtype))
-    return _faster(f"{gpu.name}, {name}", zip(batches, times, strict=False))
+    return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
 
 
 def baselines_faster_with_more(
@@ -49,11 +49,12 @@ def baselines_faster_with_more(
         {
             f"{line.stack} of {layer.name}": layer.count * line.latency_s.value
             for layer in some
-            for line in lines_of(recommender.context, layer.problem, gpu, point)
+            # Slowest first: of the variants of a backend, its fastest counts.
+            for line in reversed(lines_of(recommender.context, layer.problem, gpu, point))
         }
         for some in layers
     )
-    return _faster(f"{gpu.name}, {name}", zip(batches, times, strict=False))
+    return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
 
 
 def _answers(

@@ -25,6 +25,8 @@ _FAR = {"elementwise": 1 << 20}
 """Minimum number of items up to which points go on, by op. For elementwise ops, it is more than a launch hides."""
 _FAR_ELSE = 512
 """Minimum number of items for other ops, which is more than decoding has."""
+_FURTHEST = 1024
+"""Minimum number of items up to which recorded rows are looked at."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ def chosen(low: int, high: int) -> list[int]:
 def often_recorded(items: int) -> tuple[int, ...]:
     """Return numbers of items that recorders choose, and `items`, ascending.
 
-    They range from an eighth of `items` to a number that takes longer.
+    They range from an eighth of `items` to a number that takes longer. The largest one is the same for every batch of
+    decoding. Otherwise a batch would be faster only because a far row is looked at from there on.
     """
-    numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, 512))
+    numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, _FURTHEST))
     return tuple(sorted({items, *numbers}))
 
 

@@ -44,7 +44,7 @@ class PullReport:
     missing: list[str] = field(default_factory=list)
     """Listed files that are not there, each in a line."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Bundles that were left, by their signer, whom nobody trusts; of unsigned ones the signer is empty."""
+    """Number of bundles left out, by the key of their signer, which is not trusted."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -52,8 +52,7 @@ class PullReport:
         """A line for each thing that was not taken; one for all missing files."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
-            how = f"signed by an unknown key, {signer}" if signer else "not signed"
-            lines.append(f"left: {counted(count, 'bundle')}, {how}")
+            lines.append(f"left: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
         if len(self.unknown) > _SHOWN:
             lines.append(f"left: bundles of {len(self.unknown) - _SHOWN} more unknown keys")
         if self.missing:

@@ -34,6 +34,14 @@ def test_random_answers_keep_every_law():
     assert broken == {}
 
 
+def test_a_kernel_above_the_published_peak_names_its_clock(recommender: Recommender) -> None:
+    query = Query(Objective.LATENCY, top=1)
+    answer = recommender.recommend("matmul", "gtx1650-super", SHAPE, "f32", "nn", query).as_dict()
+    assert list(broken_laws(answer)) == []
+    (broken,) = broken_laws({**answer, "notes": []})
+    assert broken.startswith("published peak: matmul_simt exceeds it")
+
+
 @pytest.mark.parametrize("source", ["softmax", "matmul"])
 def test_a_problem_beyond_the_memory_is_refused_in_a_line(recommender, source):
     shape = {"softmax": {"rows": 10**9, "columns": 10**9}, "matmul": dict.fromkeys("mnk", 200_000)}[source]

@@ -48,6 +48,17 @@ def test_decoding_is_not_faster_where_its_kernels_change(recommender, gpu):
         assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
 
 
+@pytest.mark.parametrize(
+    ("gpu", "name", "dtype"),
+    [("gb200", "llama-3-70b-decode", "f8e4m3"), ("gb200", "llama-3-8b-decode", "f8block"), ("l40s", "vgg16", None)],
+)
+def test_baselines_whose_recordings_differ_in_kind_are_not_faster(
+    recommender: Recommender, gpu: str, name: str, dtype: str | None
+) -> None:
+    """Static scales were recorded at other batches, a row of far more items was faster, or only 16 rows had a model."""
+    assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
+
+
 @pytest.mark.every(40)
 @pytest.mark.parametrize("name", workloads())
 @pytest.mark.parametrize("gpu", GPUS)
