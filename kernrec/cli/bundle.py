@@ -44,19 +44,19 @@ def import_(path: Path, database: Path, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
     Args:
-        untrusted: Accept bundles that are unsigned or signed by an unknown key.
+        untrusted: Accept bundles that are signed by an unknown key.
     """
     bundle = read_bundle(place_at(path))
     print_manifest(bundle.manifest)
     if not untrusted and not trusts(bundle.signer):
-        how = f"signed by an unknown key, {bundle.signer}" if bundle.signer else "not signed"
-        trust = "`kernrec db trust KEY` trusts it, " if bundle.signer else ""
-        raise UsageError(f"{path} is {how}; nothing was taken ({trust}--untrusted takes it all the same)")
+        raise UsageError(
+            f"{path} is signed by an unknown key, {bundle.signer}; nothing was taken (`kernrec db trust KEY` trusts it,"
+            " --untrusted takes it all the same)"
+        )
     notes: list[str] = []
     with Steps(f"checking and adding {path}"):
         added = import_to(database, bundle, notes.append)
-    signed = f"signed by {signer_name(bundle.signer)}" if bundle.signer else "not signed"
-    print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, {signed}")
+    print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, signed by {signer_name(bundle.signer)}")
     print_notes(notes)
     if bundle.manifest.models:
         print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` makes them"])

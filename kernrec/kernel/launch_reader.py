@@ -9,9 +9,10 @@ from kernrec.kernel.expression import Expression, implication, literal, parse
 from kernrec.kernel.image_layout import ImageArgument, ImageLayout
 from kernrec.kernel.spec import SCALAR_RANGES, BytesArgument, Launch, PointerArgument, ScalarArgument
 from kernrec.kernel.tensor_map import MapArgument
-from kernrec.kernel.toml_table import C_IDENTIFIER, Table, mentions
+from kernrec.kernel.toml_table import Table, mentions
 
 _KERNEL = re.compile(r"(?:__global__|\.entry)\s[\s\w]*?(\w+)\s*\(")  # good enough to suggest names
+_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,4095}")  # mangled names of templates are long
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 _DECIMAL = re.compile(r" *-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)? *")
 
@@ -46,7 +47,7 @@ class LaunchReader:
         """Return the launch that a `[[launch]]` table describes."""
         names = self._names
         entry = table.string("entry")
-        if not C_IDENTIFIER.fullmatch(entry):
+        if not _ENTRY.fullmatch(entry):
             raise table.fail("entry", "the name of a function", entry)
         if not mentions(self._source, entry):
             kernels = list(dict.fromkeys(_KERNEL.findall(_BOUNDS.sub("", self._source))))

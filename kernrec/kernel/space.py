@@ -177,7 +177,8 @@ class ProblemSpace:
     """A space on one problem. Each expression is evaluated at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
-        problem = space.kernel.form(problem)
+        if problem.op != space.kernel.op:
+            problem = space.kernel.form(problem)
         if (problem.op, problem.dtype, problem.layout) != (space.kernel.op, space.dtype, space.layout):
             raise UsageError(
                 f"problem {problem.key} does not belong to the space of {space.kernel.name} for {space.dtype}, "

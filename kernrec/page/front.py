@@ -145,7 +145,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
             }
         )
         cells, costs = (points[here], own[here]), kernel.costs
-        words = [kernel.bottleneck(*cell) for cell in zip(*(each.tolist() for each in cells), strict=True)]
+        words = [kernel.running(*cell)[1] for cell in zip(*(each.tolist() for each in cells), strict=True)]
         of_bottleneck[here] = [bottlenecks.setdefault(word, len(bottlenecks)) for word in words]
         for quantity, unit, estimates in (("latency", "s", costs.latency), ("energy", "j", costs.energy)):
             quantities[f"{quantity}_{unit}"][here] = estimates.value[cells]

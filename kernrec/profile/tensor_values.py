@@ -22,6 +22,7 @@ ELEMENTS = {
 
 DRAWN_BYTES = 64 << 20
 """Bytes from which a tensor of random values repeats its start in the same memory, because blocks read few of them."""
+_DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
 _MOST_BYTES = 16 << 30  # untouched zeros need no memory, but address space is limited
 
@@ -111,24 +112,24 @@ def _filled(
     if sample.kind == "expression":
         values = parse(sample.text).evaluate({**problem.sizes, "i": np.arange(count)})
         return _encoded(np.broadcast_to(np.asarray(values), count), tensor.dtype)
-    drawn = min(count, DRAWN_BYTES // np.dtype(kind).itemsize)
+    low, high = sample.numbers if sample.kind in ("integers", "uniform") else (0, 100)
     if sample.kind in ("index", "offsets"):
         steps = sample.indexed.items()
-        count_of = min(problem.tensors[name].elements // _step(step, name, problem) for name, step in steps)
+        high = min(problem.tensors[name].elements // _step(step, name, problem) for name, step in steps)
         if sample.kind == "offsets":
-            return _encoded(np.arange(count) * count_of // max(count - 1, 1), tensor.dtype)
-        values = draw.integers(0, max(count_of, 1), drawn)
-    elif sample.kind == "normal":
-        whole = tensor.dtype[0] in "iu"
-        values = draw.integers(0, 100, drawn) if whole else draw.standard_normal(drawn, np.float32)
-    else:
-        low, high = sample.numbers
-        if sample.kind == "integers":
-            values = draw.integers(int(low), max(int(high), int(low) + 1), drawn)
+            return _encoded(np.arange(count) * high // max(count - 1, 1), tensor.dtype)
+    whole = sample.kind in ("index", "integers") or (sample.kind == "normal" and tensor.dtype[0] in "iu")
+    encoded = np.empty(min(count, DRAWN_BYTES // np.dtype(kind).itemsize), kind)
+    for start in range(0, encoded.size, _DRAWN_TOGETHER):  # pieces, because values take up to 16 times their encoding
+        size = min(_DRAWN_TOGETHER, encoded.size - start)
+        if whole:
+            values = draw.integers(int(low), max(int(high), int(low) + 1), size)
+        elif sample.kind == "normal":
+            values = draw.standard_normal(size, np.float32)
         else:
-            values = draw.random(drawn, np.float32) * (high - low) + low
-    encoded = _encoded(values, tensor.dtype)
-    return encoded if drawn == count else repeated(encoded, count)
+            values = draw.random(size, np.float32) * (high - low) + low
+        encoded[start : start + size] = _encoded(values, tensor.dtype)
+    return encoded if encoded.size == count else repeated(encoded, count)
 
 
 def _step(text: str, name: str, problem: Problem) -> int:

@@ -81,7 +81,7 @@ def recommendation(
         remarks=tuple(remarks),
         inputs=query.inputs,
         calibration=kernel.table.calibration,
-        models=tuple(kernel.scope for kernel in candidates.kernels if kernel.scope),
+        models=tuple([kernel.scope for kernel in candidates.kernels if kernel.scope]),
         about_kernel=about,
         saving=saving,
         beside=beside,

@@ -54,7 +54,6 @@ class KernelCandidates:
         all_costs: Costs,
         measurements: KernelMeasurements | None = None,
         scope: "ModelScope | None" = None,
-        belief: Belief = UNCHECKED,
         remarks: tuple[str, ...] = (),
     ) -> None:
         """Collect the kernel's part of a candidate set.
@@ -67,13 +66,12 @@ class KernelCandidates:
             all_costs: costs of the candidate set.
             measurements: measurements of the candidates; None if none was measured.
             scope: model that corrects the analytical model; None if no trained model applies.
-            belief: shrinkage of the kernel's lead over the recorded times of the problem.
             remarks: notes on costs that `physics.possible` rejected.
         """
         self.prediction, self.heuristic, self.part = prediction, heuristic, part
         self.table, self.rows = prediction.table, prediction.rows
         self._limited, self._costs = all_limited, all_costs
-        self.measurements, self.scope, self.belief, self.remarks = measurements, scope, belief, remarks
+        self.measurements, self.scope, self.remarks, self.belief = measurements, scope, remarks, UNCHECKED
         trained = scope is not None and scope.gpu_known and scope.kernel_known
         self.of_card = trained and measurements is None
         """Whether the costs come from a model that learned the kernel on this GPU, without measurements."""
@@ -116,45 +114,43 @@ class KernelCandidates:
         """Resident warps over the maximum of an SM, for the first launch of each row of the space, (rows,)."""
         return self.table.geometry(self.prediction.on_problem, 0).occupancy
 
-    def after(
-        self, costs: Costs, belief: Belief | None = None, point: slice | None = None, part: slice | None = None
-    ) -> "KernelCandidates":
-        """Return the candidates in another candidate set.
+    def settle(self, costs: Costs, belief: Belief) -> None:
+        """Take the final costs of the candidate set, and the shrinkage of the kernel's lead over the recorded times."""
+        self._costs, self.belief = costs, belief
+        vars(self).pop("costs", None)
+
+    def within(self, costs: Costs, points: slice, part: slice) -> "KernelCandidates":
+        """Return the candidates as a part of another candidate set.
 
         Args:
-            costs: costs of the candidate set.
-            belief: shrinkage of the kernel's lead; None to keep it.
-            point: the only operating point of the set; None for all.
-            part: slice of the set; None to keep it.
+            costs: costs of that set.
+            points: its operating points among those of this set.
+            part: slice of that set that belongs to the kernel.
         """
-        limited, there = self._limited, self.measurements
-        if point is not None:
-            limited = limited.at(point)
-            if there is not None:
-                there = KernelMeasurements(there.measured[point], there.predicted.at(point), there.rescaling)
-        place, belief = self.part if part is None else part, belief or self.belief
-        return KernelCandidates(
-            self.prediction, self.heuristic, place, limited, costs, there, self.scope, belief, self.remarks
-        )
+        limited, there = self._limited.at(points), self.measurements
+        if there is not None:
+            there = KernelMeasurements(there.measured[points], there.predicted.at(points), there.rescaling)
+        own = self.prediction, self.heuristic, part, limited, costs, there, self.scope, self.remarks
+        kernel = KernelCandidates(*own)
+        kernel.belief = self.belief
+        return kernel
 
-    def clock_hz(self, point: int, position: int) -> float:
-        """Return the expected core clock in Hz of a candidate at an operating point."""
-        return self._limited.costs.item(3, point, self.prediction.column + position)
+    def running(self, point: int, position: int) -> tuple[float, str]:
+        """Return the expected core clock in Hz and the bottleneck of a candidate at an operating point.
 
-    def bottleneck(self, point: int, position: int) -> str:
-        """Return what takes longest at an operating point: a resource of the longest launch, or `POWER_LIMIT`."""
+        The bottleneck is what takes longest: a resource of the longest launch, or `POWER_LIMIT`.
+        """
         engine, column = self.prediction.in_engine, self.prediction.column + position
-        resource = RESOURCES[int(engine.longest.item(1, column))]
+        resource, clock_hz = RESOURCES[int(engine.longest.item(1, column))], self._limited.costs.item(3, point, column)
         if resource == "launch":
-            return resource
-        # Core parts hold at the boost clock.
-        faster = self._limited.costs.item(3, point, column) / self.table.gpu.boost_clock_hz
+            return clock_hz, resource
+        faster = clock_hz / self.table.gpu.boost_clock_hz  # core parts hold at the boost clock
         nominal = engine.nominal
         core_s, dram_s = nominal.item(0, column) / faster, nominal.item(1, column)
         if resource != "DRAM" and faster > 1.0 and dram_s > core_s:
-            return "DRAM"
+            return clock_hz, "DRAM"
         held = faster < _HELD and self._limited.costs.item(6, point, column) == CAPPED
-        return POWER_LIMIT if held and (resource != "DRAM" or core_s > dram_s) else resource
+        return clock_hz, POWER_LIMIT if held and (resource != "DRAM" or core_s > dram_s) else resource
 
     def measured(self, point: int) -> Mapping[int, MeasuredAnswer]:
         """Return the measurements at an operating point, by position of the candidate."""
@@ -239,7 +235,7 @@ class CandidateSet:
             return self
         alone = slice(point, point + 1)
         costs = self.costs.at(alone)
-        kernels = [kernel.after(costs, point=alone) for kernel in self.kernels]
+        kernels = [kernel.within(costs, alone, kernel.part) for kernel in self.kernels]
         return CandidateSet(
             self.problem, self.gpu, (self.points[point],), kernels, self.considered, costs, self.foreign
         )
@@ -247,5 +243,5 @@ class CandidateSet:
     def only(self, number: int) -> "CandidateSet":
         """Return the set of one kernel only."""
         kernel = self.kernels[number]
-        alone = kernel.after(kernel.costs, part=slice(0, len(kernel.rows)))
+        alone = kernel.within(kernel.costs, slice(None), slice(0, len(kernel.rows)))
         return CandidateSet(self.problem, self.gpu, self.points, [alone], [kernel.prediction], kernel.costs)

@@ -43,7 +43,9 @@ def build_choices(
         objective: criterion whose costs decide the ranks.
         alike: number of similar configs that each pick represents.
     """
-    costs = [costs_at(candidates, *pick) for pick in picked]
+    places_of = tuple(zip(*picked, strict=True))
+    latency, energy = candidates.costs.latency.items(places_of), candidates.costs.energy.items(places_of)
+    costs = list(zip(latency, energy, strict=True))
     which = slice(int(objective is Objective.ENERGY), 1 + (objective is not Objective.LATENCY))
     deciding = [list(pair)[which] for pair in costs]
     exact = [estimates[0].source == estimates[-1].source == Source.MEASURED for estimates in deciding]
@@ -131,7 +133,7 @@ def _choices(
         row, unsure, measured = kernel.rows.item(own), kernel.caution.item(own), None
         if kernel.measurements is not None:
             measured = kernel.measurements.measured[point].get(own)
-        heuristic = starts[number] + kernel.heuristic
+        heuristic, (clock_hz, bottleneck) = starts[number] + kernel.heuristic, kernel.running(point, own)
         choices.append(
             Choice(
                 kernel=kernel.table.kernel,
@@ -143,8 +145,8 @@ def _choices(
                 latency_s=latency,
                 energy_j=energy,
                 power_w=candidates.power_w.item(point, position),
-                clock_hz=kernel.clock_hz(point, own),
-                bottleneck=kernel.bottleneck(point, own),
+                clock_hz=clock_hz,
+                bottleneck=bottleneck,
                 occupancy=kernel.occupancy.item(row),
                 # Both comparisons hold at the first operating point.
                 versus_fastest=Comparison(1.0 - energy.value / fastest_j, latency.value / fastest_s - 1.0),

@@ -1,6 +1,6 @@
 """Rank configs: correct the engine's costs with trained models, apply measurements, compare with baselines.
 
-    engine.costs -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
+    engine.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
 
 A GPU is usually measured at one operating point. Measurements count directly at this point. At other points they
 correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
@@ -16,14 +16,13 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates, KernelMeasurements
 from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
-from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, costs, promising_of_each
+from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, promising_of_each
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, possible, refuse_too_large
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.estimate.yardstick import (
     UNCHECKED,
-    Belief,
     Yardstick,
     beliefs,
     fastest,
@@ -74,7 +73,7 @@ def candidate_set(
         KernrecError: the problem does not fit the GPU's memory.
     """
     refuse_too_large(problem, tables[0].gpu)
-    return next(candidate_sets(Space(tables, evidence, whole_space), [problem], points, models, inputs))
+    return next(_ranked(Space(tables, evidence, whole_space), [problem], tuple(points), models, inputs))
 
 
 def candidate_sets(
@@ -86,10 +85,10 @@ def candidate_sets(
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem, in order; a set may be empty.
 
-    The arguments are those of `engine.costs` and `candidate_set`. Each set is bit-identical to the set of its problem
-    computed separately.
+    The arguments are those of `engine.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
+    problem computed separately.
     """
-    size = max(1, min(TOGETHER, ROWS // sum(len(table.space) for table in space.tables)))
+    size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
         yield from _ranked(space, problems[first : first + size], tuple(points), models, inputs)
 
@@ -101,7 +100,7 @@ def _ranked(
     models: "ModelStore | None",
     inputs: str,
 ) -> Iterator[CandidateSet]:
-    gpu, costed = space.tables[0].gpu, costs(space, problems, points)
+    gpu, costed = space.tables[0].gpu, SpaceCosts(space, problems, points)
     limited, many = costed.limited, len(problems) > 1
     expected, remarks = prior_costs(limited), tuple[str, ...]()
     evident: dict[int, _Evident] = {}
@@ -127,11 +126,11 @@ def _ranked(
             part = slice(first, first + len(prediction.rows))
             first = part.stop
             own = evident.get(prediction.number)
-            more = (None, None, UNCHECKED, remarks) if own is None else own.on_problem(number, remarks)
+            more = (None, None, remarks) if own is None else own.on_problem(number, remarks)
             kernels.append(KernelCandidates(prediction, heuristic, part, limited, costs_here, *more))
         line = yardstick_of(problem, gpu, models, inputs)
         if kernels:
-            kernels, costs_here = beside_yardstick(kernels, costs_here, line, points[0])
+            costs_here = beside_yardstick(kernels, costs_here, line, points[0])
         others = space.evidence.foreign
         foreign = [row for row in others if applies(row, gpu, points[0]) and not impossible(row, problem, gpu)]
         considered = [kernel.predictions[number] for kernel in costed.kernels]
@@ -187,7 +186,10 @@ class _Evident:
 
     def __init__(self, kernel: KernelCosts, costed: SpaceCosts, scope: "ModelScope | None", whole: bool) -> None:
         self.kernel, self._points, self._limited = kernel, costed.points, costed.limited.part(kernel.part)
-        self._taken = [measured.at(kernel.whole.rows) for measured in kernel.whole.measured]
+        each_point = kernel.whole.measured
+        self._taken = [NOTHING.at(kernel.whole.rows)] * len(each_point)
+        if each_point[0] is not NOTHING:
+            self._taken = [measured.at(kernel.whole.rows) for measured in each_point]
         """Measured positions at each operating point, and their measurements."""
         self.most = max([len(positions) for positions, _ in self._taken])
         """Maximum number of measured configs at an operating point."""
@@ -227,15 +229,15 @@ class _Evident:
 
     def on_problem(
         self, number: int, remarks: tuple[str, ...]
-    ) -> "tuple[KernelMeasurements | None, ModelScope | None, Belief, tuple[str, ...]]":
-        """Return measurements, model, belief and notes of the candidates on one problem."""
-        return self._measurements, self._scopes[number], UNCHECKED, (*remarks, *self._remarks)
+    ) -> "tuple[KernelMeasurements | None, ModelScope | None, tuple[str, ...]]":
+        """Return measurements, model and notes of the candidates on one problem."""
+        return self._measurements, self._scopes[number], (*remarks, *self._remarks)
 
 
 def beside_yardstick(
     kernels: Sequence[KernelCandidates], costs: Costs, line: Yardstick | None, first: OperatingPoint
-) -> tuple[list[KernelCandidates], Costs]:
-    """Return the kernels of one problem and their costs, with their lead over the recorded times shrunk.
+) -> Costs:
+    """Return the costs of one problem's kernels with their lead over the recorded times shrunk, and settle the kernels.
 
     Recorded times are the fastest baseline, and the Triton kernels that a model learned on this GPU. Kernels with
     measurements are already on the measured scale. All are compared at the default power limit and clock. So a config's
@@ -259,7 +261,9 @@ def beside_yardstick(
     each = iter(beliefs(problem, best_s, fastest(yardsticks)))
     shrunk = [(kernel, UNCHECKED if kernel.ran else next(each)) for kernel in kernels]
     costs = costs.with_parts([(kernel.part, own.believed(kernel.costs)) for kernel, own in shrunk if own.lead])
-    return [kernel.after(costs, own) for kernel, own in shrunk], costs
+    for kernel, own in shrunk:
+        kernel.settle(costs, own)
+    return costs
 
 
 def _with_measurements(

@@ -60,7 +60,8 @@ class _Latest(OrderedDict[_Key, _Value]):
 
     def add(self, key: _Key, value: _Value) -> _Value:
         self[key] = value
-        self.shrink()
+        if len(self) > self.most:
+            self.shrink()
         return value
 
     def shrink(self) -> None:
@@ -151,7 +152,7 @@ class Recommender:
         if fixed is None:
             return self._answers.add(key, self._in_some_dtype(problem, gpu, query))
         answered = problem if fixed else self.as_answered([problem], gpu, op_points(gpu, query))[0]
-        answer = self._answer(answered, gpu, query, None)
+        answer = self._in_some_dtype(answered, gpu, query)
         if answered != problem:
             answer = replace(answer, layout_chosen=True)
         elif fixed and (gain := gain_elsewhere(self.context, answer, query)) is not None:
@@ -253,18 +254,17 @@ class Recommender:
             raise
 
     def _new_answer(self, problem: Problem, gpu: GPU, query: Query) -> Recommendation:
+        if query.source != "published":
+            try:
+                candidates = self._of_source(problem, gpu, query)
+            except NoKernelError as reason:
+                return answer_by_lines(self.context, problem, gpu, query, reason)
+            if query.source not in ("transferred", "learned"):
+                return recommendation(candidates, query, self.context)
+            if (candidates.latency_source == SOURCES.index(Source(query.source))).any():
+                return recommendation(candidates, query, self.context)
         alone = NoKernelError(f"only {query.source} estimates are wanted")
-        if query.source == "published":
-            return answer_by_lines(self.context, problem, gpu, query, alone)
-        try:
-            candidates = self._of_source(problem, gpu, query)
-        except NoKernelError as reason:
-            return answer_by_lines(self.context, problem, gpu, query, reason)
-        if query.source in ("transferred", "learned"):
-            wanted = SOURCES.index(Source(query.source))
-            if not (candidates.latency_source == wanted).any():
-                return answer_by_lines(self.context, problem, gpu, query, alone)
-        return recommendation(candidates, query, self.context)
+        return answer_by_lines(self.context, problem, gpu, query, alone)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """Return the candidates, predicted only by the analytical model if the query asks for it."""

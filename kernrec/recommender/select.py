@@ -77,9 +77,11 @@ def _least(value: Array, allowed: Array | None, top: int) -> Array:
         value = masked.reshape(points, count)
     best = value[0] if points == 1 else value.min(axis=0)
     if top == 1:
-        order = np.atleast_1d(best.argmin())
+        order: Array = np.atleast_1d(best.argmin())
         return order if points == 1 else value.argmin(axis=0)[order] * count + order
     top = min(top, int(np.isfinite(best).sum()))
-    among = np.flatnonzero(best <= np.partition(best, top - 1)[top - 1])
-    order = among[np.argsort(best[among], kind="stable")][:top]
+    ascending = best.copy()
+    ascending.partition(top - 1)
+    among = (best <= ascending[top - 1]).nonzero()[0]
+    order = among[best[among].argsort(kind="stable")][:top]
     return order if points == 1 else value.argmin(axis=0)[order] * count + order

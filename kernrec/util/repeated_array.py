@@ -47,7 +47,7 @@ def repeated(values: np.ndarray, count: int) -> np.ndarray:
     file = os.memfd_create("values")
     try:
         with os.fdopen(os.dup(file), "wb") as stream:
-            stream.write(values.tobytes())
+            stream.write(values.view(np.uint8).data)
         start = mapped(None, size, _ANONYMOUS | _NO_RESERVE, -1)
         memory = (ctypes.c_char * size).from_address(start)
         weakref.finalize(memory, library.munmap, start, size)

@@ -108,9 +108,20 @@ def test_a_model_card_that_is_no_file_is_a_note(user, kind, reason):
         os.mkfifo(card)
     else:
         card.symlink_to(card.name)
+    assert any(str(card) in line and reason in line for line in notes_of_recommend(user))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need permission")
+def test_a_folder_of_models_that_is_no_folder_is_a_note(user):
+    (models := user.database.parent / "models").symlink_to("models")
+    assert f"note: {models} is not a folder; your own models are not used" in notes_of_recommend(user)
+
+
+def notes_of_recommend(user):
+    """Return the lines that a query of the user's database prints to standard error."""
     done = ask(user, "recommend", "--op", "matmul", "--gpu", "t4", "--shape", "m=64,n=64,k=64", "--db", user.database)
     assert done.returncode == 0, done
-    assert any(str(card) in line and reason in line for line in done.stderr.splitlines())
+    return done.stderr.splitlines()
 
 
 CHILDREN = {

@@ -42,8 +42,10 @@ class ForkedCommand:
         for module in _IMPORTED:
             import_module(module)
         self._status: int | None = None
+        self._arguments = arguments
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the command
         if (pid := os.fork()) == 0:
-            _become(arguments, variables, output or Path(os.devnull), folder or Path.cwd())
+            _become(arguments, variables, output or Path(os.devnull), self._errors.fileno(), folder or Path.cwd())
         self._pid = pid
         with suppress(PermissionError):  # the fork does the same, and may have done it already
             os.setpgid(pid, pid)
@@ -63,6 +65,17 @@ class ForkedCommand:
             time.sleep(min(0.003, left_s))
         return self.status
 
+    def succeed(self) -> None:
+        """Wait until the command ends.
+
+        Raises:
+            AssertionError: the command failed; the message ends with what it printed last.
+        """
+        if status := self.wait():
+            self._errors.seek(0)
+            words = self._errors.read()[-2000:].decode(errors="replace")
+            raise AssertionError(f"kernrec {' '.join(self._arguments)} ended with status {status}: {words}")
+
     def kill(self) -> bool:
         """`kill -9`; whether it still ran."""
         if self.status is not None:
@@ -71,13 +84,13 @@ class ForkedCommand:
         return self.wait() == -signal.SIGKILL
 
 
-def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path, folder: Path) -> None:
-    """In the fork: be the command, and end."""
+def _become(arguments: Sequence[str], variables: Mapping[str, str], output: Path, errors: int, folder: Path) -> None:
+    """Run the command in the fork, with standard error in the file descriptor `errors`, and end the process."""
     status = 70
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(errors, 2)
         sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest's leads elsewhere
         os.chdir(folder)
         os.environ.clear()

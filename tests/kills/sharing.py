@@ -90,7 +90,7 @@ def _person(home: Path) -> dict[str, str]:
 
 def _run(person: Mapping[str, str], *arguments: str) -> str:
     output = Path(person["HOME"]) / "printed"
-    assert ForkedCommand(["db", *arguments], person, output).wait() == 0, f"kernrec db {' '.join(arguments)} failed"
+    ForkedCommand(["db", *arguments], person, output).succeed()
     return output.read_text(encoding="utf-8")
 
 

@@ -119,8 +119,8 @@ def test_a_bundle_carries_it_to_those_who_have_the_row_from_an_earlier_bundle(ba
         (folder := base / f"segments {len(made)}").mkdir()
         with alice.at_work(), Database.open(alice.database) as database:
             leaving = outgoing(database, Selection(), secret_of(alice.database), folder)
-        place = Folder(base / f"bundle {len(made)}")
-        write_bundle(place, leaving.manifest, leaving.files)
+            place = Folder(base / f"bundle {len(made)}")
+            write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
         made.append(place)
         return place
 

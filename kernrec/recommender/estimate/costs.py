@@ -71,12 +71,12 @@ class Costs:
             return self
         if parts[0][0] == slice(0, self.power_w.shape[-1]):
             return parts[0][1]
-        latency = self.latency.with_parts([(part, costs.latency) for part, costs in parts])
-        energy = self.energy.with_parts([(part, costs.energy) for part, costs in parts])
-        power_w = self.power_w.copy()
+        latency, energy, power_w = [], [], self.power_w.copy()
         for part, costs in parts:
+            latency.append((part, costs.latency))
+            energy.append((part, costs.energy))
             power_w[..., part] = costs.power_w
-        return Costs(latency, energy, power_w)
+        return Costs(self.latency.with_parts(latency), self.energy.with_parts(energy), power_w)
 
     def gathered(self, parts: Sequence[slice]) -> "Costs":
         """Return the costs of several parts of the candidates, one after another."""

@@ -1,13 +1,15 @@
 """Estimate the costs of configs on problems at operating points with the analytical model.
 
-    costs(space, problems, points)     one problem is a list of one
+    SpaceCosts(space, problems, points)     one problem is a list of one
 
-Every answer calls `costs`. It evaluates static tables. `kernrec.recommender.rank` corrects its costs with trained
+Every answer makes such costs. They evaluate static tables. `kernrec.recommender.rank` corrects its costs with trained
 models and replaces them with measurements.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
+_in_engine = attrgetter("in_engine")
 
 SHORTLIST = 512
 """Maximum number of configs estimated in full; of more, the most promising are selected by quick costs.
@@ -61,7 +64,10 @@ class KernelCosts:
 
 
 class SpaceCosts:
-    """Costs of the configs of all kernels on all problems; C candidates, kernel after kernel."""
+    """Costs of the configs of all kernels on all problems, by the analytical model; C candidates, kernel after kernel.
+
+    Costs are complete at the first operating point. `sweep` adds the other points, for all candidates or for some.
+    """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
         self.points = points
@@ -72,7 +78,7 @@ class SpaceCosts:
         parts: list[Part] = []
         epilogues: dict[str, Array | None] = {}
         for table in space.tables:
-            here = [ProblemSpace(table.space, problem) for problem in problems]
+            here = list(map(partial(ProblemSpace, table.space), problems))
             rows = measured_rows(table.space, here[0], table.gpu, evidence, points) if any_rows else nothing
             able = ran = None
             if rows[0] is not NOTHING:
@@ -85,7 +91,7 @@ class SpaceCosts:
             more = None if table.kernel.sampled else epilogues[op]
             on_problems.append(here)
             measured.append(rows)
-            parts.append((table.plan(here[0]), [each.in_engine for each in here], None, able, ran, more))
+            parts.append((table.plan(here[0]), list(map(_in_engine, here)), None, able, ran, more))
         most = 0 if space.whole else SHORTLIST
         costs = costs_in_engine(parts, power.setting(points[:1]), len(points), most)
         self.kernels: list[KernelCosts] = []
@@ -123,20 +129,6 @@ class SpaceCosts:
         ]
         costs = self.limited.costs[:, 1:]
         self._power.limit_some(self._nominal, np.concatenate(positions), self.points[1:], costs)
-
-
-def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> SpaceCosts:
-    """Estimate the configs of a space on problems with the analytical model.
-
-    Costs are complete at the first operating point. `SpaceCosts.sweep` adds the other points, for all candidates or
-    for some.
-
-    Args:
-        space: the kernels.
-        problems: problems with the op, data type and layout of the space; at least one.
-        points: operating points; at least one.
-    """
-    return SpaceCosts(space, problems, points)
 
 
 def promising_of_each(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:

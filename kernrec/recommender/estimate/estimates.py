@@ -132,7 +132,7 @@ class Estimates:
     @property
     def source(self) -> Array:
         """Indices into `SOURCES`, int8."""
-        return np.asarray(self.kinds[_SOURCE].astype(np.int8).take(self._numbers))
+        return self.for_each(self.kinds[_SOURCE].astype(np.int8))
 
     @property
     def own(self) -> Array:
@@ -147,17 +147,25 @@ class Estimates:
 
     def by_kind(self, row: int) -> Array:
         """Return a row of `kinds` for each candidate, in the shape of `value`."""
-        return np.asarray(self.kinds[row].take(self._numbers))
+        return self.for_each(self.kinds[row])
 
-    def by_source(self, values: Sequence[float]) -> Array:
-        """Return the value of each candidate's source, given one for each of `SOURCES`, in the shape of `value`."""
-        return np.asarray(np.array(values).take(self.kinds[_SOURCE].astype(np.int8)).take(self._numbers))
+    def for_each(self, values: Array) -> Array:
+        """Return the value of each candidate's kind, in the shape of `value`, given one for each kind."""
+        return np.asarray(values.take(self._numbers))
 
     def item(self, place: tuple[int, ...]) -> Estimate:
         """Return the estimate of one candidate at one operating point."""
         value = self.value.item(place)
         below, above, source, own = self.kinds[:, int(self.kind.item(place))].tolist()
         return Estimate(value, value / below, value * above, SOURCES[int(source)], own)
+
+    def items(self, places: tuple[Sequence[int], ...]) -> list[Estimate]:
+        """Return the estimates of several candidates, given an index along each axis of `value` for each of them."""
+        columns = self.kinds.T[self.kind[places].astype(np.int64)].tolist()
+        return [
+            Estimate(value, value / below, value * above, SOURCES[int(source)], own)
+            for value, (below, above, source, own) in zip(self.value[places].tolist(), columns, strict=True)
+        ]
 
     def at(self, point: int | slice) -> "Estimates":
         """Select one or more operating points."""

@@ -8,6 +8,7 @@
 An unusable file is reported once, in one line, and skipped.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,8 @@ class ModelStore:
             self._warn(f"KERNREC_DB names {stack.missing}, which does not exist yet; what ships with kernrec answers")
         for note in stack.notes:
             self._warn(note)
+        if folder is not None and os.path.lexists(folder) and not folder.is_dir():  # also a link to itself
+            self._warn(f"{folder} is not a folder; your own models are not used")
         self._calibrations: dict[str, Calibration] = {}
         for place in reversed(self._folders if calibrated else []):
             try:
@@ -109,7 +112,7 @@ class ModelStore:
         top of
         the kernel's model, both apply.
         """
-        key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
+        key = op, kernel.name, kernel.hash, gpu.name, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
             if len(self._reported) > reported:  # an unreadable file is skipped from now on

@@ -32,7 +32,7 @@ from kernrec.model.prior.spread import INTERVAL
 from kernrec.op import Problem
 from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import PRIOR, Estimate, Estimates
+from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimate, Estimates
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.normal import DEVIATIONS
 
@@ -224,12 +224,12 @@ def caution(latency: Estimates, deviation: float, of_card: bool, measured: bool)
         of_card: whether a model learned the kernel on this GPU, so that its estimates carry no risk factor.
         measured: whether any of its configs was measured, so that predictions are scaled to measurements.
     """
+    below, above, source, _ = latency.kinds
     if not measured and (of_card or not latency.has_learned):
-        factor = unsure(deviation)
-        return latency.by_source((factor, factor, 1.0, factor))
-    own = np.minimum(np.log(latency.high / latency.low) / (2.0 * DEVIATIONS), deviation)
+        return latency.for_each(np.where(source == LEARNED, 1.0, unsure(deviation)))
+    own = np.minimum(np.log(above * below) / (2.0 * DEVIATIONS), deviation)
     if not measured:
         # The analytical model's interval covers one kernel. Compared with kernels of other authors, their differences
         # add to its error.
-        own = np.where(latency.source == PRIOR, deviation, own)
-    return np.asarray(np.exp(CERTAIN * own))
+        own[source == PRIOR] = deviation
+    return latency.for_each(np.exp(CERTAIN * own))

@@ -30,28 +30,27 @@ class Bundle:
     """The bytes of the manifest."""
 
     @property
-    def signer(self) -> str | None:
-        """Public key of a valid signature; None for an unsigned bundle. The caller decides whether to trust it."""
-        return self.manifest.owner or None
+    def signer(self) -> str:
+        """Public key of the valid signature; the caller decides whether to trust it."""
+        return self.manifest.owner
 
 
-def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer | None = None) -> Manifest:
+def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
     """Write a bundle: its segments and models first, then the signature, and the manifest last.
 
     Args:
         place: of the bundle's files.
         manifest: without an owner.
         files: by name (`Segment.name`, `Model.name`) the files of the segments and models.
-        signer: whose bundle it is; None: it stays unsigned.
+        signer: whose bundle it is.
 
     Returns:
         The manifest with its owner.
     """
     for item in manifest.items:
         place.write(item.name, files[item.name])
-    owned = replace(manifest, owner=signer.key if signer else "")
-    if signer:
-        write_content(place, _signature_name(MANIFEST), signer.sign(owned.to_bytes()))
+    owned = replace(manifest, owner=signer.key)
+    write_content(place, _signature_name(MANIFEST), signer.sign(owned.to_bytes()))
     write_content(place, MANIFEST, owned.to_bytes())
     return owned
 
@@ -87,10 +86,11 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
-    if document.owner:
-        signature = b"".join(place.read(_signature_name(name), LARGEST_SIGNATURE))
-        if signer_of(content, signature, place.title) != document.owner:
-            raise UsageError(f"{name} of {place.title} is not signed by its owner")
+    if not document.owner:
+        raise UsageError(f"{name} of {place.title} is not signed; `kernrec db export --bundle` writes a signed one")
+    signature = b"".join(place.read(_signature_name(name), LARGEST_SIGNATURE))
+    if signer_of(content, signature, place.title) != document.owner:
+        raise UsageError(f"{name} of {place.title} is not signed by its owner")
     return document, content
 
 
@@ -105,7 +105,7 @@ def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], obje
     """
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
-        return add_checked(database, checked, note, bundle.signer or "", PRIVATE)
+        return add_checked(database, checked, note, bundle.signer, PRIVATE)
 
 
 def import_to(path: Path, bundle: Bundle, note: Callable[[str], object] = str) -> int:
@@ -113,7 +113,7 @@ def import_to(path: Path, bundle: Bundle, note: Callable[[str], object] = str) -
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:
-            return add_checked(database, checked, note, bundle.signer or "", PRIVATE)
+            return add_checked(database, checked, note, bundle.signer, PRIVATE)
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
@@ -161,7 +161,7 @@ def fetch(place: Place, item: Segment | Model, target: Path) -> None:
             digest.update(piece)
             file.write(piece)
     if digest.hexdigest() != item.sha256:
-        raise UsageError(f"{item.name} of {place.title} has another content than its name says")
+        raise UsageError(f"{item.name} of {place.title} has content that does not match its name")
 
 
 def _signature_name(name: str) -> str:

@@ -89,7 +89,7 @@ class Manifest:
     """GPUs, ops and tools of the measurements, and the days of the first and the last."""
     schema: int = 0
     owner: str = ""
-    """Public key that must have signed the manifest; empty: nobody signed it."""
+    """Public key that must have signed the manifest; empty until the bundle is written."""
 
     @property
     def items(self) -> "list[Segment | Model]":
@@ -143,13 +143,11 @@ def bundle_name(manifest: Manifest, content: bytes | None = None) -> str:
         content: of its file; None: `Manifest.to_bytes`.
 
     Raises:
-        UsageError: it is of several GPUs, of none, or not signed.
+        UsageError: it is of several GPUs, or of none.
     """
     gpus = manifest.provenance.get("gpus", [])
     if len(gpus) != 1:
         raise UsageError(f"a bundle at a place is of one GPU; this is of {', '.join(gpus) or 'none'}")
-    if not manifest.owner:
-        raise UsageError("a bundle at a place is signed; this is not")
     digest = hashlib.sha256(content or manifest.to_bytes()).hexdigest()
     return f"{gpus[0]}/{manifest.created_at[:10]}-{manifest.owner[:8]}-{digest[:12]}.zip"
 

@@ -44,7 +44,7 @@ class PullReport:
     missing: list[str] = field(default_factory=list)
     """Listed files that are not there, each in a line."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Bundles that were left, by their signer, whom nobody trusts; of unsigned ones the signer is empty."""
+    """Number of bundles left out, by the key of their signer, which is not trusted."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -52,8 +52,7 @@ class PullReport:
         """A line for each thing that was not taken; one for all missing files."""
         lines = [*self.notes, *(f"{name}: {reason}" for name, reason in self.refused.items())]
         for signer, count in self.unknown.most_common(_SHOWN):
-            how = f"signed by an unknown key, {signer}" if signer else "not signed"
-            lines.append(f"left: {counted(count, 'bundle')}, {how}")
+            lines.append(f"left: {counted(count, 'bundle')}, signed by an unknown key, {signer}")
         if len(self.unknown) > _SHOWN:
             lines.append(f"left: bundles of {len(self.unknown) - _SHOWN} more unknown keys")
         if self.missing:
@@ -189,7 +188,7 @@ def _withdraws(place: Place, name: str) -> bool:
 def _old_bundle(place: Place, name: str) -> Bundle:
     bundle = read_bundle(place, name)
     if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
-        raise UsageError("it has another content than its name says")
+        raise UsageError("its content does not match its name")
     return bundle
 
 
@@ -209,7 +208,7 @@ def _withdrawals(place: Place, new: Sequence[str], report: PullReport) -> Iterat
 def _withdrawal(place: Place, name: str) -> Withdrawal:
     content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
     if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
-        raise UsageError("it has another content than its name says")
+        raise UsageError("its content does not match its name")
     line, _, signature = content.partition(b"\n")
     withdrawal = parse_withdrawal(line, name)
     if signer_of(line, signature, name) != withdrawal.owner:

@@ -46,11 +46,13 @@ def own(tmp_path: Path) -> Path:
 
 
 def bundled(own: Path, place: Place, selection: Selection | None = None, signer: Signer | None = None) -> Manifest:
-    """The manifest of a bundle that was made of a database."""
+    """Return the manifest of a bundle of a database; default signer: a key beside the database."""
+    if not (key := own.parent / "default key").exists():
+        make_key(key)
     (folder := own.parent / "segments of the bundle").mkdir(exist_ok=True)
     with Database.open(own) as database:
         leaving = outgoing(database, selection or Selection(), "secret", folder)
-    return write_bundle(place, leaving.manifest, leaving.files, signer)
+    return write_bundle(place, leaving.manifest, leaving.files, signer or Signer.of(key))
 
 
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
@@ -58,7 +60,7 @@ def test_rows_arrive_as_they_left_and_once(own: Path, tmp_path: Path, name: str)
     manifest = bundled(own, place_at(tmp_path / name))
     bundle = read_bundle(place_at(tmp_path / name))
     assert bundle.manifest == manifest
-    assert bundle.signer is None
+    assert bundle.signer == manifest.owner
     assert bundle.manifest.rows == {"config": 2, "problem": 1, "profile": 0, "measurement": 3, "retraction": 0}
     assert bundle.manifest.provenance["gpus"] == ["h200-sxm", "rtx4090"]
     with Database.memory() as database:
@@ -143,13 +145,15 @@ def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_
 
 
 def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
-    """A bundle whose manifest was edited."""
+    """Return a bundle whose manifest was edited and signed again."""
     place = Folder(tmp_path / "bundle")
     bundled(own, place)
     file = tmp_path / "bundle" / "manifest.json"
     document = json.loads(file.read_text())
     edit(document)
     file.write_text(json.dumps(document))
+    signer = Signer.of(tmp_path / "default key")
+    (tmp_path / "bundle" / "manifest.sig").write_bytes(signer.sign(file.read_bytes()))
     return place
 
 
@@ -160,7 +164,7 @@ def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, refuses
         lambda d: d["segments"][0].update(table="migration"), lambda d: d["segments"][0].update(size=10**15),
         lambda d: d["segments"][0].update(rows=-1), lambda d: d.update(licence="a\x1b[2J"),
         lambda d: d.update(segments={}), lambda d: d.update(models=[{"file": "../x", "sha256": "0" * 64, "size": 1}]),
-        lambda d: d.pop("provenance"),
+        lambda d: d.pop("provenance"), lambda d: d.update(owner=""),
     ])  # fmt: skip
 
 
