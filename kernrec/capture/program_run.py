@@ -92,7 +92,7 @@ def _build(source: Path, program: Path, gpu: GPU, options: Sequence[str]) -> Non
     from kernrec.compile.nvcc import nvcc_version, required_nvcc
 
     if not source.is_file():
-        raise UsageError(f"{source} is no file")
+        raise UsageError(f"{source} is not a file")
     folder, version = libraries(), nvcc_version().removeprefix("nvcc ").partition(".")[0]
     target = min(gpu.sm, 90) if gpu.sm < 100 else gpu.sm
     linked = ["-cudart", "none", f"-L{folder}", f"-l:libcudart.so.{version}", "-l:libcuda.so.1"]

@@ -256,7 +256,6 @@ class Session:
             raise LaunchError(self._failed, text) from None
 
     def _named(self, text: str) -> str:
-        """Return a message with names that users know in place of buffer names."""
         for slot in range(SLOTS, 0, -1):
             text = text.replace(f" b{slot},", f" an allocation (number {slot}),")
         return text

@@ -115,9 +115,9 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
     if effort not in (*EFFORTS, _RECORDED):
         raise unknown("effort", effort, (*EFFORTS, _RECORDED))
     if effort == _RECORDED and wanted.measure:
-        raise UsageError("--effort recorded profiles the configs of recorded rows; it goes without --measure")
+        raise UsageError("--effort recorded profiles the configs of recorded rows; omit --measure")
     if wanted.effort and wanted.effort not in ("exhaustive", _RECORDED) and not wanted.measure:
-        raise UsageError(f"--effort {effort} says how much is measured; it goes with --measure")
+        raise UsageError(f"--effort {effort} sets how much is measured; add --measure")
     database = wanted.db or paths.user_database()
     measurement = measured = None
     if wanted.measure:
@@ -278,7 +278,7 @@ def _print_counts(analysis: "Analysis") -> None:
         from kernrec.model.search.partial_space import MARGIN, SEARCHES, WRONG
 
         notes.append(
-            f"{analysis.left_out} configs were left out (--effort exhaustive profiles them): none is expected to take"
+            f"{analysis.left_out} configs were skipped (--effort exhaustive profiles them): none is expected to take"
             f" {100 * MARGIN:.0f} % less time or energy than the best, which was right in {SEARCHES - WRONG} of"
             f" {SEARCHES} searches of recorded spaces"
         )

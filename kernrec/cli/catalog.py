@@ -48,7 +48,7 @@ def list_known(wanted: ListOptions) -> None:
         from kernrec.gpu.card_file import card_text
 
         if wanted.kind != "gpus":
-            raise UsageError(f"unexpected argument {wanted.gpu!r:.60}; a name goes with `kernrec list gpus`")
+            raise UsageError(f"unexpected argument {wanted.gpu!r:.60}; only `kernrec list gpus` takes a name")
         print(card_text(find_gpu(wanted.gpu), "my-card"), end="")
         return
     _KINDS[wanted.kind](wanted.printed.form)

@@ -105,7 +105,7 @@ class CollectOptions(options.Options):
         if len(bounds) > 1 or len(amounts) > 1:
             raise UsageError(f"--budget {self.budget!r:.60}: expected one amount and one regret, such as 30m,2%")
         if bounds and strategy != "refine":
-            raise UsageError(f"--budget {bounds[0]} is a mean regret, which goes with --strategy refine")
+            raise UsageError(f"--budget {bounds[0]} is a mean regret; use it with --strategy refine")
         seconds, configs = quantity.budget("--budget", amounts[0]) if any(amounts) else (None, None)
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
@@ -121,7 +121,7 @@ class CollectOptions(options.Options):
         for option, strategies in _ONLY_FOR.items():
             if getattr(self, option) and name not in strategies:
                 flag, fits = f"--{option.replace('_', '-')}", " or ".join(strategies)
-                raise UsageError(f"{flag} goes with --strategy {fits}; the strategy is {name}")
+                raise UsageError(f"{flag} needs --strategy {fits}; the strategy is {name}")
         effort = _EFFORTS.get(name)
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
@@ -148,9 +148,11 @@ def collect(wanted: CollectOptions) -> None:
         from kernrec.cluster.ray_cluster import RayCluster
 
         if wanted.set_power_limit or wanted.lock_clocks:
-            raise UsageError("--set-power-limit and --lock-clocks set one card of this machine; --cluster has many")
+            raise UsageError(
+                "--set-power-limit and --lock-clocks set one GPU of this machine, not those of a --cluster"
+            )
         if wanted.dry_run:
-            raise UsageError("--dry-run lists what one card would measure first: leave out --cluster")
+            raise UsageError("--dry-run lists what one GPU would measure first; omit --cluster")
         request.check(many_gpus=True)
         cards = RayCluster(wanted.cluster, request.database, request.recording is not None)
         measuring.run_measuring(

@@ -121,14 +121,14 @@ def summary(written: "Contribution") -> str:
         "",
         *table_lines(None, columns, [[str(row[column]) for column, _ in columns] for row in written.kernels], None),
         "",
-        "The fixed part, the same on every card:",
+        "The fixed part, the same on every GPU:",
         *(_fixed_line(row) for row in written.fixed),
         "",
         *_comparison(written),
-        "A row says what ran (GPU, kernel and its hash, config, problem), what came of it (times, energy, power), and",
-        "how: versions of driver, CUDA and protocol, limits, clocks, temperature, other processes on the card.",
-        "It has no name of a user or a machine, no path, and no UUID of a card: a number that only your database can",
-        "link to it tells rows of one card from those of another.",
+        "A row contains what ran (GPU, kernel and its hash, config, problem), the results (times, energy, power), and",
+        "conditions: versions of driver, CUDA and protocol, limits, clocks, temperature, other processes on the GPU.",
+        "It contains no name of a user or machine, no path, and no UUID of a GPU. A number that only your database can",
+        "link to the GPU distinguishes rows of several GPUs.",
         *(
             f"{column} leaves in another form in {counted(count, 'row')}"
             for column, count in written.leaving.changed.items()
@@ -138,7 +138,7 @@ def summary(written: "Contribution") -> str:
     if written.size > MOST_BYTES:
         lines += [f"It is larger than the {MOST_BYTES:,} bytes of ten minutes.", ""]
     if written.replayed:
-        lines += ["These rows repeat a recording: they show how this works, and no place takes them.", ""]
+        lines += ["These rows repeat a recording. They are only an example, and no place accepts them.", ""]
     else:
         lines += [
             "Nothing has left this machine. To send it, put the file into a copy of the project, as",
@@ -161,11 +161,11 @@ def _comparison(written: "Contribution") -> list[str]:
     if (compared := ratio_to_others(written.fixed)) is None:
         return []
     ratio, configs = compared
-    lines = [f"Its times are {ratio:.2f} times those of others on the same card ({counted(configs, 'config')})."]
+    lines = [f"Its times are {ratio:.2f} times those of others on the same GPU ({counted(configs, 'config')})."]
     if unlike(ratio):
         lines += [
-            "That is not as its kind: heat, a power limit, a laptop or another board would explain it. The bundle is",
-            "welcome all the same: before rows are combined, each card's are put on the scale of its kind.",
+            "This differs from its model. Heat, a power limit, a laptop or another board may be the cause. The bundle",
+            "is still welcome: before rows are combined, each GPU's are scaled to its model.",
         ]
     return [*lines, ""]
 

@@ -141,7 +141,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
     from kernrec.store.intake import adding_to
 
     if wanted.map:
-        raise UsageError("--map goes with --spec, which binds the rows to a kernel")
+        raise UsageError("--map needs --spec, which binds the rows to a kernel")
     dims = parse_shape(wanted.shape) if wanted.shape else {}
     problem = StatedProblem(wanted.op, tuple(dims.items()), wanted.dtype, wanted.layout)
     with Steps(f"checking and adding {wanted.file}"), adding_to(path) as database:
@@ -185,7 +185,7 @@ def export(wanted: ExportOptions) -> None:
         bundles.export(wanted.bundle, own, chosen, licence)
         return
     if wanted.licence:
-        raise UsageError("--licence goes with --bundle")
+        raise UsageError("--licence needs --bundle")
     if selected.op is None or selected.gpu is None:
         raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
     from kernrec.gpu import find_gpu
@@ -203,7 +203,7 @@ def export(wanted: ExportOptions) -> None:
         text, left_out = export_t4(database, card, problems, name, selected.kernel)
     print(text)
     if left_out:
-        print_notes([f"left out: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
+        print_notes([f"skipped: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
 
 
 class MergeOptions(options.Options):
@@ -270,7 +270,7 @@ def verify(wanted: VerifyOptions) -> None:
         _verify_place(wanted.place, wanted.list_)
         return
     if wanted.list_:
-        raise UsageError("--list goes with a place: `kernrec db verify PLACE`")
+        raise UsageError("--list needs a place: `kernrec db verify PLACE`")
     from kernrec.store import Database
     from kernrec.store.marks import file_state
     from kernrec.store.reader import find_faults

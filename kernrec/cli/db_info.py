@@ -207,7 +207,7 @@ def _print_cards(cards: "list[CardCoverage]") -> None:
 def _print_gaps(gaps: "list[Gap]") -> None:
     columns = [("architecture", "left"), ("op", "left"), ("unmeasured", "right"), ("GPUs", "left")]
     cells = [[gap.arch, gap.op, str(gap.layers - gap.measured), _some(gap.gpus)] for gap in gaps[:_SHOWN]]
-    print_table("what would help most: `kernrec contribute` on one of the cards", columns, cells)
+    print_table("what would help most: `kernrec contribute` on one of these GPUs", columns, cells)
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -35,7 +35,7 @@ def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None
     """
     if name is None:
         if output is not None:
-            raise UsageError("--output goes with --emit, which says what is written")
+            raise UsageError("--output needs --emit, which selects the format")
         return None, None
     if name.startswith("ptx:"):
         return format_named("ptx"), name.removeprefix("ptx:")

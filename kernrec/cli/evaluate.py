@@ -78,7 +78,9 @@ def _print_regimes(regimes: "Sequence[RegimeCoverage]") -> None:
         for row in regimes
     ]
     if rows:
-        print_table("the prior's 90 % intervals: of a time or energy, and of a ratio of two configs", columns, rows)
+        print_table(
+            "90 % intervals of the analytical model: of a time or energy, and of a ratio of two configs", columns, rows
+        )
 
 
 def _share(value: float) -> str:

@@ -98,7 +98,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     if not (wanted.op or wanted.kernel or wanted.workload):
         raise UsageError("--op is missing (`kernrec list ops` lists what is known); or give a --kernel or a --workload")
     if wanted.kernel and wanted.workload:
-        raise UsageError("--kernel goes with --shape and --dtype, without --workload")
+        raise UsageError("use --kernel with --shape and --dtype, not with --workload")
     gpus, network = find_gpus(wanted.gpu), _workload(wanted)
     recommender = Recommender(wanted.databases)
     subjects = _subjects(recommender, wanted, network, wanted.op) if wanted.op or wanted.kernel else []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def present(text: str) -> str:
     """Return the value of --gpu for a measurement. Raises `UsageError` for a GPU that a file describes."""
     if text.lower().endswith(".toml"):
-        raise UsageError(f"--gpu {text} describes a card for predictions; to measure, name one of this machine")
+        raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
 
 
@@ -36,12 +36,12 @@ Replay = Annotated[
 ]
 SetPowerLimit = Annotated[
     str | None,
-    typer.Option(help="Power limits to set on the card and to measure at, such as 200W,250W; restored afterwards."),
+    typer.Option(help="Power limits to set on the GPU and to measure at, such as 200W,250W; restored afterwards."),
 ]
 LockClocks = Annotated[
     str | None,
     typer.Option(
-        help="Core clocks to lock the card to and to measure at, such as 1200MHz,1410MHz; unlocked afterwards."
+        help="Core clocks to lock the GPU to and to measure at, such as 1200MHz,1410MHz; unlocked afterwards."
     ),
 ]
 Cluster = Annotated[
@@ -72,7 +72,7 @@ def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool)
 
     for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
         if text is not None and replayed:
-            raise UsageError(f"{flag} {text} goes without --replay; a recording is replayed as it was recorded")
+            raise UsageError(f"{flag} {text} cannot be used with --replay: a recording is replayed as recorded")
     return operating_points(
         [watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
         [hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],

@@ -66,8 +66,8 @@ def monitor(wanted: MonitorOptions) -> None:
         print(file=sys.stderr)
     summary = summarize_trace(samples)
     if summary.energy_j is not None and summary.duration_s < _ROUGH_S:
-        notes.append("energy over less than a second is rough: cards update their sensors only every 15 to 100 ms")
-    stream = sys.stderr  # like `time`, which leaves standard output to the command
+        notes.append("energy over less than a second is rough: GPUs update their sensors only every 15 to 100 ms")
+    stream = sys.stderr  # like `time`, leave standard output to the command
     if wanted.as_json:
         print(json.dumps({**summary.as_dict(), "exit_status": status, "notes": notes}, indent=2), file=stream)
     else:

@@ -168,7 +168,7 @@ class Options:
         for part in str(self.batch).split(",") if self.batch is not None else ():
             text = part.strip()
             if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
-                raise UsageError(f"--batch {self.batch!r:.60}: {text!r:.20} is no whole number from 1")
+                raise UsageError(f"--batch {self.batch!r:.60}: {text!r:.20} is not a whole number of at least 1")
             sizes.append(int(text))
         return list(dict.fromkeys(sizes))
 

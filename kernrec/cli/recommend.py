@@ -58,7 +58,7 @@ class RecommendOptions(options.Options):
     def swept(self) -> Literal["power limit", "clock"] | None:
         """Return the quantity over which a network is swept; None for no sweep."""
         if self.power_limit == SWEEP and self.clock is not None:
-            raise UsageError("--power-limit sweep goes without --clock; --clock sweep takes one --power-limit")
+            raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
 
 
@@ -110,14 +110,14 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         and form is not Form.TABLE,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
-        "--kernel goes with --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
+        "--kernel only takes --shape, --dtype, --layout, --objective, --power-limit, --clock any and --top": kernel
         and (wanted.op or wanted.workload or wanted.max_slowdown or wanted.max_power or locked),
         "--clock any needs a --shape; --clock sweep tries several for a network": wanted.clock == ANY
         and not wanted.of_shapes,
         "a sweep is over an op or a network, without --emit; --kernel tries power limits by itself": swept
         and (kernel or emitted),
-        "--emit goes without a bill (--gpus, --bill), which is printed": billed and emitted,
-        "--kernel goes without a bill (--gpus, --bill), which is of an --op or a --workload": billed and kernel,
+        "--emit cannot be used with a bill (--gpus, --bill), which is printed": billed and emitted,
+        "--kernel cannot be used with a bill (--gpus, --bill), which needs an --op or a --workload": billed and kernel,
     }
     for message, applies in refused.items():
         if applies:

@@ -198,7 +198,7 @@ class WithdrawOptions(options.Options):
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
     merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False
-    reason: Annotated[str, typer.Option(help="For whoever reads the log.")] = ""
+    reason: Annotated[str, typer.Option(help="A note for readers of the log.")] = ""
     dry_run: DryRun = False
 
 

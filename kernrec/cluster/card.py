@@ -1,20 +1,18 @@
-"""A card of a cluster: an actor that has one GPU, makes the visits that the driver gives it, and has a journal.
+"""A card of a cluster: an actor that has one GPU and makes the visits that the driver gives it.
 
-Every measurement is in the journal on the actor's own disk before the visit's answer is sent. The answer holds all
-records of the actor's run. The next call means that the driver has them, and they are deleted. The records that a
-killed run left in the journal are in the answer to `open`.
+Each record of a visit is sent to the driver as soon as it is made, which writes it to its journal; the answer follows.
+An actor keeps nothing, so its process or machine may die at any time.
 """
 
+import queue
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kernrec import paths
 from kernrec.cluster.versions import sources_hash
 from kernrec.compile.nvrtc import compiler
 from kernrec.errors import KernrecError, UsageError
@@ -22,7 +20,6 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.measure.campaign.campaign import Campaign, CampaignHooks
 from kernrec.measure.campaign.chooser import Visit
-from kernrec.measure.campaign.journal import Journal, JournalInUseError, journal_path
 from kernrec.measure.campaign.plan import PlannedProblem
 from kernrec.measure.campaign.results import CampaignBudget, Progress
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, new_session, recorded_device
@@ -79,8 +76,6 @@ class Answer:
     """Of the card, as far as it is known."""
     identity: CardIdentity | None = None
     """None where the card could not be opened."""
-    records: list[dict[str, Any]] = field(default_factory=list)
-    """All that is in the card's journal."""
     notes: list[str] = field(default_factory=list)
     """For the user, one line each."""
     seconds: float = 0.0
@@ -93,13 +88,32 @@ class Answer:
     """Why the card takes no part any more, in one line; empty where it was not asked for."""
 
 
+class SentRecords:
+    """The records of a visit on their way to the driver, in place of a journal."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Mapping[str, Any] | Answer] = queue.SimpleQueue()
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Send records."""
+        for record in records:
+            self._queue.put(record)
+
+    def until(self, answer: Callable[[], Answer]) -> Iterator[Mapping[str, Any] | Answer]:
+        """Yield the records that are appended while `answer` runs in another thread, and its result last."""
+        threading.Thread(target=lambda: self._queue.put(answer()), daemon=True).start()
+        while not isinstance(item := self._queue.get(), Answer):
+            yield item
+        yield item
+
+
 class Card:
     """The actor of one card."""
 
     def __init__(self) -> None:
         """Prepare a card; `open` opens it."""
         self._answer = Answer(socket.gethostname())
-        self._journal: Journal | None = None
+        self._records = SentRecords()
         self._campaign: Campaign | None = None
         self._earlier: tuple[Measurement, ...] = ()
 
@@ -107,29 +121,20 @@ class Card:
         """Where this is, and with which sources."""
         return Greeting(socket.gethostname(), sources_hash())
 
-    def open(self, request: CollectRequest, name: str, folder: Path | None = None) -> Answer:
-        """Open the card, unless it is open.
-
-        Args:
-            request: names the device, the effort and the time; its problems do not count.
-            name: of the campaign in the names of journals: of the driver and its database.
-            folder: of journals; None: the user's folder for what has to outlive a killed program.
-        """
+    def open(self, request: CollectRequest) -> Answer:
+        """Open the card, unless it is open; the request names the device, the effort and the time."""
         opening = self._answer.identity is None
-        return self._answered(
-            lambda: self._open(request, name, folder or paths.state() / "cluster") if opening else None
-        )
+        return self._answered(lambda: self._open(request) if opening else None)
 
-    def _open(self, request: CollectRequest, name: str, folder: Path) -> None:
+    def _open(self, request: CollectRequest) -> None:
         self._scratch = TemporaryDirectory(prefix="kernrec-")
         device = _device(request, Path(self._scratch.name))
         self._answer.title = f"{device.gpu} on {socket.gethostname()}"
-        self._journal = _own_journal(folder, name)
         budget = CampaignBudget(request.budget.seconds)
         self._campaign = campaign = Campaign(
             WorkerClient(device.opening),
             [],
-            self._journal,
+            self._records,
             device.settings(new_session(), request.campaign_effort, budget, request.seed),
             CampaignHooks(lambda problem: self._earlier, report=self._take),
             device.compile_queue(),
@@ -141,62 +146,33 @@ class Card:
             campaign.session.traits.measures_energy, limits_of(info.measured_device()),
         )  # fmt: skip
 
-    def measure(self, visit: Visit) -> Answer:
-        """Make a visit. The driver has the answer before this one."""
-        campaign, journal = self._campaign, self._journal
+    def measure(self, visit: Visit) -> Iterator[Mapping[str, Any] | Answer]:
+        """Make a visit: yield each record, and then the answer."""
+        campaign = self._campaign
         assert campaign is not None
-        assert journal is not None
 
         def make() -> None:
-            journal.clear()
             begun_s = campaign.session.clock()
             self._earlier = visit.earlier
             self._answer.over = campaign.spent or campaign.measure(with_own_kernels(visit.planned))
             self._answer.seconds = campaign.session.clock() - begun_s
             self._answer.spent = campaign.spent
 
-        return self._answered(make)
-
-    def end(self) -> None:
-        """The driver has the last answer, and wants no more."""
-        if self._journal is not None:
-            self._journal.clear()
-            self._journal.close()
-            self._journal = None
-        if self._campaign is not None:
-            self._campaign.end()
+        yield from self._records.until(lambda: self._answered(make))
 
     def _answered(self, task: Callable[[], None]) -> Answer:
-        """The answer once a task was done, which says what went wrong."""
-        before, error = self._answer, None
-        self._answer = Answer(before.title, before.identity)
+        self._answer = Answer(self._answer.title, self._answer.identity)
         try:
             task()
         except KernrecError as failure:
-            error = str(failure)
+            self._answer.error = str(failure)
         except Exception as failure:  # whatever it is, the driver should hear of it
-            error = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
-        records = [] if self._journal is None else list(self._journal.records())
-        self._answer = replace(self._answer, records=records, error=error)
+            self._answer.error = " ".join(f"{type(failure).__name__}: {failure}".split())[:500]
         return self._answer
 
     def _take(self, progress: Progress) -> None:
         if progress.note is not None:
             self._answer.notes.append(progress.note)
-
-
-def _own_journal(folder: Path, name: str) -> Journal:
-    """Open the first journal that no other card of this machine has, and move records of killed cards into it."""
-    own: Journal | None = None
-    numbers = count()
-    while own is None:
-        with suppress(JournalInUseError):
-            own = Journal(journal_path(folder / f"{name}-{next(numbers)}"), wait_s=0.0)
-    for path in folder.glob(f"{name}-*{own.path.suffix}"):
-        with suppress(JournalInUseError), Journal(path, wait_s=0.0) as left:
-            own.append(*left.records())
-            left.clear()
-    return own
 
 
 def with_own_kernels(planned: PlannedProblem) -> PlannedProblem:

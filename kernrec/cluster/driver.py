@@ -2,37 +2,34 @@
 
     chooser (of each kind of GPU) -> visit -> a call of a card's actor -> journal, fsync -> chooser learns
 
-A call is under way for each card. Its answer holds rows of blocks that have ended, so whatever happens to a card costs
-the visit that it makes, which another card makes then. The next call of a card acknowledges its answer, whose rows are
-in the driver's journal by then; until then the card's own journal has them.
+A call is under way for each card. The records of a visit arrive one by one and are in the journal before the next is
+waited for; the chooser learns rows of blocks that have ended. If a card is lost, another one makes the rest of its
+visit, without the rows of these blocks.
 """
 
-import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, Protocol
 
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, limits_of
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
 from kernrec.cluster.versions import sources_hash
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.chooser import Chooser, Visit
-from kernrec.measure.campaign.ingest import ingest, known_moments, measurements_of, moment_of
+from kernrec.measure.campaign.ingest import ingest, measurements_of
 from kernrec.measure.campaign.journal import Journal
 from kernrec.measure.campaign.results import Progress
 from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping
-from kernrec.store.measurement import Measurement, Outcome, Tier
+from kernrec.store.measurement import Measurement, Tier
 
 _LOOK_S = 2.0
 """How often it is seen whether cards have joined."""
 _OPEN_S = 20.0
-"""How long nothing is given out while cards that were there at the start have not answered: they may have rows of an
-earlier run, which are not measured again, and work is spread over all of them."""
+"""How long nothing is given out while cards that were there at the start have not answered: work is spread over all of
+them."""
 _STORE_S = 60.0
 """Least seconds between two times that rows enter the database."""
 _NO_CARD_S = 60.0
@@ -45,6 +42,10 @@ class CardLost(Exception):  # noqa: N818 - a card's end is no error of this prog
     """The process or the machine of a card has ended; says why in one line."""
 
 
+Reply = Greeting | Answer | CardLost | Mapping[str, Any]
+"""The reply of a card: to `hello`, to `open` or at the end of a visit, its loss, or a record of a visit."""
+
+
 class Cluster(Protocol):
     """The actors of a campaign's cards."""
 
@@ -54,8 +55,8 @@ class Cluster(Protocol):
     def call(self, card: str, method: str, *arguments: object) -> None:
         """Call a method of `Card`, whose answer `wait` gives. An actor that has ended is started again before."""
 
-    def wait(self, seconds: float) -> Iterable[tuple[str, Greeting | Answer | CardLost | None]]:
-        """(card, answer) of the calls that end within some seconds."""
+    def wait(self, seconds: float) -> Iterable[tuple[str, Reply]]:
+        """(card, reply) of the calls that reply within some seconds; a visit gives its records before its answer."""
 
     def close(self) -> None:
         """End all actors."""
@@ -70,6 +71,8 @@ class _Card:
     """None until it is open."""
     busy: bool = True
     visit: Visit | None = None
+    records: list[Mapping[str, Any]] = field(default_factory=list)
+    """Of the visit under way."""
     resting: bool = False
     """Whether there was nothing for it to do when something last changed."""
     spent: bool = False
@@ -129,7 +132,6 @@ class Driver:
         error, stopped = None, False
         try:
             stopped = not self._serve()
-            self._dismiss()
         except KernrecError as failure:
             error = str(failure)
         return CollectResult(stored=self._stored, stopped=stopped, error=error)
@@ -199,15 +201,19 @@ class Driver:
         self._cards[name].busy = True
         self._cluster.call(name, method, *arguments)
 
-    def _take(self, name: str, answer: Greeting | Answer | CardLost | None) -> None:
-        """Take the answer of a card."""
+    def _take(self, name: str, answer: Reply) -> None:
         card = self._cards.get(name)
-        if card is None or answer is None:
+        if isinstance(answer, Mapping):
+            self._journal.append(answer)
+            if card is not None:
+                card.records.append(answer)
+            return
+        if card is None:
             return
         if isinstance(answer, Greeting):
             card.greeted = True
             if answer.sources == sources_hash():
-                self._call(name, "open", self._request_of(card), campaign_name(self._request.database))
+                self._call(name, "open", self._request_of(card))
             else:
                 self._refuse(
                     name, answer.node, f"its kernrec ({answer.sources}) is not the driver's ({sources_hash()})"
@@ -222,9 +228,8 @@ class Driver:
         if card.identity is None:
             self._welcome(name, card, answer)
         elif (visit := card.visit) is not None:
-            card.visit, card.losses = None, 0
-            self._keep(answer.records)
-            rows = self._learned(answer, visit)
+            card.losses = 0
+            rows = self._learned(card, answer.title)
             kind = self._kinds[card.identity.gpu]
             if answer.error is None:
                 kind.chooser.done(visit, answer.seconds, answer.over)
@@ -246,7 +251,7 @@ class Driver:
         return request
 
     def _welcome(self, name: str, card: _Card, answer: Answer) -> None:
-        """A card is open: take the rows that an earlier run left in its journal, unless it is refused."""
+        """A card is open: let it take part, unless it is refused."""
         self._heard(name)
         identity = answer.identity
         if identity is None or answer.error is not None:
@@ -254,8 +259,6 @@ class Driver:
         if reason := self._refusal(identity):
             self._refuse(name, identity.node, reason)
             return
-        fresh = self._unknown(answer.records)
-        self._keep(fresh)
         others = {str(other.driver) for other in self._identities(identity.gpu)} - {str(identity.driver)}
         if others:
             self._note(
@@ -266,8 +269,6 @@ class Driver:
             self._kinds[identity.gpu] = _Kind(identity.limits, self._make_chooser(identity.gpu, identity.limits))
         self._kinds[identity.gpu].over = False
         self._wake(identity.gpu)
-        for measurement in measurements_of(fresh):
-            self._recall(measurement)
 
     def _refusal(self, card: CardIdentity) -> str | None:
         kind = self._kinds.get(card.gpu)
@@ -301,8 +302,9 @@ class Driver:
         """The process of a card has ended; it is started again, where there is a place for it."""
         card = self._cards[name]
         title = name if card.identity is None else card.identity.title
-        if card.identity is not None and card.visit is not None:
-            self._kinds[card.identity.gpu].lost.append(card.visit)
+        if card.identity is not None and (visit := card.visit) is not None:
+            rows = self._learned(card, title)
+            self._kinds[card.identity.gpu].lost.append(replace(visit, earlier=(*visit.earlier, *rows)))
         losses = card.losses + 1
         if losses >= _MOST_LOSSES:
             self._drop(name)
@@ -310,7 +312,7 @@ class Driver:
             return
         if card.identity is not None:
             self._wake(card.identity.gpu)
-            self._note(title, f"{why}; another card makes its visit, and it is started again")
+            self._note(title, f"{why}; another card goes on with its visit, and it is started again")
         self._cards[name] = _Card(card.number, losses=losses)
         self._cluster.call(name, "hello")
 
@@ -323,57 +325,23 @@ class Driver:
             if card.identity is not None and card.identity.gpu == gpu:
                 card.resting = False
 
-    def _unknown(self, records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        sessions = {str(record["row"]["session"]) for record in records if "row" in record}
-        stored = known_moments(self._request.database, sessions)
-        if sessions:
-            stored |= {moment_of(record["row"]) for record in self._journal.records() if "row" in record}
-        return [record for record in records if "row" not in record or moment_of(record["row"]) not in stored]
-
-    def _keep(self, records: Iterable[Mapping[str, Any]]) -> None:
-        if records:
-            self._journal.append(*records)
-
-    def _learned(self, answer: Answer, visit: Visit) -> list[Measurement]:
-        """The rows of an answer to a visit whose blocks have ended, once they are learned and reported."""
-        planned = visit.planned
-        rows = [row for row in measurements_of(answer.records) if not row.origin.block_open]
+    def _learned(self, card: _Card, title: str) -> list[Measurement]:
+        """End the visit of a card; return its rows of blocks that have ended, once they are learned and reported."""
+        assert card.visit is not None
+        planned, records = card.visit.planned, card.records
+        card.visit, card.records = None, []
+        rows = [row for row in measurements_of(records) if not row.origin.block_open]
         for row in rows:
             self._kinds[row.identity.gpu].chooser.learn(row)
             tier = row.protocol.tier
             self._counts[row.identity.gpu, planned.problem.key, tier] += 1
             done = self._counts[row.identity.gpu, planned.problem.key, tier]
             total = max(done, planned.most or len(planned.tasks)) if tier is Tier.SCREEN else done
-            self._report(Progress(answer.title, planned.name, tier, done, total, measurement=row))
+            self._report(Progress(title, planned.name, tier, done, total, measurement=row))
         return rows
-
-    def _recall(self, row: Measurement) -> None:
-        """Learn a measurement of an earlier run, which is not made again if its block ended."""
-        kind = self._kinds.get(row.identity.gpu)
-        if kind is None or row.origin.block_open or row.outcome == Outcome.QUARANTINED:
-            return
-        if limits_of(row.device) != kind.limits:
-            return
-        kind.chooser.learn(row)
-        for i, visit in enumerate(kind.lost):
-            if visit.planned.problem.key == row.identity.problem.key:
-                kind.lost[i] = replace(visit, earlier=(*visit.earlier, row))
-
-    def _dismiss(self) -> None:
-        waiting = {name for name, card in self._cards.items() if card.identity is not None and not card.busy}
-        for name in waiting:
-            self._cluster.call(name, "end")
-        until_s = time.monotonic() + _OPEN_S
-        while waiting and time.monotonic() < until_s:
-            waiting -= {name for name, _ in self._cluster.wait(0.2)}
 
     def _note(self, title: str, text: str) -> None:
         self._report(Progress(title, "", "", 0, 0, note=f"{title}: {text}"))
-
-
-def campaign_name(database: Path) -> str:
-    """Names the journals of the cards: rows that one left behind go into the database that they were made for."""
-    return sha256(f"{socket.gethostname()} {database.absolute()}".encode()).hexdigest()[:12]
 
 
 def _limits_text(limits: Limits) -> str:

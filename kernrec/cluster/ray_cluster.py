@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from kernrec.cluster.card import Answer, Card, Greeting
-from kernrec.cluster.driver import CardLost
+from kernrec.cluster.card import Card
+from kernrec.cluster.driver import CardLost, Reply
 from kernrec.errors import KernrecError, UsageError
 from kernrec.util.optional import import_optional
 
@@ -111,7 +111,7 @@ class RayCluster:
         self._needs = {"num_cpus": 1} if replays else {"num_cpus": 0, "num_gpus": 1}
         self._resource = "CPU" if replays else "GPU"
         self._actors: dict[str, Any] = {}
-        self._pending: dict[Any, str] = {}
+        self._pending: dict[Any, str] = {}  # cards by call
         try:
             self._claim(f"PID {os.getpid()} on {socket.gethostname()}, {database}")
             if not self._places():
@@ -155,17 +155,26 @@ class RayCluster:
         return new
 
     def call(self, card: str, method: str, *arguments: object) -> None:
-        self._pending[getattr(self._actors[card], method).remote(*arguments)] = card
+        called = getattr(self._actors[card], method)
+        if method == "measure":
+            called = called.options(num_returns="streaming")
+        self._pending[called.remote(*arguments)] = card
 
-    def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
+    def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
         if not self._pending:
             time.sleep(seconds)
             return
         ready, _ = self._ray.wait(list(self._pending), timeout=seconds)
-        for reference in ready:
-            card = self._pending.pop(reference)
+        for called in ready:
+            card = self._pending.pop(called)
             try:
-                yield card, self._ray.get(reference)
+                if not isinstance(called, self._ray.ObjectRefGenerator):
+                    yield card, self._ray.get(called)
+                    continue
+                with suppress(StopIteration):
+                    reply = self._ray.get(next(called))
+                    self._pending[called] = card
+                    yield card, reply
             except self._ray.exceptions.RayError as error:
                 yield card, CardLost(f"lost: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
 

@@ -37,7 +37,9 @@ def write_files(folder: Path, files: Files) -> None:
         raise UsageError(f"--output {str(folder)!r} is there already; expected a new or an empty folder")
     parent = folder.absolute().parent
     if not parent.is_dir():
-        raise UsageError(f"--output {str(folder)!r}: expected a new folder in an existing one, and {parent} is none")
+        raise UsageError(
+            f"--output {str(folder)!r}: expected a new folder in an existing one; {parent} is not a folder"
+        )
     try:
         temporary = parent / f".{folder.name}.{os.urandom(6).hex()}"
         temporary.mkdir()

@@ -67,7 +67,7 @@ def read_card(path: Path) -> GPU:
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
     try:
-        return add_gpu(card_of(_parsed(content), f"card file {path.name}"))
+        return add_gpu(card_of(_parsed(content), f"GPU file {path.name}"))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
 
@@ -91,13 +91,13 @@ def _parsed(content: bytes) -> dict[str, Any]:
     import tomllib
 
     if len(content) > _LARGEST_BYTES:
-        raise UsageError(f"a card file has at most {_LARGEST_BYTES} bytes; this one has more")
+        raise UsageError(f"the file is larger than {_LARGEST_BYTES} bytes")
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError:
-        raise UsageError("a card file is UTF-8 text") from None
+        raise UsageError("not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"no TOML: {short(str(error))}") from None
+        raise UsageError(f"not TOML: {short(str(error))}") from None
 
 
 def card_of(data: Mapping[str, Any], source: str) -> GPU:
@@ -172,9 +172,9 @@ def _check_names(table: str, data: Any, accepted: tuple[str, ...], optional: tup
         raise UsageError(f"{table} is {short(data)}; a table of {', '.join(accepted)} is expected")
     for name in data:
         if name not in accepted:
-            raise unknown(f"figure {inside}of a card", str(name)[:_LONGEST], accepted)
+            raise unknown(f"figure {inside}of a GPU", str(name)[:_LONGEST], accepted)
     if missing := [name for name in accepted if name not in data and name not in optional]:
-        raise UsageError(f"{inside}{', '.join(missing)} missing; `kernrec list gpus rtx4090` prints a whole card")
+        raise UsageError(f"{inside}{', '.join(missing)} missing; `kernrec list gpus rtx4090` prints a complete file")
 
 
 def _table(table: str, data: Any, spans: Mapping[str, _Range]) -> dict[str, float]:
@@ -200,7 +200,7 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
         raise UsageError(f"{name} is {short(value)}; text of 1 to {_LONGEST} printable characters is accepted")
     if name == "name" and not all(c.isascii() and (c.isalnum() or c in "._-") for c in value):
-        raise UsageError(f"name is {short(value)}; letters, digits, '.', '_' and '-' are accepted, such as my-card")
+        raise UsageError(f"name is {short(value)}; letters, digits, '.', '_' and '-' are accepted, such as my-gpu")
     return value
 
 
@@ -225,7 +225,7 @@ def card_text(gpu: GPU, name: str) -> str:
     own_rates = {key: rate for key, rate in gpu.fma_per_clk_sm.items() if usual.get(key) != rate}
     clocks = {"base": gpu.base_clock_hz / 1e6, "boost": gpu.boost_clock_hz / 1e6, "tensor": tensor_clock}
     lines = [
-        f"# A card for `--gpu FILE.toml`, begun from {gpu.title}: figures of a data sheet, tensor peaks dense.",
+        f"# A GPU for `--gpu FILE.toml`, started from {gpu.title}: data sheet figures, dense tensor peaks.",
         f'name = "{name}"',
         f'title = "{gpu.title}"  # with "GeForce" in it, clocks and power follow GeForce boards',
         f'chip = "{gpu.chip}"',
@@ -237,15 +237,15 @@ def card_text(gpu: GPU, name: str) -> str:
         f"clock_mhz = {table(clocks)}",
         "# bandwidth is checked against bus and rate of a pin",
         f"memory = {table(_memory(gpu))}",
-        "# the default limit, and the range that can be set; idle may be left out",
+        "# the default limit, and the range that can be set; idle is optional",
         f"power_w = {table({'tdp': gpu.tdp_w, 'min': gpu.power_min_w, 'max': gpu.power_max_w, 'idle': gpu.idle_w})}",
         "# fused multiply-adds per SM and clock on tensor cores; GeForce has half the rate with f32 accumulation",
         f"tensor_fma_per_clk_sm = {table(gpu.tensor_fma_per_clk_sm)}",
-        "# each is checked against SMs, rate and clock; may be left out",
+        "# each is checked against SMs, rate and clock; optional",
         f"tensor_tflops = {table({key: flops / 1e12 for key, flops in gpu.datasheet_tensor_flops.items()})}",
     ]
     if own_rates:
-        lines += [f"# unlike other cards of sm_{gpu.sm}", f"fma_per_clk_sm = {table(own_rates)}"]
+        lines += [f"# unlike other GPUs of sm_{gpu.sm}", f"fma_per_clk_sm = {table(own_rates)}"]
     return "\n".join(lines) + "\n"
 
 

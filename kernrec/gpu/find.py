@@ -34,7 +34,7 @@ _FIGURES = {
 }
 
 
-_OLD = "its compute capability is older than 7.5, the oldest that the compiler has, and nobody recorded baselines on it"
+_OLD = "its compute capability is older than 7.5, the oldest of the compiler, and it has no recorded baselines"
 _INTEGRATED = "integrated GPUs, which share memory and power with a processor, are not supported"
 _UNSUPPORTED = (
     (r"(amd|instinct|radeon|rx[5-9]\d{3}|mi\d{2,3}|gfx\d)", "AMD is not supported, only NVIDIA"),
@@ -74,7 +74,7 @@ def find_gpu(name: str) -> GPU:
     if name in _added:
         return _added[name]
     if isinstance(name, str) and name.lower().endswith(".toml"):
-        raise UnknownGPU(f"{name!r} is a file of a card, for predictions; here a GPU of the catalog is needed")
+        raise UnknownGPU(f"{name!r} is a GPU file for predictions; here, a GPU of the catalog is needed")
     folded = fold_gpu(name) if isinstance(name, str) else ""
     if reason := next((why for pattern, why in _UNSUPPORTED if re.match(pattern, folded)), None):
         raise UnknownGPU(f"unknown GPU {name!r}: {reason} (`kernrec list gpus` lists what is known)")

@@ -178,7 +178,7 @@ def import_bound(
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if file.not_run:
-        notes.append(f"{file.not_run} configs without a result were left out")
+        notes.append(f"{file.not_run} configs without a result were skipped")
     summary = _add(database, parts, notes)
     for _, problem, _ in parts:
         database.add_kernel(kernel, problem)
@@ -201,7 +201,7 @@ def _bound(
         raise UsageError(other)
     notes = [text for text in (note, merged) if text]
     if excluded:
-        notes.append(f"{excluded} failures were left out: {kernel.name} excludes their configs")
+        notes.append(f"{excluded} failures were skipped: {kernel.name} excludes their configs")
     return replace(bound, results=rows), notes
 
 

@@ -102,7 +102,7 @@ def _result(entry: object, keys: list[str]) -> ForeignResult:
         raise ValueError(f"it lacks the tunable {missing[0]}")
     config, limits = split_limits(config_of({key: entry[key] for key in keys}))
     if not config:
-        raise ValueError("it has no tunables except limits of the card")
+        raise ValueError("it has no tunables except limits of the GPU")
     measured_at = time_of(entry.get("timestamp"))
     error = _error(entry)
     if error is not None:

@@ -260,7 +260,7 @@ class ConfigFields:
         if fields is None:
             return UNQUANTIZED
         if not isinstance(fields, dict):
-            raise UsageError(f"{self.place}: quantization_config is no object")
+            raise UsageError(f"{self.place}: quantization_config is not an object")
         method = str(fields.get("quant_method", ""))[:40]
         if method == "fp8":
             return Quantization("fp8_w8a8", self.block(fields.get("weight_block_size")), method)

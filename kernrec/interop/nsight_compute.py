@@ -34,7 +34,7 @@ _CLOCKS = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_se
 _REGISTERS = ("launch__registers_per_thread", "Registers Per Thread")
 _STATIC = ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block")
 _DYNAMIC = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
-_PROFILED = "the profiler empties the caches before each launch and, unless told otherwise, holds the base clock"
+_PROFILED = "the profiler empties the caches before each launch and, by default, holds the base clock"
 
 _SECONDS = {
     "nsecond": 1e-9,

@@ -160,7 +160,6 @@ def _convolution(graph: Graph, node: Node) -> Problem | None:
 
 
 def _same(values: Any) -> int | None:
-    """Return the common value of all; None if they differ."""
     distinct = {int(value) for value in values}
     return distinct.pop() if len(distinct) == 1 else None
 

@@ -58,5 +58,5 @@ def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) ->
         return left, None
     return left, (
         f"{counted(several, 'config')} had several times, up to {apart:.2f} apart; the median of each is"
-        f" there, {counted(len(results) - len(left), 'row')} were left out"
+        f" there, {counted(len(results) - len(left), 'row')} were skipped"
     )

@@ -246,7 +246,7 @@ class _Drafter:
         if isinstance(result, CompileError):
             if self.instance is not None and "kernrec_instance" in result.log:
                 name = self.instance.partition("<")[0].strip()
-                raise UsageError(f"{self.source.name}: {self.instance} is no instance of the template {name}")
+                raise UsageError(f"{self.source.name}: {self.instance} is not an instance of the template {name}")
             raise result
         module = parse(result.ptx)
         return facts_of(module, entry_name(module.functions, self.signature.name), self.text)
@@ -368,7 +368,6 @@ class _Drafter:
         return block, constraints
 
     def _name_axes(self, block: Sequence[str]) -> None:
-        """Let user expressions call the extents of the block `block_x` and so on."""
         for axis, text in zip(_AXES, (*block, "1", "1"), strict=False):
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 

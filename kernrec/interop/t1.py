@@ -144,7 +144,9 @@ class _T1Reader:
         return name, list(dict.fromkeys(int(value) for value in values))
 
     def grid(self, dimensions: int, block: list[str]) -> list[str]:
-        divided = [key for key in ("GridDivX", "GridDivY", "GridDivZ") if self.kernel.get(key) is not None]
+        divided = [
+            self.list(self.kernel, key) for letter in _AXES if self.kernel.get(key := f"GridDiv{letter}") is not None
+        ]
         if dimensions and (divided or "GlobalSize" not in self.kernel):
             grid = []
             for axis, letter in enumerate(_AXES[:dimensions]):

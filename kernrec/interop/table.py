@@ -216,7 +216,7 @@ class _Reader:
         energy = energy_of(joules, watts, latency)
         if joules and not energy:
             name, value = next(iter(joules.items()))
-            raise ValueError(f"{name} of {value:g} J in {latency:g} s is {value / latency:.3g} W, which no card draws")
+            raise ValueError(f"{name} of {value:g} J in {latency:g} s is {value / latency:.3g} W, which no GPU draws")
         return ForeignResult(config, Outcome.OK, None, latency, (), **fields, **energy, **code_of(named))
 
     def _value(self, row: Mapping[str, Any], what: str) -> Any:

@@ -47,10 +47,12 @@ def find_workload(
     ending = path.suffix.lower()
     if ending == ".json" or path.is_dir():
         if fixed:
-            raise UsageError(f"--shape with --workload gives the open dimensions of an .onnx file; {path.name} is none")
+            raise UsageError(
+                f"--shape with --workload sets the open dimensions of an .onnx file; {path.name} is not an .onnx file"
+            )
         return model_workload(name, context, phase or PHASES[0])
     if phase is not None:
-        raise UsageError(f"a phase is for the config.json of a model; {name!r:.60} is none")
+        raise UsageError(f"a phase needs the config.json of a model; {name!r:.60} is not one")
     chosen = _find(name, path, ending, fixed)
     return chosen if context is None else with_context(chosen, context)
 
@@ -71,7 +73,9 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
     if ending == ".onnx":
         return _onnx(path, fixed or {})
     if fixed:
-        raise UsageError(f"--shape with --workload gives the open dimensions of an .onnx file; {path.name} is none")
+        raise UsageError(
+            f"--shape with --workload sets the open dimensions of an .onnx file; {path.name} is not an .onnx file"
+        )
     return _READERS[ending](path)
 
 
@@ -140,8 +144,6 @@ def _csv_entry(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str
 
 
 def _log(path: Path) -> Workload:
-    """Return the workload of JSON lines: `op`, `shape` (dimensions by name), `dtype`, `layout`; equal lines are
-    counted."""
     with _opened(path) as lines:
         return _of_entries(path, _log_entries(path, lines), ordered=False)
 

@@ -47,7 +47,7 @@ class ConfigList:
         row = self.by_config.get(tuple(config[name] for name in self.tunables))
         if row is None:
             shown = " ".join(f"{name}={config[name]}" for name in self.tunables)
-            raise UsageError(f"{shown} is none of the {len(self.rows)} listed configs")
+            raise UsageError(f"{shown} is not among the {len(self.rows)} listed configs")
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -46,7 +46,6 @@ def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
 
 
 def _pickled(kernel: Kernel) -> tuple[Any, ...]:
-    """Return the pickled form of a kernel: spec and source, because its functions cannot be pickled."""
     return kernel_from, (dict(kernel.spec), kernel.name, kernel.source)
 
 

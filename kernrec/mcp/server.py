@@ -177,7 +177,7 @@ def make_server(tools: Tools) -> Any:
     named = Field(description="GPU name or alias, such as h200 or rtx4090.", max_length=80)
     gpu = Annotated[str, named]
     described = Field(
-        description="GPU name or alias, or a card file of the server's folder: mycard.toml.", max_length=400
+        description="GPU name or alias, or a GPU file of the server's folder: mygpu.toml.", max_length=400
     )
     card = Annotated[str, described]
     backends = Annotated[
@@ -193,7 +193,7 @@ def make_server(tools: Tools) -> Any:
     inputs = Annotated[
         str, Field(description="What kernels compute on: random (numbers), or zeros, which draw less.", max_length=40)
     ]
-    top = Annotated[int, Field(description="How many choices.", ge=1, le=_MOST_TOP)]
+    top = Annotated[int, Field(description="Number of recommendations.", ge=1, le=_MOST_TOP)]
     source = Annotated[str | None, Field(description="CUDA C++ or PTX as text; headers of CUDA may be included.")]
     file = Annotated[str | None, Field(description="Instead of source: a file of the server's folder.", max_length=400)]
     arguments = Annotated[
@@ -256,9 +256,7 @@ def make_server(tools: Tools) -> Any:
                 max_length=400,
             ),
         ],
-        gpus: Annotated[
-            str, Field(description="GPUs or card files with commas between them: h200,mycard.toml.", max_length=400)
-        ],
+        gpus: Annotated[str, Field(description="Comma-separated GPUs or GPU files: h200,mygpu.toml.", max_length=400)],
         objective: objective = "latency",
         inputs: inputs = RANDOM,
         backend: backends = None,

@@ -76,7 +76,9 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
     counted = layer.items or items_dimension(problem.op, sizes.get("batch", 1) > 1)
     items, rest = divmod(sizes.get(counted, 1) * batch, before)
     if rest:
-        raise UsageError(f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} is none for {batch}")
+        raise UsageError(
+            f"layer {name!r}: {counted} = {sizes[counted]} for a batch of {before} cannot be scaled to {batch}"
+        )
     if problem.op == "matvec" and items > MOST_VECTORS:
         return as_matmul(problem, items)
     return problem.definition.problem(problem.dtype, problem.layout, **sizes | {counted: items})

@@ -55,7 +55,7 @@ class PageServer(ThreadingHTTPServer):
             why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             raise UsageError(f"port {port} {why}; give another --port, or 0 for one that is free") from None
         except OverflowError:
-            raise UsageError(f"port {port} is none; 0 to 65535 are accepted") from None
+            raise UsageError(f"port {port} is out of range; 0 to 65535 are accepted") from None
 
     @property
     def url(self) -> str:
@@ -129,7 +129,7 @@ def _parameters(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=_MOST_PARAMETERS)
     except ValueError:
-        raise UsageError("the question is no list of name=value") from None
+        raise UsageError("the request is not a list of name=value") from None
     return dict(pairs)
 
 

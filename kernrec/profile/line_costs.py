@@ -107,7 +107,6 @@ def line_costs(
 
 
 def _space(ins: Instruction) -> str:
-    """Return the memory space of an access; empty for parameters and constants."""
     if {"param", "argument", "const"} & set(ins.modifiers):
         return ""
     return next((space for space in _SPACES if space in ins.modifiers), "global")

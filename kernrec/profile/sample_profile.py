@@ -292,7 +292,6 @@ def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float],
 
 
 def _chain(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    """Return the clocks of all warps' instructions without waits, summed over warps."""
     return sum(max(ran.get(block.index, 0) for block in piece) * chain_clk(as_one(piece)) for piece in emulation.pieces)
 
 

@@ -308,5 +308,4 @@ class _CallReader:
 
 
 def _literal(value: Any) -> str:
-    """Return a constant in the compiler's form: a Python literal, or the name of a Triton type."""
     return str(value["python"]) if isinstance(value, Mapping) else repr(value)

@@ -126,14 +126,12 @@ def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
 
 
 def _can_be_read(function: Function, launch: KernelLaunch) -> set[str]:
-    """Return the buffers that a kernel may read, other than by atomic operations."""
     pointers = global_pointers(function)
     names = zip(function.parameters, launch.arguments, strict=False)
     return {name for p, name in names if isinstance(name, str) and (pointers is None or p.name in pointers[0])}
 
 
 def _barriers(function: Function) -> list[int]:
-    """Return the number of instructions before each barrier in text order, then the total."""
     instructions = function.instructions
     barriers = [max(i, _WARP) for i, ins in enumerate(instructions) if ins.opcode in ("bar", "barrier")]
     return [*barriers, max(len(instructions), _WARP)]

@@ -1,6 +1,6 @@
 """Rank configs: correct the engine's costs with trained models, apply measurements, compare with baselines.
 
-    engine.costs -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
+    engine.SpaceCosts -> laws of physics -> model correction -> measurements -> reference time -> CandidateSet
 
 A GPU is usually measured at one operating point. Measurements count directly at this point. At other points they
 correct the predictions. Otherwise a config that measured slow would still be recommended at every other point.
@@ -16,7 +16,7 @@ from kernrec.model.prior.power import RANDOM
 from kernrec.op import Problem
 from kernrec.recommender.candidates import CandidateSet, KernelCandidates, KernelMeasurements
 from kernrec.recommender.estimate.costs import Costs, Rescaling, carried_over, prior_costs, with_measured
-from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, costs, promising_of_each
+from kernrec.recommender.estimate.engine import KernelCosts, Space, SpaceCosts, promising_of_each
 from kernrec.recommender.estimate.measured_rows import NOTHING, applies
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import impossible, possible, refuse_too_large
@@ -85,8 +85,8 @@ def candidate_sets(
 ) -> Iterator[CandidateSet]:
     """Yield the candidates of each problem, in order; a set may be empty.
 
-    The arguments are those of `engine.costs` and `candidate_set`. Each set is bit-identical to the set of its problem
-    computed separately.
+    The arguments are those of `engine.SpaceCosts` and `candidate_set`. Each set is bit-identical to the set of its
+    problem computed separately.
     """
     size = max(1, min(TOGETHER, ROWS // sum(map(len, space.tables))))
     for first in range(0, len(problems), size):
@@ -100,7 +100,7 @@ def _ranked(
     models: "ModelStore | None",
     inputs: str,
 ) -> Iterator[CandidateSet]:
-    gpu, costed = space.tables[0].gpu, costs(space, problems, points)
+    gpu, costed = space.tables[0].gpu, SpaceCosts(space, problems, points)
     limited, many = costed.limited, len(problems) > 1
     expected, remarks = prior_costs(limited), tuple[str, ...]()
     evident: dict[int, _Evident] = {}

@@ -26,7 +26,7 @@ def build_kernel(
         KernrecError: `auto` without a GPU, or a shape that nothing can run.
     """
     if query.objective not in SCALAR_OBJECTIVES:
-        raise unknown("objective of a build, which needs one choice for a shape,", query.objective, SCALAR_OBJECTIVES)
+        raise unknown("objective of a build, which needs one config per shape,", query.objective, SCALAR_OBJECTIVES)
     if gpu == "auto":
         driver = driver or CudaDriver()
         gpu = driver.name(driver.current_device())

@@ -144,7 +144,7 @@ def shown(scale: CardScale, whose: str) -> str | None:
     if not apart:
         return None
     return (
-        f"{whose}: {' and '.join(apart)} times those of others on the same card ({scale.configs} configs);"
+        f"{whose}: {' and '.join(apart)} times those of others on the same GPU ({scale.configs} configs);"
         f" its rows count divided by {scale.latency_scale:.2f}"
         + (f" and {scale.energy_scale:.2f}" if scale.energy_scale is not None else "")
     )

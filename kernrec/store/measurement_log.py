@@ -343,8 +343,8 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
     kernel, kernel_hash, text = next((row[:3] for row in rows if not is_config(row[2])), rows[0][:3])
     return UsageError(
-        f"a measured config of {kernel} ({kernel_hash}) is none: {text[:60]!r}; `kernrec db withdraw --kernel {kernel}"
-        " --merged` takes back what others brought of this kernel"
+        f"invalid config {text[:60]!r} in a row of {kernel} ({kernel_hash}); `kernrec db withdraw --kernel {kernel}"
+        " --merged` removes other people's rows of this kernel"
     )
 
 

@@ -40,9 +40,9 @@ and boards overclock memory to 1.2 times the data sheet's rate.
 """
 _NAMED = 3
 
-_WRONG_ENERGY = "in their energy alone, which contradicts time and power or the card's power limit"
-_AT_REST = "in their energy alone, which is less than the card draws at rest"
-_WRONG_CLOCK = "which state a clock that the card does not reach"
+_WRONG_ENERGY = "in their energy alone, which contradicts time and power or the GPU's power limit"
+_AT_REST = "in their energy alone, which is less than the GPU draws at rest"
+_WRONG_CLOCK = "which state a clock that the GPU does not reach"
 _WRONG_TIME = "which take less time than their arithmetic or their bytes at the clock that they state"
 
 
@@ -126,7 +126,7 @@ def named_rows(database: Database) -> Iterator[str]:
             f"state a clock above the {human(power.maximum_hz, 'Hz')} that the {gpu.title} accepts": (
                 f"sm_clock_mean_hz > {ABOVE_CLOCK * power.maximum_hz!r}", "their times count a tenth",
             ),
-            "draw less power than the card at rest": (
+            "draw less power than the GPU at rest": (
                 f"energy_j / latency_s < {BELOW_REST} * idle_w", "their energies count nothing",
             ),
             f"draw more than the {power.power_max_w:.0f} W that the {gpu.title} accepts": (

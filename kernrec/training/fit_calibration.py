@@ -88,7 +88,7 @@ def calibrate_prior(
         KernrecError: Every architecture has too few measurements, a library of the extra `train` is missing, or the
             folder cannot be written.
     """
-    require_optional(("sklearn",), "calibrating the prior", "train")
+    require_optional(("sklearn",), "calibrating the analytical model", "train")
     # Start from the coefficients of data sheets, regardless of earlier fits.
     measurements = load_measurements(request, calibrated=False)
     folder = folder or measurements.models_folder
@@ -112,7 +112,7 @@ def calibrate_prior(
         save(calibrations, folder)
         if len(list(folder.glob("*.json"))) > 1:
             notes.append(
-                "a model only corrects the prior it was trained with: run `kernrec train` again where models were"
+                "a model only corrects the calibration it was trained with: run `kernrec train` again if models were"
                 " trained before this calibration"
             )
     return folder / FILE, fits, notes
@@ -299,7 +299,6 @@ def _judged(rows: Iterable[_CalibrationRows], calibration: Calibration, quantity
 
 
 def _coefficients(arch: str, rows: Sequence[_CalibrationRows]) -> Calibration:
-    """Return the multipliers that fit rows best; 1 if there is too little to fit."""
     time = _multipliers([member.time_shares() for member in rows], rows, MOST**OVERLAP) ** (1.0 / OVERLAP)
     energy = _multipliers([member.energy_shares() for member in rows], rows, MOST)
     return Calibration(arch, *time.tolist(), *energy.tolist())
@@ -344,7 +343,7 @@ def _solve(shares: Array, weights: Array, free: Array) -> Array:
     multipliers = np.ones(shares.shape[1])
     if not free.any():
         return multipliers
-    regression = import_optional("sklearn.linear_model", "calibrating the prior", "train").LinearRegression(
+    regression = import_optional("sklearn.linear_model", "calibrating the analytical model", "train").LinearRegression(
         positive=True, fit_intercept=False
     )
     fixed = shares[:, ~free].sum(axis=1)

@@ -91,7 +91,7 @@ def _notes(name: str, data: Dataset) -> list[str]:
     if (missing := groups_needed() - problems) > 0:
         notes.append(
             f"{name}: {problems} held-out problems are too few to calibrate a 90 % interval, {missing} more are needed;"
-            " until then the prior's interval counts as one more problem"
+            " until then the analytical model's interval counts as one more problem"
         )
     return notes
 

@@ -121,7 +121,6 @@ def jit_function(tuned: Any) -> Any:
 
 @functools.cache
 def _compiler_options() -> tuple[str, ...]:
-    """Return the options of Triton's compiler for NVIDIA GPUs that a launch may set."""
     from triton.backends.nvidia.compiler import CUDAOptions
 
     return (*CUDAOptions.__dataclass_fields__, "debug", *OPTIONS)

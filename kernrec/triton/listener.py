@@ -103,7 +103,9 @@ class Recorder:
 
     def _take(self, event: Mapping[str, Any]) -> None:
         if lacking := _KEYWORDS - event.keys():
-            raise KernrecError(f"{self._compiler} tells a listener no {sorted(lacking)[0]}, unlike the tested ones")
+            raise KernrecError(
+                f"{self._compiler} does not pass {sorted(lacking)[0]} to a listener, unlike tested versions"
+            )
         tuned, named = _calling_autotuner()
         if type(tuned.early_config_prune).__module__.startswith("kernrec.triton."):
             return  # kernrec's own decorator stores its measurements itself
@@ -170,6 +172,5 @@ def _result(times: Any) -> Result:
 
 
 def _is_hooked(tuned: Any) -> bool:
-    """Return whether the times include what the autotuner does before or after each launch."""
     hooks = (tuned.reset_to_zero, tuned.restore_value, tuned.user_defined_pre_hook, tuned.user_defined_post_hook)
     return any(hooks) or any(config.pre_hook is not None for config in tuned.configs)

@@ -63,7 +63,7 @@ class Machine:
 
     def why_no_energy(self) -> str | None:
         """Return in one line why energy cannot be measured here; None if it can."""
-        return "NVML does not know the card" if self._sensors is None else self._sensors.why_no_energy()
+        return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
         """Return the energy of one launch under sustained load: mean power by the counter times the latency.

@@ -107,7 +107,7 @@ class Tuner:
         if (best := self._best_recorded(launch, machine)) is not None:
             return [best]
         if measures and self._objective is not Objective.LATENCY and (why := machine.why_no_energy()):
-            _warn(f"{launch.name}: energy cannot be measured ({why}): the first choice is taken as predicted")
+            _warn(f"{launch.name}: energy cannot be measured ({why}): the predicted best config is used")
             measures = False
         recorder: Machine | None = None
         try:
@@ -119,7 +119,7 @@ class Tuner:
         except KernrecError as error:
             return self._unranked(launch, recorder, not measures, error)
         for failure in ranking.failures[:1]:
-            _warn(f"{launch.name}: {len(ranking.failures)} of {len(configs)} configs are left out, such as {failure}")
+            _warn(f"{launch.name}: {len(ranking.failures)} of {len(configs)} configs are skipped, such as {failure}")
         places = [place for stored in ranking.configs if (place := launch.place_of(stored)) is not None]
         if not measures or len(places) == 1:
             return [configs[places[0]]]

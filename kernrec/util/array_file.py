@@ -57,9 +57,9 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
     """
     start = len(_MAGIC) + _DIGEST
     if data[: len(_MAGIC)] != _MAGIC or (end := data.find(b"\n", start) + 1) == 0:
-        raise ValueError("no arrays of kernrec's, or damaged")
+        raise ValueError("not an array file of kernrec, or damaged")
     if not intact and sha256(memoryview(data)[start:]).digest() != data[len(_MAGIC) : start]:
-        raise ValueError("arrays of kernrec's, but damaged: the checksum is another")
+        raise ValueError("an array file of kernrec, but damaged: the checksum differs")
     arrays = {}
     try:
         facts, heads = json.loads(data[start:end])

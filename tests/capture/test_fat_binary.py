@@ -19,23 +19,8 @@ def fat_binary(*entries: tuple[int, int, int, bytes, int]) -> bytes:
     body = b""
     for kind, sm, flags, content, unpacked in entries:
         padded = content.ljust(-(-len(content) // 8) * 8, b"\0")
-        head = struct.pack(
-            "<HHIQIIHHIIIQQQ",
-            kind,
-            1,
-            72,
-            len(padded),
-            len(content) if flags else 0,
-            0,
-            0,
-            8,
-            sm,
-            0,
-            0,
-            flags,
-            0,
-            unpacked,
-        )
+        packed = len(content) if flags else 0
+        head = struct.pack("<HHIQIIHHIIIQQQ", kind, 1, 72, len(padded), packed, 0, 0, 8, sm, 0, 0, flags, 0, unpacked)
         body += head.ljust(72, b"\0") + padded
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 

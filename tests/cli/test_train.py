@@ -15,13 +15,14 @@ from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.engine import Space, costs
+from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 from kernrec.util.note import Note
+from tests.helpers.measured_database import store_rows
 from tests.helpers.needs import needs
 
 pytestmark = [pytest.mark.slow, needs("xgboost")]
@@ -52,8 +53,7 @@ def simulated(problems: int, configs: int = 12) -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     path = tmp_path_factory.mktemp("db") / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, list(simulated(12))))
+    store_rows(path, simulated(12))
     return path
 
 
@@ -87,8 +87,7 @@ def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(
 
 def test_a_model_of_another_database_is_said_once(trained, tmp_path):
     other = tmp_path / "own.duckdb"
-    with Database.open(other, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, list(simulated(1))))
+    store_rows(other, simulated(1))
     (tmp_path / "models").symlink_to(trained.parent / "models")
     recommender = Recommender([other])
     shape = {"m": 900, "n": 700, "k": 300}
@@ -103,10 +102,7 @@ def test_a_model_of_another_database_is_said_once(trained, tmp_path):
 
 def test_as_many_measurements_that_are_others_are_said_too(trained, tmp_path):
     other = tmp_path / "own.duckdb"
-    with Database.open(other, read_only=False, create=True) as database:
-        database.add_measurements(
-            map(Measurement.from_columns, [row | {"session": "another"} for row in simulated(12)])
-        )
+    store_rows(other, [row | {"session": "another"} for row in simulated(12)])
     (tmp_path / "models").symlink_to(trained.parent / "models")
     notes = Recommender([other]).recommend("matmul", GPU, {"m": 900, "n": 700, "k": 300}).notes
     assert any("hold other measurements than when model matmul was trained, as many: 144" in note for note in notes)
@@ -115,8 +111,7 @@ def test_as_many_measurements_that_are_others_are_said_too(trained, tmp_path):
 def test_nothing_is_learned_from_what_was_replayed(tmp_path, capsys):
     path = tmp_path / "replayed.duckdb"
     again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0", "replayed": True}
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, [row | again for row in simulated(1)]))
+    store_rows(path, [row | again for row in simulated(1)])
     assert run(["train", "--db", str(path)]) == 2
     message = capsys.readouterr().err
     assert "left out 12 configs that were only replayed" in message
@@ -277,8 +272,7 @@ def test_a_calibration_that_does_not_help_is_not_kept(tmp_path, capsys):
     for number, row in enumerate(simulated(6)):
         own = 1.6 if (number // 12) % 2 else 1 / 1.6
         rows.append(row | {"latency_s": row["latency_s"] / FACTOR * own, "energy_j": row["energy_j"] / FACTOR * own})
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
+    store_rows(path, rows)
     assert run(["train", "--calibrate", "--db", str(path)]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -314,16 +308,14 @@ def test_misuse_is_one_line(measured, arguments, message, capsys):
 
 def test_too_few_problems_say_how_many_are_missing(tmp_path, capsys):
     path = tmp_path / "few.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, list(simulated(4))))
+    store_rows(path, simulated(4))
     assert run(["train", "--db", str(path), "--json"]) == 0
     assert "5 more are needed" in capsys.readouterr().err
 
 
 def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path, capsys):
     path, rows = tmp_path / "few.duckdb", list(simulated(2))
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows[:5]))
+    store_rows(path, rows[:5])
     assert run(["train", "--db", str(path)]) == 2
     assert capsys.readouterr().err == "kernrec: matmul: 5 measured configs to learn from; a model needs at least 8\n"
     assert not (tmp_path / "models").exists()
@@ -374,8 +366,7 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(tmp_path, capsys):
                     }
                 )  # fmt: skip
     path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
+    store_rows(path, rows)
     assert run(["evaluate", "--db", str(path), "--json"]) == 0
     scores = {s["method"]: s for s in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["learned"]["problems"] == 10
@@ -392,19 +383,14 @@ def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere
     problem_space = table.space.at(problem)
-    rows = costs(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].estimated
+    rows = SpaceCosts(Space([table]), [problem], [DEFAULT_POINT]).kernels[0].whole.rows
     limited = predict(table, problem_space, rows).limited()
     configs = [table.space.config(int(row)) for row in rows]
     truth = limited.latency_s * [2.6 * (1.5 if config["stages"] > 1 else 1.0) for config in configs]
     chosen = np.random.default_rng(0).choice(len(rows), 40, replace=False)
-    names = next(simulated(1))
+    usual = next(simulated(1)) | {"gpu": gpu.name, "problem": problem, "energy_j": None}
     own = tmp_path / "own.duckdb"
-    with Database.open(own, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, (
-            names | {"gpu": gpu.name, "config": configs[i], "problem": problem, "latency_s": float(truth[i])}
-            | {"energy_j": None}
-            for i in chosen
-        )))  # fmt: skip
+    store_rows(own, [usual | {"config": configs[i], "latency_s": float(truth[i])} for i in chosen])
     (tmp_path / "models").symlink_to(trained.parent / "models")
     query = Query(Objective.LATENCY, top=60)
     answer = Recommender([own]).recommend("matmul", gpu.name, problem.dim, query=query)

@@ -1,7 +1,6 @@
 """A campaign on several machines: its rows are those of one machine, and a machine that dies costs its open block."""
 
 import json
-import socket
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from kernrec.cluster import driver, shared_problems
 from kernrec.cluster.commands import collect_on
-from kernrec.measure.campaign.journal import Journal, waiting_measurements
+from kernrec.measure.campaign.journal import waiting_measurements
 from kernrec.measure.campaign.results import EFFORTS, Progress
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.store import Database
@@ -131,22 +130,3 @@ def test_restarted_driver_skips_rows_added_meanwhile(tmp_path, monkeypatch):
     assert result.error is None
     assert times(entered).items() <= times([row for row in rows if not row["block_open"]]).items()
     assert len(times(rows)) == 2 * 12
-
-
-def test_a_machine_whose_disk_is_full_leaves_and_its_work_goes_elsewhere(tmp_path, monkeypatch):
-    opened = Journal.__init__
-
-    def small(journal: Journal, path: Path, **more: float) -> None:
-        opened(journal, path, **more)
-        if "machine-0" in str(path):
-            ((pages,),) = journal._query("PRAGMA page_count")
-            journal._query(f"PRAGMA max_page_count = {pages}")
-
-    monkeypatch.setattr(Journal, "__init__", small)
-    notes: list[str] = []
-    result, rows = collect(tmp_path, 2, notes=notes)
-    assert result.error is None
-    node = f"rtx3090 on {socket.gethostname()}: the journal "
-    assert any(note.startswith(node) and "cannot be used: database or disk is full" in note for note in notes)
-    assert set(times_measured(rows).values()) == {1}
-    assert len(times_measured(rows)) == CONFIGS

@@ -12,7 +12,7 @@ import pytest
 
 from kernrec.cluster import driver as driver_module
 from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, with_own_kernels
-from kernrec.cluster.driver import CardLost, Driver
+from kernrec.cluster.driver import CardLost, Driver, Reply
 from kernrec.cluster.shared_problems import SharedProblems
 from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.chooser import Visit
@@ -48,7 +48,8 @@ class Scripted:
         self.opened: dict[str, Answer | CardLost] = {}
         self._new: list[str] | None = None
         self.visits: list[tuple[str, Visit]] = []
-        self.answers: list[Answer | CardLost] = []
+        self.replies: list[list[Reply]] = []
+        """To each call of `measure`, one after the other."""
         self.journaled: list[int] = []
         """Rows in the driver's journal at each call of `measure`."""
         self._calls: list[tuple[str, str, tuple[Any, ...]]] = []
@@ -65,7 +66,7 @@ class Scripted:
                 self.journaled += reader.execute("SELECT count(*) FROM record WHERE measured").fetchone()
         self._calls.append((card, method, arguments))
 
-    def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
+    def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
         """As of `Cluster`."""
         for card, method, arguments in [self._calls.pop(0) for _ in self._calls[:1]]:
             if method == "hello":
@@ -75,20 +76,19 @@ class Scripted:
             elif method == "measure":
                 (visit,) = arguments
                 self.visits.append((card, visit))
-                yield card, self.answers.pop(0) if self.answers else done()
-            else:
-                yield card, None
+                for reply in self.replies.pop(0) if self.replies else done():
+                    yield card, reply
 
     def close(self) -> None:
         """As of `Cluster`."""
 
 
-def opened(card: CardIdentity = CARD, *records: dict[str, Any], **changed: Any) -> Answer:
-    return Answer(card.title, replace(card, **changed), records=list(records))
+def opened(**changed: Any) -> Answer:
+    return Answer(CARD.title, replace(CARD, **changed))
 
 
-def done(*records: dict[str, Any], **more: Any) -> Answer:
-    return Answer(CARD.title, CARD, list(records), **{"over": True, **more})
+def done(*records: dict[str, Any], **more: Any) -> list[Reply]:
+    return [*records, Answer(CARD.title, CARD, **{"over": True, **more})]
 
 
 def closed(*rows: dict[str, Any]) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_i
         "third": Answer("node-3", error="no such file"),
     }
     rows = closed(*(row(config) for config in range(3)))
-    cluster.answers = [done(*rows, row(3, block=1), error="no space left on device", over=False)]
+    cluster.replies = [done(*rows, row(3, block=1), error="no space left on device", over=False)]
     notes = run(cluster, tmp_path)
     assert sorted(notes) == [
         "node-3: no such file; the campaign goes on without this card",
@@ -167,9 +167,13 @@ def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_i
 
 def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
-    cluster.answers = [CardLost("lost: its node died")]
+    cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), CardLost("lost: its node died")]]
     notes = run(cluster, tmp_path)
-    assert notes == ["rtx3090 on node: lost: its node died; another card makes its visit, and it is started again"]
+    assert notes == [
+        "rtx3090 on node: lost: its node died; another card goes on with its visit, and it is started again"
+    ]
+    earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
+    assert earlier == [0, 1]  # what was in an open block is made again
     cluster.opened = {"first": opened(), "second": CardLost("lost: it does not start")}
     cluster._new = None
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign goes on without this card"]
@@ -177,7 +181,7 @@ def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(clust
 
 def test_a_budget_of_configs_is_for_all_cards_together(cluster, tmp_path):
     cluster.opened = {"first": opened()}
-    cluster.answers = [done(*closed(*(row(config) for config in range(5))), over=False)]
+    cluster.replies = [done(*closed(*(row(config) for config in range(5))), over=False)]
     run(cluster, tmp_path)
     (_, first), (_, second) = cluster.visits
     assert first.planned.most == second.planned.most == 12
@@ -187,26 +191,11 @@ def test_a_budget_of_configs_is_for_all_cards_together(cluster, tmp_path):
 def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as_measured(cluster, tmp_path):
     cluster.opened = {"first": opened()}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
-    cluster.answers = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
+    cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
     run(cluster, tmp_path)
     assert cluster.journaled == [0, 8]
     outcomes = [measured.outcome for measured in cluster.visits[1][1].earlier]
     assert outcomes == ["quarantined"] * 2 + ["ok"] * 6
-
-
-def test_rows_that_a_card_has_of_a_killed_campaign_are_taken_once_and_not_measured_again(cluster, tmp_path):
-    left = [*closed(row(0, session="before")), row(1, session="before", block=1)]
-    other_limit = closed(row(2, session="other", power_limit_w=250.0))
-    cluster.opened = {"first": opened(CARD, *left, *other_limit), "second": opened(CARD, *left, uuid_hash="second")}
-    cluster.answers = [done(over=False)]
-    run(cluster, tmp_path)
-    assert cluster.journaled[0] == 3
-    earlier = [measured.identity.config["a"] for measured in cluster.visits[0][1].earlier]
-    assert earlier == [0]  # not what was in an open block, nor at another limit
-    cluster.visits.clear()
-    cluster._new = None
-    run(cluster, tmp_path)
-    assert cluster.journaled[-1] == 0
 
 
 def test_campaign_without_gpus_ends_with_one_line(cluster, tmp_path, monkeypatch):

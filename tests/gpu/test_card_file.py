@@ -142,11 +142,11 @@ def test_the_command_line_takes_a_card_wherever_it_predicts(tmp_path, capsys):
 
 def test_collect_refuses_gpu_files(capsys):
     assert run(["collect", "--op", "matmul", "--gpu", "card.toml"]) == 2
-    assert "describes a card for predictions" in capsys.readouterr().err
+    assert "is a GPU file for predictions" in capsys.readouterr().err
 
 
 def test_measurement_commands_refuse_gpu_files():
-    with pytest.raises(UnknownGPU, match=r"'card.toml' is a file of a card"):
+    with pytest.raises(UnknownGPU, match=r"'card.toml' is a GPU file"):
         find_gpu("card.toml")
 
 

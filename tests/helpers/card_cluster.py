@@ -1,17 +1,17 @@
 """A cluster in this process: the driver's calls are made one after the other, machines are added and killed between."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernrec.cluster.card import Answer, Card, Greeting
-from kernrec.cluster.driver import CardLost
+from kernrec.cluster.card import Card
+from kernrec.cluster.driver import CardLost, Reply
 
 Event = Callable[["CardCluster", int], None]
 
 
 class CardCluster:
-    """Machines with one card each; the journals of a machine are in its folder."""
+    """Machines with one card each."""
 
     def __init__(self, folder: Path, machines: int, at_call: Event = lambda cluster, number: None) -> None:
         """Make a cluster.
@@ -48,20 +48,27 @@ class CardCluster:
 
     def call(self, card: str, method: str, *arguments: object) -> None:
         """As of `Cluster`."""
-        more = (self._folder / card,) if method == "open" else ()
-        self._calls.append((card, method, (*arguments, *more)))
+        self._calls.append((card, method, arguments))
 
-    def wait(self, seconds: float) -> Iterator[tuple[str, Greeting | Answer | CardLost | None]]:
-        """As of `Cluster`: the oldest call is made now."""
+    def wait(self, seconds: float) -> Iterator[tuple[str, Reply]]:
+        """As of `Cluster`: the oldest call is made now; each record of a visit counts as a call."""
         if not self._calls:
             return
         card, method, arguments = self._calls.pop(0)
         if card in self._dead and method == "hello":  # it waits for a machine
             return
-        answer = None if card in self._dead else getattr(self._cards[card], method)(*arguments)
-        self._count += 1
-        self._at_call(self, self._count)
-        yield card, CardLost("the machine died") if card in self._dead else answer
+        replies: Iterable[Reply] = ()
+        if card not in self._dead:
+            reply = getattr(self._cards[card], method)(*arguments)
+            replies = reply if method == "measure" else (reply,)
+        for reply in replies:
+            self._count += 1
+            self._at_call(self, self._count)
+            if card in self._dead:
+                break
+            yield card, reply
+        if card in self._dead:
+            yield card, CardLost("the machine died")
 
     def close(self) -> None:
         """As of `Cluster`."""
@@ -71,8 +78,5 @@ class CardCluster:
 
     @staticmethod
     def _end(card: Card) -> None:
-        """The process ends: its journal stays as it is."""
         if card._campaign is not None:
             card._campaign.end()
-        if card._journal is not None:
-            card._journal.close()

@@ -1,5 +1,6 @@
 """A database of measurements without a GPU: what the prior predicts, as a device would have left it."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,13 @@ import numpy as np
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
+
+
+def store_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
+    """Add measurements by their columns to a database, which is made where there is none; return its path."""
+    with Database.open(path, read_only=False, create=True) as database:
+        database.add_measurements(map(Measurement.from_columns, rows))
+    return path
 
 
 def make_measured_database(path: Path, problems: int = 12, configs: int = 12, factor: float = 1.3) -> None:
@@ -29,5 +37,4 @@ def make_measured_database(path: Path, problems: int = 12, configs: int = 12, fa
                     "energy_j": latency_s * choice.power_w, "outcome": "ok",
                 }
             )  # fmt: skip
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, rows))
+    store_rows(path, rows)

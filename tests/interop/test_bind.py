@@ -106,7 +106,7 @@ def test_a_csv_with_named_columns_binds(database, kernel, write):
     text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
     done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
     assert (done.gpu.name, done.parts[0].outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
-    assert done.notes == ("1 configs without a result were left out",)
+    assert done.notes == ("1 configs without a result were skipped",)
     (good,) = [row for row in database.rows("measurement") if row["outcome"] == "ok"]
     assert good["latency_s"] == pytest.approx(0.5e-3)
     assert good["energy_j"] == pytest.approx(0.1)
@@ -151,7 +151,7 @@ TABLES = {
     "no time": ("bx,tile\n32,1\n", "no column is a time"),
     "two times": ("bx,tile,time_ms,latency_s\n32,1,5,5\n", "several columns are times"),
     "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),
-    "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no card draws"),
+    "joules that are watts": ("bx,tile,time_ms,energy_j\n32,1,0.5,300\n", "6e\\+05 W, which no GPU draws"),
     "a line too short": ("bx,tile,time_ms\n32,1\n", "line 2 has 2 values for 3 columns"),
     "words for numbers": ("bx,tile,time_ms\n32,1,fast\n", "time is 'fast', not a number"),
     "an unknown outcome": ("bx,tile,time_ms,outcome\n32,1,5,dunno\n", "'dunno' is neither a time nor a known error"),
@@ -224,7 +224,7 @@ def test_a_failure_that_the_spec_excludes_is_left_out_and_said(database, kernel,
     path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
     done = bind(database, kernel, path)
     assert done.results == 1
-    assert done.notes == ("1 failures were left out: scale excludes their configs",)
+    assert done.notes == ("1 failures were skipped: scale excludes their configs",)
 
 
 def test_registers_that_agree_are_said_to(database, kernel, write):

@@ -43,7 +43,7 @@ def test_the_median_of_several_times_of_a_config_counts(kernel, tmp_path):
     done, times = imported(kernel, tmp_path, ignored=("padding",))
     assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
-    note = "1 config had several times, up to 2.50 apart; the median of each is there, 3 rows were left out"
+    note = "1 config had several times, up to 2.50 apart; the median of each is there, 3 rows were skipped"
     assert note in done.notes
 
 

@@ -160,3 +160,5 @@ def test_text_that_is_no_json_gets_one_line(tmp_path):
 def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
+    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # GlobalSize alone decides the grid
+        load(lambda data: data["KernelSpecification"].update(GridDivX=divisors, ProblemSize=[], Arguments=[]))

@@ -27,38 +27,18 @@ PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 KTT = Path(__file__).with_name("samples") / "ktt.t4.json"
 
 # What the results schema 1.0.0 asks for, as Kernel Tuner 1.5 ships it.
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "schema_version": {"type": "string", "pattern": "^[0-9]{1,}.[0-9]{1,}.[0-9]{1,}$"},
-        "results": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["configuration", "times", "invalidity", "correctness"],
-                "properties": {
-                    "timestamp": {"type": "string"},
-                    "configuration": {"type": "object"},
-                    "objectives": {"type": "array"},
-                    "times": {"type": "object", "properties": {"runtimes": {"type": "array"}}},
-                    "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
-                    "correctness": {"type": "number"},
-                    "measurements": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "properties": {
-                                "name": {"type": "string"},
-                                "value": {"type": ["number", "string", "array"]},
-                                "unit": {"type": "string"},
-                            },
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
+_VALUE = {"type": ["number", "string", "array"]}
+_MEASURED = {"name": {"type": "string"}, "value": _VALUE, "unit": {"type": "string"}}
+_RESULT = {
+    "timestamp": {"type": "string"}, "configuration": {"type": "object"}, "objectives": {"type": "array"},
+    "times": {"type": "object", "properties": {"runtimes": {"type": "array"}}}, "correctness": {"type": "number"},
+    "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
+    "measurements": {"type": "array", "items": {"type": "object", "properties": _MEASURED}},
+}  # fmt: skip
+_REQUIRED = ["configuration", "times", "invalidity", "correctness"]
+_RESULTS = {"type": "array", "items": {"type": "object", "required": _REQUIRED, "properties": _RESULT}}
+_VERSION = {"type": "string", "pattern": "^[0-9]{1,}.[0-9]{1,}.[0-9]{1,}$"}
+SCHEMA = {"type": "object", "properties": {"schema_version": _VERSION, "results": _RESULTS}}
 
 
 def read_one(write: Write, timeunit: str | None = "milliseconds", **arguments: Any) -> ForeignResult:

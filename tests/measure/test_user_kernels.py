@@ -380,4 +380,4 @@ def test_an_effort_without_measuring_is_refused(bench: Bench) -> None:
     bench.spec(OF_AN_OP, shape="rows=8,columns=256")
     status, _, err = bench.run(*[argument for argument in bench.command if argument != "--measure"])
     assert status == 2
-    assert "it goes with --measure" in err
+    assert "add --measure" in err

@@ -12,7 +12,7 @@ from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.choices import build_choices
-from kernrec.recommender.estimate.engine import Space, costs
+from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.many import answer_many
 from kernrec.recommender.networks.network import NetworkRequest, answer_network, shapes_as_network
@@ -165,7 +165,7 @@ def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
-    estimated = costs(Space([table]), [PROBLEM], [OperatingPoint()]).kernels[0].whole.rows
+    estimated = SpaceCosts(Space([table]), [PROBLEM], [OperatingPoint()]).kernels[0].whole.rows
     left_out = next(row for row in table.runnable(problem_space).tolist() if row not in estimated)
     first = recommender.recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 0.3, config=table.space.config(left_out))])

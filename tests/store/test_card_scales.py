@@ -185,7 +185,7 @@ def test_a_contribution_says_how_the_card_compares_with_others_in_the_fixed_part
             written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path)
     assert written.leaving.manifest.owner == key
     assert ratio_to_others(written.fixed) == (pytest.approx(1.5), 5)
-    assert "Its times are 1.50 times those of others on the same card (5 configs)." in summary(written)
+    assert "Its times are 1.50 times those of others on the same GPU (5 configs)." in summary(written)
     assert "1.50 x others'" in summary(written)
 
 

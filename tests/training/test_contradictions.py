@@ -75,7 +75,7 @@ def test_an_energy_below_what_the_card_draws_at_rest_counts_nothing_but_its_time
     )
     assert [int(np.isfinite(Dataset(each.groups).energy_j).sum()) for each in (below, above)] == [5, 6]
     assert counts(below) == counts(above) == [1.0] * 6
-    assert any("less than the card draws at rest" in note for note in below.notes)
+    assert any("less than the GPU draws at rest" in note for note in below.notes)
 
 
 def test_a_row_that_is_too_fast_to_be_true_is_not_the_best_that_others_are_weighted_by():
@@ -110,7 +110,7 @@ def test_verifying_and_merging_a_database_name_its_rows(tmp_path, rows, capsys):
         assert run(["db", *command]) == 0
         text = " ".join("".join(capsys.readouterr()).split())
         assert "state a clock above the" in text
-        assert "draw less power than the card at rest" in text
+        assert "draw less power than the GPU at rest" in text
 
 
 def test_a_database_without_contradictions_names_none(tmp_path, rows):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kernrec.measure.campaign.device_session import DeviceSession
-from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.schedule import ScheduledMeasurement
 from kernrec.measure.protocol.drift import DriftMonitor, describe_changes
 from kernrec.store.measurement import Tier
@@ -36,7 +36,7 @@ class Block:
 class BlockControl:
     """The present block of a campaign, and when it ends."""
 
-    def __init__(self, session: DeviceSession, journal: Journal, name: str, note: Callable[[str], None]) -> None:
+    def __init__(self, session: DeviceSession, journal: Records, name: str, note: Callable[[str], None]) -> None:
         """Make a control; `begin` starts the first block.
 
         Args:

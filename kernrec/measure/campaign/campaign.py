@@ -21,7 +21,7 @@ from kernrec.kernel import config_text
 from kernrec.measure.campaign.blocks import BlockControl
 from kernrec.measure.campaign.compile_queue import VARIANTS_AHEAD, CompiledVariant, CompileQueue, launchable_code
 from kernrec.measure.campaign.device_session import DeviceSession
-from kernrec.measure.campaign.journal import Journal
+from kernrec.measure.campaign.journal import Records
 from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.campaign.results import (
     CampaignSettings,
@@ -95,7 +95,7 @@ class Campaign:
         self,
         client: WorkerClient,
         problems: Iterable[PlannedProblem],
-        journal: Journal,
+        journal: Records,
         settings: CampaignSettings,
         hooks: CampaignHooks | None = None,
         compile_queue: CompileQueue | None = None,

@@ -7,7 +7,7 @@ run measures their configs again. Records that no collector can have written are
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,9 +21,6 @@ from kernrec.op import Problem
 from kernrec.store import Database
 from kernrec.store.intake.row_checks import is_possible
 from kernrec.store.measurement import Measurement, Outcome
-
-Moment = tuple[object, object, object]
-"""Session, block and position in it."""
 
 _AHEAD = timedelta(days=1)
 """How far a row may be ahead of the clock: clocks of machines differ."""
@@ -126,19 +123,6 @@ def present_measurements(database: Path, problem: Problem, gpu: str) -> list[Mea
         for measurement in measurements
         if measurement.outcome != Outcome.QUARANTINED and measurement.protocol.protocol_version in _OUR_PROTOCOLS
     ]
-
-
-def known_moments(database: Path, sessions: Collection[str]) -> set[Moment]:
-    """The moments of the measurements of some sessions that a database has, open blocks among them."""
-    if not sessions or not database.exists():
-        return set()
-    with Database.open(database) as opened:
-        return {moment_of(row) for session in sessions for row in opened.rows("measurement", session=session)}
-
-
-def moment_of(row: Mapping[str, Any]) -> Moment:
-    """The identity of a measurement, whether or not its block ended."""
-    return row["session"], row["block"], row["position"]
 
 
 def measurements_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Measurement]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.file_lock import lock_path, try_lock
@@ -45,6 +45,13 @@ class JournalError(KernrecError):
 
 class JournalInUseError(UsageError):
     """Another campaign has the journal open."""
+
+
+class Records(Protocol):
+    """Takes the records of a campaign: a journal, or the driver of a cluster."""
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Take records; raise `JournalError` if they cannot be kept."""
 
 
 class Journal:
@@ -126,11 +133,6 @@ class Journal:
                 "DELETE FROM record WHERE NOT measured"
                 f" AND NOT EXISTS (SELECT 1 FROM record other WHERE other.measured AND {_SAME_BLOCK})"
             )
-
-    def clear(self) -> None:
-        """Delete all records."""
-        with self._transaction() as connection:
-            connection.execute("DELETE FROM record")
 
     def close(self) -> None:
         """End the campaign; the files are deleted if no record is left."""

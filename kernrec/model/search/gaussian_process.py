@@ -114,7 +114,6 @@ class GaussianProcess:
 
 
 def _matern(squared: Array) -> tuple[Array, Array]:
-    """Return the Matern 5/2 function of squared distances, and its derivative."""
     distance = np.sqrt(5.0 * squared)
     decay = np.exp(-distance)
     return (1.0 + distance + distance * distance / 3.0) * decay, -5.0 / 6.0 * (1.0 + distance) * decay

@@ -390,11 +390,6 @@ class JointPosterior:
 
 
 def _centered(covariance: Array, able: Array) -> Array:
-    """Return the covariance of differences from the mean of the contenders that can run.
-
-    Args:
-        able: 1 for contenders that can run, else 0, (C,).
-    """
     across = covariance @ able / able.sum()
     return np.asarray((covariance - across - across[:, None] + across @ able / able.sum()) * np.outer(able, able))
 

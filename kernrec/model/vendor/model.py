@@ -224,7 +224,6 @@ class VendorModel:
 
 
 def _finished(latencies: list[Latency], problem: Problem, gpu: GPU) -> list[Latency]:
-    """Return latencies including the cost of the problem's bias and activation."""
     if not has_epilogue(problem):
         return latencies
     return [(stack, with_epilogue(latency, problem, gpu), launch_s) for stack, latency, launch_s in latencies]

@@ -149,11 +149,6 @@ def _ratio(before: LimitedCosts, after: LimitedCosts, name: str) -> float:
 
 
 def _scaled(quantity: "Predicted", factor: float, unsure: float) -> "Predicted":
-    """Return a quantity times a factor.
-
-    Args:
-        unsure: Standard deviation of the error of the factor's logarithm, relative to it.
-    """
     value, wider = quantity.value * factor, DEVIATIONS * unsure * abs(log(factor))
     down, up = (hypot(log(quantity.value / quantity.low), wider), hypot(log(quantity.high / quantity.value), wider))
     return replace(quantity, value=value, low=value * exp(-down), high=value * exp(up))

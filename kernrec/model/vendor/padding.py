@@ -24,7 +24,6 @@ def padded(problem: Problem) -> tuple[Problem, ...]:
 
 
 def _multiples(size: int) -> set[int]:
-    """Return the sizes to which a size could be padded, including itself, within the dimension's limit."""
     return {padded for step in (1, *_MULTIPLES) if (padded := -(-size // step) * step) <= LARGEST}
 
 

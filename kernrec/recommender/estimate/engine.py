@@ -1,8 +1,8 @@
 """Estimate the costs of configs on problems at operating points with the analytical model.
 
-    costs(space, problems, points)     one problem is a list of one
+    SpaceCosts(space, problems, points)     one problem is a list of one
 
-Every answer calls `costs`. It evaluates static tables. `kernrec.recommender.rank` corrects its costs with trained
+Every answer makes such costs. They evaluate static tables. `kernrec.recommender.rank` corrects its costs with trained
 models and replaces them with measurements.
 """
 
@@ -64,7 +64,10 @@ class KernelCosts:
 
 
 class SpaceCosts:
-    """Costs of the configs of all kernels on all problems; C candidates, kernel after kernel."""
+    """Costs of the configs of all kernels on all problems, by the analytical model; C candidates, kernel after kernel.
+
+    Costs are complete at the first operating point. `sweep` adds the other points, for all candidates or for some.
+    """
 
     def __init__(self, space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> None:
         self.points = points
@@ -126,20 +129,6 @@ class SpaceCosts:
         ]
         costs = self.limited.costs[:, 1:]
         self._power.limit_some(self._nominal, np.concatenate(positions), self.points[1:], costs)
-
-
-def costs(space: Space, problems: Sequence[Problem], points: Sequence[OperatingPoint]) -> SpaceCosts:
-    """Estimate the configs of a space on problems with the analytical model.
-
-    Costs are complete at the first operating point. `SpaceCosts.sweep` adds the other points, for all candidates or
-    for some.
-
-    Args:
-        space: the kernels.
-        problems: problems with the op, data type and layout of the space; at least one.
-        points: operating points; at least one.
-    """
-    return SpaceCosts(space, problems, points)
 
 
 def promising_of_each(costs: Sequence[Array], starts: Sequence[int], count: int) -> Array:

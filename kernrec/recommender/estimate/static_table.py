@@ -1,6 +1,6 @@
 """Static table: the configs of one kernel on one GPU, joined with their static profiles.
 
-It computes everything that does not depend on the problem once. `engine.costs` adds the problem.
+It computes everything that does not depend on the problem once. `engine.SpaceCosts` adds the problem.
 """
 
 from collections.abc import Mapping, Sequence

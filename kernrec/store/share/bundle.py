@@ -161,7 +161,7 @@ def fetch(place: Place, item: Segment | Model, target: Path) -> None:
             digest.update(piece)
             file.write(piece)
     if digest.hexdigest() != item.sha256:
-        raise UsageError(f"{item.name} of {place.title} has another content than its name says")
+        raise UsageError(f"{item.name} of {place.title} has content that does not match its name")
 
 
 def _signature_name(name: str) -> str:

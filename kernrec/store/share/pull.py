@@ -188,7 +188,7 @@ def _withdraws(place: Place, name: str) -> bool:
 def _old_bundle(place: Place, name: str) -> Bundle:
     bundle = read_bundle(place, name)
     if name != f"manifests/{hashlib.sha256(bundle.content).hexdigest()}.json":
-        raise UsageError("it has another content than its name says")
+        raise UsageError("its content does not match its name")
     return bundle
 
 
@@ -208,7 +208,7 @@ def _withdrawals(place: Place, new: Sequence[str], report: PullReport) -> Iterat
 def _withdrawal(place: Place, name: str) -> Withdrawal:
     content = b"".join(place.read(name, LARGEST_DOCUMENT + LARGEST_SIGNATURE))
     if name != f"withdrawn/{hashlib.sha256(content).hexdigest()}.json":
-        raise UsageError("it has another content than its name says")
+        raise UsageError("its content does not match its name")
     line, _, signature = content.partition(b"\n")
     withdrawal = parse_withdrawal(line, name)
     if signer_of(line, signature, name) != withdrawal.owner:

@@ -8,7 +8,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
-from kernrec.recommender.estimate.engine import SHORTLIST, Space, costs
+from kernrec.recommender.estimate.engine import SHORTLIST, Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
@@ -34,7 +34,7 @@ def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     geometry = table.geometry(problem_space, 0)
-    (costed,) = costs(Space([table], whole=True), [PROBLEM], [DEFAULT_POINT]).kernels
+    (costed,) = SpaceCosts(Space([table], whole=True), [PROBLEM], [DEFAULT_POINT]).kernels
     chosen = rows[costed.heuristics[0]]
     equals = rows[geometry.occupancy[rows] == geometry.occupancy[rows].max()]
     assert chosen in equals
@@ -49,7 +49,7 @@ def test_a_launch_without_profiles_is_named() -> None:
 def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
-    short = costs(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
+    short = SpaceCosts(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
     assert len(short) <= SHORTLIST + 1 < len(rows)
     assert np.isin(short, rows).all()
     assert (np.diff(short) > 0).all()
@@ -67,7 +67,7 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: Stat
 def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
     space = Space([table], whole=True)
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
-    costed = costs(space, [PROBLEM], points)
+    costed = SpaceCosts(space, [PROBLEM], points)
     costed.sweep([None])
     together, prediction = costed.limited, costed.kernels[0].whole
     for i, point in enumerate(points):
@@ -75,7 +75,7 @@ def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) 
         for name in ("latency_s", "energy_j", "power_w", "clock_hz", "capped"):
             assert (getattr(limited, name) == getattr(alone, name)).all()
     positions = np.array([3, 11])
-    swept = costs(space, [PROBLEM], points[:2])
+    swept = SpaceCosts(space, [PROBLEM], points[:2])
     swept.sweep([positions])
     some = swept.limited
     assert (some.energy_j[1, positions] == prediction.limited(points[1]).energy_j[positions]).all()

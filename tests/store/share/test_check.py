@@ -49,7 +49,7 @@ def test_bundles_of_several_people_are_listed_pulled_and_compared(folder: Path, 
     assert len(row["signers"]) == 3  # type: ignore[arg-type]
     assert sorted(round(card.latency_ratio, 6) for card in report.cards) == [1.0, 1.0, 1.5]
     (line,) = report.unlike()
-    assert "latencies 1.50 times those of others on the same card (5 configs)" in line
+    assert "latencies 1.50 times those of others on the same GPU (5 configs)" in line
     assert Person(tmp_path / "reader").pull(folder).measurements == 15
 
 

@@ -163,7 +163,7 @@ def test_a_damaged_foreign_or_missing_file_costs_only_itself(base: Path) -> None
     assert len(report.refused) == 3
     assert "not a bundle" in reasons
     assert "its name has to be" in reasons
-    assert "another content than its name says" in reasons
+    assert "its content does not match its name" in reasons
     assert str(base) not in reasons
     tuesday.write_bytes(content)
     assert bob.pull(team).measurements == 2

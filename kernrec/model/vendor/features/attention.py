@@ -121,7 +121,6 @@ def _token(card: Card, sizes: Mapping[str, Array]) -> Bound:
 
 
 def _tile_times(card: Card, pairs: Array, head_dim: Array) -> tuple[Array, Array]:
-    """Return the seconds of tensor cores and of exponentials for pairs of query and key on one SM."""
     mma_s = 4 * pairs * head_dim / (card.peak_flops * _MMA_SHARE / card.gpu.sms)
     return np.asarray(mma_s), np.asarray(card.seconds(1.0) * pairs / _EXPONENTIALS)
 

@@ -78,7 +78,6 @@ def set_simt_tiles(products: Any, card: Card, layout: str, timed: tuple[tuple[in
 
 
 def _sustained_share(card: Card) -> float:
-    """Return the clock that a large matmul sustains, relative to the boost clock."""
     gpu = card.gpu
     drawn_w = 1e-12 * _PICOJOULES.get(gpu.sm, _PICOJOULES[89]) * gpu.peak_flops("f32")
     return min(1.0, _CORE_SHARE * gpu.tdp_w / drawn_w)
