@@ -264,10 +264,7 @@ class _Description:
         if memory_of:
             head = re.search(r"^\s*\.address_size.*\n", ptx, re.MULTILINE)
             end = head.end() if head else 0
-            known = {
-                address for address, memory in memory_of.items() if self._matters and memory.nbytes <= _LARGEST_VARIABLE
-            }
-            declared = [_memory(address, memory, address in known) for address, memory in memory_of.items()]
+            declared = [_memory(address, memory, self._matters) for address, memory in memory_of.items()]
             ptx = ptx[:end] + "".join(declared) + ptx[end:]
         lines = [f"entry = {json.dumps(launch.entry)}", f"grid = {list(launch.grid)}", f"block = {list(launch.block)}"]
         lines += [f"shared = {launch.shared_bytes}"] if launch.shared_bytes else []
@@ -321,7 +318,8 @@ def _variable(address: int) -> str:
 
 
 def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
-    values = f" = {{{', '.join(map(str, memory.tolist()))}}}" if with_values else ""
+    written = with_values and memory.nbytes <= _LARGEST_VARIABLE
+    values = f" = {{{', '.join(map(str, memory.tolist()))}}}" if written else ""
     return f".global .align 16 .b8 {_variable(address)}[{memory.nbytes}]{values};\n"
 
 

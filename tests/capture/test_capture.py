@@ -200,6 +200,15 @@ def test_texture_larger_than_its_memory_is_refused(refuses):
     refuses(lambda: textures.add(memory[1:], (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0)))
 
 
+def test_call_of_a_kernel_with_a_long_mangled_name(tmp_path: Path) -> None:
+    name = "_Z300" + 300 * "k" + "v"
+    (tmp_path / "k.ptx").write_text(KERNELS.read_text().replace("entry count()", f"entry {name}()"))
+    (path := tmp_path / "call.toml").write_text(
+        f'ptx = "k.ptx"\nentry = "{name}"\ngrid = [1]\nblock = [32]\narguments = []\n'
+    )
+    assert read_cuda_call(path).kernel()[0].launches[0].entry == name
+
+
 def test_call_in_a_folder_with_a_backslash(tmp_path):
     (folder := tmp_path / r"a\1b").mkdir()
     (path := folder / "call.toml").write_text(
