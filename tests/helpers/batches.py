@@ -37,24 +37,33 @@ def baselines_faster_with_more(
     recommender: Recommender, gpu: GPU, name: str, batches: Sequence[int], dtype: str | None = None
 ) -> list[str]:
     """Return a line for each baseline of a layer, of any backend, that is faster with the next batch."""
-    layers = list[Sequence[Layer]]()
-    for batch in batches:
-        try:
-            layers.append(layers_of(NetworkRequest(name, batch=batch, dtype=dtype))[1])
-        except UsageError:  # a dimension is too large
-            break
+    layers = [layers for _, layers in _requests(name, batches, dtype)]
     predict_lines(recommender.context, [layer.problem for some in layers for layer in some], gpu)
-    point = OperatingPoint(gpu.tdp_w)
-    times = (
-        {
-            f"{line.stack} of {layer.name}": layer.count * line.latency_s.value
-            for layer in some
-            # Slowest first: of the variants of a backend, its fastest counts.
-            for line in reversed(lines_of(recommender.context, layer.problem, gpu, point))
-        }
-        for some in layers
-    )
+    times = (_baseline_seconds(recommender, gpu, some) for some in layers)
     return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
+
+
+def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer]) -> dict[str, float]:
+    """Return the times of each backend's fastest baselines, by backend and layer."""
+    times: dict[str, float] = {}
+    for layer in layers:
+        try:
+            lines = lines_of(recommender.context, layer.problem, gpu, OperatingPoint(gpu.tdp_w))
+        except KernrecError:  # the layer is larger than the memory
+            continue
+        for line in reversed(lines):  # slowest first
+            times[f"{line.stack} of {layer.name}"] = layer.count * line.latency_s.value
+    return times
+
+
+def _requests(name: str, batches: Sequence[int], dtype: str | None) -> Iterator[tuple[NetworkRequest, Sequence[Layer]]]:
+    """Yield a request for each batch, with its layers; none from the first batch on with a dimension too large."""
+    for batch in batches:
+        request = NetworkRequest(name, batch=batch, dtype=dtype)
+        try:
+            yield request, layers_of(request)[1]
+        except UsageError:
+            return
 
 
 def _answers(
@@ -62,11 +71,11 @@ def _answers(
 ) -> Iterator[NetworkAnswer]:
     """Yield the answers for ascending batches; none from the first batch on at which no layer runs."""
     query = Query(Objective.LATENCY, power_limit_w=gpu.tdp_w)
-    requests = [NetworkRequest(name, batch=batch, dtype=dtype) for batch in batches]
-    for place, request in enumerate(requests):
+    requests = list(_requests(name, batches, dtype))
+    for place, (request, _) in enumerate(requests):
         if place % TOGETHER == 0:
             some = requests[place : place + TOGETHER]
-            problems = [layer.problem for each in some for layer in layers_of(each)[1]]
+            problems = [layer.problem for _, layers in some for layer in layers]
             recommender.prepare(problems, gpu, (query.point,))
             predict_lines(recommender.context, problems, gpu)
         try:

@@ -26,7 +26,7 @@ _FAR = {"elementwise": 1 << 20}
 _FAR_ELSE = 512
 """Minimum number of items for other ops, which is more than decoding has."""
 _FURTHEST = 1024
-"""Minimum number of items up to which recorded rows are looked at."""
+"""Minimum number of items up to which recorded rows count."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,11 @@ def chosen(low: int, high: int) -> list[int]:
 def often_recorded(items: int) -> tuple[int, ...]:
     """Return numbers of items that recorders choose, and `items`, ascending.
 
-    They range from an eighth of `items` to a number that takes longer. The largest one is the same for every batch of
-    decoding. Otherwise a batch would be faster only because a far row is looked at from there on.
+    They range from 1 (from an eighth of many items) to a number that takes longer. All batches of decoding look at the
+    same numbers. Otherwise a batch could be faster only because a far row counts from there on, or no longer.
     """
-    numbers = chosen(max((1 << items.bit_length() - 1) // 8, 1), max(16 * items, _FURTHEST))
+    first = 1 if items <= _FURTHEST else (1 << items.bit_length() - 1) // 8
+    numbers = chosen(first, max(16 * items, _FURTHEST))
     return tuple(sorted({items, *numbers}))
 
 

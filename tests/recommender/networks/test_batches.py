@@ -50,12 +50,18 @@ def test_decoding_is_not_faster_where_its_kernels_change(recommender, gpu):
 
 @pytest.mark.parametrize(
     ("gpu", "name", "dtype"),
-    [("gb200", "llama-3-70b-decode", "f8e4m3"), ("gb200", "llama-3-8b-decode", "f8block"), ("l40s", "vgg16", None)],
+    [
+        ("gb200", "llama-3-70b-decode", "f8e4m3"),
+        ("gb200", "llama-3-8b-decode", "f8block"),
+        ("l40s", "vgg16", None),
+        ("l40s", "llama-3-8b-decode", "f8block"),
+    ],
 )
 def test_baselines_whose_recordings_differ_in_kind_are_not_faster(
     recommender: Recommender, gpu: str, name: str, dtype: str | None
 ) -> None:
-    """Static scales were recorded at other batches, a row of far more items was faster, or only 16 rows had a model."""
+    """Static scales were recorded at other batches, a row of far more or fewer items counted, or only 16 rows had a
+    model."""
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
 
 
