@@ -241,7 +241,7 @@ def build(
     power_limit_w: float | None = None,
     **dims: "int | range | Sequence[int]",
 ) -> "BuiltKernel":
-    """Build the recommended kernel as a function of arrays: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
+    """Build the recommended kernel as a function: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
 
     Each shape runs the config that `recommend` gives for it (`kernel.variant(m=17)`). A config is compiled when a shape
     first needs it. Kernels in Triton need Triton to be installed.
