@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """The name by which a card is found; a file of a card, or one made in Python, gets one in this process."""
+    """Return the name of a GPU. A GPU file, or a `GPU` made in Python, gets a name in this process."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -55,7 +55,7 @@ def _query(
 
 @contextmanager
 def _arguments_named(function: Callable[..., Any], dims: Mapping[str, Any]) -> Iterator[None]:
-    """Of a name that is no dimension of an op, but nearly one of a function's own arguments, says so."""
+    """Report a likely typo in a keyword argument, not an unknown dimension."""
     from kernrec.errors import UsageError, nearest, unknown
 
     try:
@@ -89,7 +89,7 @@ def recommend(
     source: str | None = None,
     **dims: int,
 ) -> "Recommendation":
-    """The configs to run for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
+    """Recommend configs for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
 
     One `Recommender` is kept for the process; make your own to use other databases than the user's and the shipped one.
 
@@ -101,25 +101,25 @@ def recommend(
         layout: tensor layout; the best one on the GPU by default.
         objective: `pareto`, `latency`, `energy` or `edp`.
         max_slowdown: fraction above the fastest config's latency that is accepted (0.03 is 3 %).
-        max_power_w: mean power that a choice may draw, in watts.
+        max_power_w: mean power that a config may draw, in watts.
         power_limit_w: the GPU's power limit in watts. If None, for latency its default one, else a range of limits:
             a choice is then a config and a power limit.
         clock_hz: a locked core clock in hertz; not locked if None.
         clocks: whether locked core clocks are tried, too.
         inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
-        top: how many choices are returned at most.
-        backend: the backends whose baselines are wanted, such as `vllm` or `["cublas", "pytorch"]`; all by default.
+        top: maximum number of recommendations.
+        backend: the backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`; all by default.
         source: the only source that answers, `predicted`, `transferred`, `learned`, `measured` or `published`; the best
             of all by default.
         **dims: the op's dimensions by name.
 
     Returns:
-        `choices`, the best first, and `lines`, what stacks take. A problem that no kernel runs has lines alone, and
+        `choices`, the best first, and `lines`, the baselines. A problem that no kernel runs has only baselines, and
         the reason in `no_kernel`.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
-        kernrec.errors.KernrecError: neither a kernel nor a stack runs the problem.
+        kernrec.errors.KernrecError: neither a kernel nor a backend runs the problem.
     """
     from kernrec.recommender import Request
 
@@ -144,7 +144,7 @@ def recommend_many(
     source: str | None = None,
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
-    """The best config for each of many shapes: the answers of `recommend`, several times quicker.
+    """Recommend the best config for each of many shapes, faster than calls of `recommend`.
 
     All shapes are estimated side by side (`tools/bench.py many`); those that were measured are asked one by one.
 
@@ -188,7 +188,7 @@ def recommend_network(
     ignore_memory: bool = False,
     stack: None = None,
 ) -> "NetworkAnswer":
-    """The choice for each layer of a network, and the totals of all layers, the best first.
+    """Recommend a config for each layer of a network, and return the totals of all layers, the best first.
 
     Arguments that are not listed are those of `recommend`.
 
@@ -225,7 +225,7 @@ def recommend_network(
 
 @cache
 def _recommender() -> "Recommender":
-    """The recommender of the process."""
+    """Return the recommender of the process."""
     from kernrec.recommender import Recommender
 
     return Recommender()
@@ -241,7 +241,7 @@ def build(
     power_limit_w: float | None = None,
     **dims: "int | range | Sequence[int]",
 ) -> "BuiltKernel":
-    """The recommended kernel as a function of arrays: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
+    """Build the recommended kernel as a function: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
 
     Each shape runs the config that `recommend` gives for it (`kernel.variant(m=17)`). A config is compiled when a shape
     first needs it. Kernels in Triton need Triton to be installed.
@@ -279,7 +279,7 @@ def analyze(
     block: Sequence[int] = (128,),
     inputs: str = "random",
 ) -> "Analysis":
-    """The limits of a kernel of your own on a GPU, which need not be there, and better configs.
+    """Analyze your own kernel for a GPU, without having it: its bottleneck, and better configs.
 
     Of a Triton function the configs are compared; of CUDA C++ or PTX, whose code is fixed, other blocks and power
     limits (`kernrec analyze --spec` compares the configs of a source with tunables). Code is compiled and a sample of
@@ -296,7 +296,7 @@ def analyze(
         grid: extents; for Triton also a function of all arguments and constants by name, as its launch takes it.
         configs: for Triton, tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
         objective: `pareto`, `latency`, `energy` or `edp`.
-        top: how many choices are returned at most.
+        top: maximum number of recommendations.
         block: for a source, the threads of a block: one to three extents.
         inputs: as for `recommend`.
 
@@ -311,7 +311,7 @@ def analyze(
 
 
 def record(gpu: str | None = None) -> "Recorder":
-    """Keeps in the user's database what the program's own `@triton.autotune` measures, to the end of the program.
+    """Store what the program's own `@triton.autotune` measures in the user's database, until the program ends.
 
     In a `with` statement: to the end of the block. Triton's benchmark is not kernrec's protocol, so that these rows
     answer where nothing was measured by the protocol, and say so; and they answer `kernrec.triton.autotune`.
@@ -320,7 +320,7 @@ def record(gpu: str | None = None) -> "Recorder":
         gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
 
     Returns:
-        A recorder, whose `rows` were kept; what could not be is in `refused`.
+        A recorder with the number of stored `rows`, and reasons for others in `refused`.
 
     Raises:
         kernrec.errors.UsageError: Triton's autotuner has no listener (before 3.8), or another recorder is running.
@@ -347,7 +347,7 @@ def serve_audit(
     write: "str | Path | None" = None,
     download: bool = False,
 ) -> "ServingAudit":
-    """The tuned files that vLLM or SGLang looks for to serve a model, which it lacks, and what each may be worth.
+    """List the tuned files that vLLM or SGLang looks for to serve a model, and what each missing one may save.
 
     Code is compiled and emulated in worker processes; a program that calls this needs the `if __name__ == "__main__":`
     guard. Without `compare` nothing is.
@@ -403,7 +403,7 @@ def check(
     tolerance: float | None = None,
     time_limit_s: float = 60.0,
 ) -> "CheckResult":
-    """Whether a kernel computes what it should, without a GPU: one launch is emulated and compared with a reference.
+    """Check a kernel without a GPU: emulate one launch and compare its outputs with a reference.
 
     Accesses out of bounds or misaligned, data races in shared memory, deadlocks and endless loops are found and named
     with the PTX line. The source is compiled and run in a process of its own with limits, which sees no files but those
