@@ -302,16 +302,6 @@ class Kernel:
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
-    def launch_expressions(self) -> list[Expression]:
-        """Return the expressions that estimates of any launch need, each once."""
-        expressions: list[Expression | None] = [workspace.elements for workspace in self.workspaces]
-        for launch in self.launches:
-            expressions += [launch.when, launch.blocks, launch.threads, launch.shared, launch.visits, launch.prefetch]
-            expressions += [launch.waits, *launch.grid, *launch.trips.values(), *launch.depth.values()]
-            expressions += [extent for _, extent in launch.order]
-        return list(dict.fromkeys(expression for expression in expressions if expression is not None))
-
-    @property
     def compile_time_tunables(self) -> list[str]:
         """Return the tunables that are fixed when the source is compiled."""
         return [tunable.name for tunable in self.tunables if not tunable.launch]

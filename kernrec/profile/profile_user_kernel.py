@@ -2,9 +2,8 @@
 
 Equivalent configs are processed once. Configs that differ only in unused defines have the same code. Configs with the
 same code, launch and arguments are emulated once. Results are yielded immediately, so an interrupted run continues
-where
-it stopped. Results and errors of the compiler and the emulator are cached. Another architecture with the same PTX needs
-no emulation if instructions are counted from PTX.
+where it stopped. Results and errors of the compiler and the emulator are cached. Another architecture with the same PTX
+needs no emulation if instructions are counted from PTX.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator

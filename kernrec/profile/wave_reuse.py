@@ -8,10 +8,8 @@ The reads of each block before its first barrier show how much they share:
     wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
 
 for n = 2, 4, 8 and so on. Only one warp of each block runs. The ratio is assumed to hold for the other warps and for
-the
-rest of the block. If a buffer is read behind a barrier, for example when threads exchange addresses, whole blocks run
-up
-to later barriers.
+the rest of the block. If a buffer is read behind a barrier, for example when threads exchange addresses, whole blocks
+run up to later barriers.
 """
 
 import contextlib

@@ -352,8 +352,7 @@ class Recommender:
         """Yield the candidates of many problems, estimated side by side; sets may be empty.
 
         Some problems are skipped and need `candidates`: those with rows in the databases, without a kernel, too large
-        for
-        the GPU's memory, or with kernels whose launches depend on the problem.
+        for the GPU's memory, or with kernels whose launches depend on the problem.
         """
         alike: dict[Kind, list[Problem]] = {}
         for problem in problems:

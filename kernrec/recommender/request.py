@@ -149,8 +149,7 @@ class Request:
     """Problem, GPU and query, with names as people type them; exactly one of `op` and `kernel` is given.
 
     An op considers every kernel that implements it. A kernel, from the user or the library, is considered alone.
-    `sweep`
-    determines the operating points.
+    `sweep` determines the operating points.
     """
 
     gpu: str

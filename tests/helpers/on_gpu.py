@@ -162,9 +162,3 @@ class Timer:
             self.end.synchronize()
             times.append(self.cupy.cuda.get_elapsed_time(self.start, self.end) * 1e-3)
         return float(statistics.median(times[2:]))
-
-    def copy_bandwidth(self) -> float:
-        """Bytes per second, read and written, of a copy within device memory of 2 GiB."""
-        source = self.cupy.zeros(1 << 31, self.cupy.uint8)
-        target = self.cupy.empty_like(source)
-        return float(2 * source.nbytes / self.seconds(lambda: self.cupy.copyto(target, source)))

@@ -72,10 +72,8 @@ def overlapped_waits(
     """Return the fraction of waits for global memory during which other warps of the block have work.
 
     A phase with a fraction `w` of the waits and `n` of the instructions has min(w, n), apart from one wait per
-    execution.
-    All warps start together, so the first one finds all of them waiting. Without barriers, all code is one phase that
-    no
-    barrier starts, and the fraction is 1.
+    execution. All warps start together, so the first one finds all of them waiting. Without barriers, all code is one
+    phase that no barrier starts, and the fraction is 1.
 
     Args:
         function: the kernel.

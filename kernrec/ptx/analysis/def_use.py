@@ -57,8 +57,7 @@ def with_local_names(function: Function) -> Function:
     """Return the function with a unique name for each value that is written and read within one basic block.
 
     Inline assembly and unrolled code reuse a few register names. A value that a predicated instruction may replace
-    keeps
-    its name.
+    keeps its name.
     """
     writers: Counter[str] = Counter()
     for ins in function.instructions:

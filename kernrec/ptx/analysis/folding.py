@@ -321,8 +321,7 @@ class _Folding:
         """Replace a select by a predicated computation of the value.
 
         If a select of two literals is only added, both sums are computed, the second with a predicate; with a literal
-        of
-        zero it is a move. A sum that replaces its term in a loop is computed elsewhere and copied.
+        of zero it is a move. A sum that replaces its term in a loop is computed elsewhere and copied.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added

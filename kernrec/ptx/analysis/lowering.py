@@ -24,11 +24,9 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """Return the registers that may differ between the threads of a warp.
 
     They depend on the thread number, a load with a divergent address, an atomic operation or a warp exchange. Others
-    are
-    written under a divergent branch and elsewhere, or in a loop that threads leave at different times and read after
-    it.
-    Code between a forward branch and its target, or between the target of a backward branch and the branch, counts as
-    under the branch, because compilers lay code out that way.
+    are written under a divergent branch and elsewhere, or in a loop that threads leave at different times and read
+    after it. Code between a forward branch and its target, or between the target of a backward branch and the branch,
+    counts as under the branch, because compilers lay code out that way.
     """
     instructions = function.instructions
     divergent: set[str] = set()
@@ -93,8 +91,7 @@ def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> li
     """Return the basic blocks of a function, grouped into pieces of machine code.
 
     After a branch that became a predicate, the assembler moves instructions freely. In an unrolled loop that checks
-    bounds
-    before each load, it issues the loads in sequence and waits for all of them together.
+    bounds before each load, it issues the loads in sequence and waits for all of them together.
 
     Args:
         function: function without calls.

@@ -39,8 +39,7 @@ def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     """Return whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
 
     Bits agree with everything of their size, integers with integers, floating-point numbers with floating-point
-    numbers,
-    and predicates only with predicates.
+    numbers, and predicates only with predicates.
 
     Args:
         register: declared type of the register.

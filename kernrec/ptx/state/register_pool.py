@@ -2,8 +2,7 @@
 
 A kernel states them by `.maxnreg`. Otherwise they are the maximum that allows the blocks of `.maxntid` and
 `.minnctapersm`, like in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 threads). If neither
-is
-stated, they are unknown.
+is stated, they are unknown.
 """
 
 from collections.abc import Mapping

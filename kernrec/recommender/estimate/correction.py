@@ -72,8 +72,7 @@ class TrainedModel:
         """Return the model for a kernel of a data type on a GPU; None if it does not apply.
 
         To an unknown kernel or GPU, it applies only if models trained without it beat the analytical model on each
-        held-out
-        kernel, or on the held-out GPUs.
+        held-out kernel, or on the held-out GPUs.
         """
         model = self.model
         kernel_known, gpu_known = model.kernels.get(kernel.name) == kernel.hash, gpu.name in model.gpus
@@ -259,8 +258,7 @@ class Correction:
         """Factors on latency, energy and power of all candidates, (C,) each.
 
         Candidates that the model did not evaluate use the median factor of their problem. A model without measured
-        power
-        does not change the power (None). Energy is then the analytical model's power times the learned time.
+        power does not change the power (None). Energy is then the analytical model's power times the learned time.
         """
         latency_log, power_log = self.ratios["latency"], self.ratios.get("power")
         latency = self._factor(latency_log)

@@ -107,12 +107,10 @@ class ModelStore:
         """Return the model for a kernel on a GPU: the op's, or else the kernel's own.
 
         If both apply, the op's model is used only if it has more information. It must have rows of the kernel. It must
-        also
-        have rows of the GPU, or neither model has them and the op's was better on held-out GPUs. If it was trained on
-        top of
-        the kernel's model, both apply.
+        also have rows of the GPU, or neither model has them and the op's was better on held-out GPUs. If it was trained
+        on top of the kernel's model, both apply.
         """
-        key = op, kernel.name, kernel.hash, gpu.name, dtype
+        key = op, kernel.name, kernel.hash, gpu.name, gpu.arch, dtype
         if key not in self._scopes:
             reported, scope = len(self._reported), self._scope(op, kernel, gpu, dtype)
             if len(self._reported) > reported:  # an unreadable file is skipped from now on

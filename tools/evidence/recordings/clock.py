@@ -44,11 +44,6 @@ class ClockRecording:
         return np.asarray(self.launches_s.sum(axis=1))
 
     @property
-    def idle_s(self) -> Array:
-        """Time from the end of the previous measurement to the first launch; infinite for the first measurement."""
-        return np.asarray(np.concatenate([[np.inf], np.diff(self.end_s)]) - self.busy_s)
-
-    @property
     def step(self) -> Array:
         """Time of the first launches (without the very first) over that of the last."""
         return np.asarray(np.median(self.launches_s[:, 1:4], axis=1) / np.median(self.launches_s[:, -3:], axis=1))

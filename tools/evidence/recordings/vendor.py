@@ -47,11 +47,6 @@ def catalogued(gpu: str) -> bool:
         return False
 
 
-def on_cards(stack: str, *gpus: str) -> dict[str, dict[str, str | None]]:
-    """`RecordedSet.stacks` of one stack whose version was not stated."""
-    return {stack: dict.fromkeys(gpus)}
-
-
 def recording(recorded: RecordedSet, gpu: str, columns: Mapping[str, Array], power_w: Array) -> Recording:
     """The rows of a card; `columns` has the dimensions, `latency_s`, and `stack`, `dtype`, `layout` where they vary."""
     count = len(power_w)
