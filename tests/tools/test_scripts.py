@@ -18,13 +18,13 @@ def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize(("plan", "least"), [("broad", 40), ("truth", 8)])
-def test_a_campaign_asks_for_every_problem_once_and_for_enough_of_them(plan, least):
+def test_campaign_requests_every_problem_once_and_enough_of_them(plan, least):
     keys = tool("campaign", plan, "--list").stdout.splitlines()
     assert len(keys) == len(set(keys)) >= least
     assert {key.partition("[")[0] for key in keys} >= {"matmul", "matvec", "conv2d"}
 
 
-def test_a_later_piece_of_a_campaign_takes_in_what_an_earlier_machine_left(tmp_path):
+def test_later_part_of_a_campaign_includes_earlier_results(tmp_path):
     recording = make_recording(tmp_path / "recording.duckdb", configs=20)
     logs, counts = [], []
     for machine in ("first", "second"):
@@ -41,12 +41,12 @@ def test_a_later_piece_of_a_campaign_takes_in_what_an_earlier_machine_left(tmp_p
     assert (tmp_path / "out" / "doctor.json").exists()
 
 
-def test_profiles_of_unchanged_kernels_stay():
+def test_profiles_of_unchanged_kernels_are_kept():
     done = tool("carry_profiles", "--from", "HEAD", "transpose_tiled")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_only_comments_carry_profiles_over():
+def test_profiles_are_kept_only_if_comments_changed():
     from carry_profiles import carry
 
     kernel = find_kernel("transpose_tiled")
