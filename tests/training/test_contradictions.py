@@ -8,11 +8,9 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.loss_weights import loss_weights
 from kernrec.model.prior.power import PowerModel
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.contradictions import TRUST, contradicting, named_rows
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, Measurements, load_measurements
@@ -54,12 +52,6 @@ def test_a_clock_that_the_card_does_not_reach_is_named_and_its_time_counts_a_ten
     assert any("counted a tenth: 1 configs which state a clock" in note for note in measured.notes)
 
 
-def test_a_clock_within_the_reading_s_error_of_the_highest_says_nothing_against_a_row(tmp_path, rows):
-    measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.01 * HIGHEST_HZ))
-    assert counts(measured) == [1.0] * 6
-    assert not measured.notes
-
-
 def test_a_time_that_the_code_cannot_take_at_the_clock_that_it_states_is_named(tmp_path, rows):
     """At a hundredth of its clock the arithmetic alone takes longer than what is mostly a launch."""
     measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=0.01 * HIGHEST_HZ))
@@ -76,19 +68,6 @@ def test_an_energy_below_what_the_card_draws_at_rest_counts_nothing_but_its_time
     assert [int(np.isfinite(Dataset(each.groups).energy_j).sum()) for each in (below, above)] == [5, 6]
     assert counts(below) == counts(above) == [1.0] * 6
     assert any("less than the GPU draws at rest" in note for note in below.notes)
-
-
-def test_a_row_that_is_too_fast_to_be_true_is_not_the_best_that_others_are_weighted_by():
-    cost, trust = np.array([0.01, 1.0, 2.0]), np.array([TRUST, 1.0, 1.0])
-    alone, beside = loss_weights(cost[1:], np.zeros(2)), loss_weights(cost, np.zeros(3), trust=trust)
-    assert beside[1] / beside[2] == pytest.approx(alone[0] / alone[1])
-    assert beside[0] == pytest.approx(TRUST * beside[1])
-
-
-def test_trees_see_the_lesser_weight(tmp_path, rows):
-    data = Dataset(loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.1 * HIGHEST_HZ)).groups)
-    weights = HeadData.of(data, "latency", TrainingSettings(sharpness=0.0)).weights
-    assert weights[data.trust < 1.0] == pytest.approx(TRUST * weights[data.trust == 1.0][0])
 
 
 def test_an_energy_that_contradicts_time_and_power_or_the_card_is_found():
@@ -111,8 +90,3 @@ def test_verifying_and_merging_a_database_name_its_rows(tmp_path, rows, capsys):
         text = " ".join("".join(capsys.readouterr()).split())
         assert "state a clock above the" in text
         assert "draw less power than the GPU at rest" in text
-
-
-def test_a_database_without_contradictions_names_none(tmp_path, rows):
-    with Database.open(stored(tmp_path / "right.duckdb", rows)) as database:
-        assert list(named_rows(database)) == []

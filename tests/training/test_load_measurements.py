@@ -6,13 +6,8 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.training.evaluate_models import evaluate
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.measured_database import make_measured_database
-
-
-def test_an_unknown_split_is_an_error_before_anything_is_read(tmp_path, refuses):
-    refuses(lambda: evaluate(MeasurementRequest((tmp_path / "missing.duckdb",)), split="row"))
 
 
 def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path):

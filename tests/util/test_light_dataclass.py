@@ -59,25 +59,6 @@ def test_arguments_that_do_not_fit_are_refused(kind, args, arguments):
         kind(*args, **arguments)
 
 
-@dataclass(frozen=True)
-class Awkward:
-    """Fields whose names an `__init__` might use itself."""
-
-    values: int
-    fields: int
-    cls: int = 0
-
-
-def test_any_name_can_be_a_field():
-    for number in range(2 * _MANY):
-        assert vars(Awkward(number, 2)) == {"values": number, "fields": 2, "cls": 0}
-
-
-def test_a_class_made_often_has_an_init_of_its_own():
-    assert Often.__init__.__code__.co_varnames[:3] == ("self", "name", "size")
-    assert "name" not in Light.__init__.__code__.co_varnames
-
-
 @BOTH
 def test_a_field_cannot_be_changed(kind):
     with pytest.raises(FrozenInstanceError):
@@ -106,17 +87,3 @@ def test_fields_replace_copy_and_pickle(kind):
 def test_values_are_checked_where_the_class_does_it(kind):
     with pytest.raises(ValueError, match="size"):
         kind("a", -1)
-
-
-def test_both_are_shown_alike():
-    assert repr(Light("a")).replace("Light", "Standard") == repr(Standard("a"))
-
-
-def test_without_eq_instances_are_compared_by_identity():
-    @dataclass(frozen=True, eq=False)
-    class Named:
-        name: str
-
-    instance = Named("a")
-    assert instance != Named("a")
-    assert len({instance, instance, Named("a")}) == 2
