@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_outputs_are_cached_to_the_bit():
+def test_outputs_are_cached_bit_for_bit():
     run = Counted()
     first, second = (cached_run("key", run) for _ in range(2))
     assert run.times == 1
@@ -39,7 +39,7 @@ def test_outputs_are_cached_to_the_bit():
     }
 
 
-def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch):
+def test_changed_emulator_repeats_a_cached_run(monkeypatch):
     run = Counted()
     for emulator in ("1" * 64, "2" * 64, "1" * 64):
         monkeypatch.setattr(run_cache, "emulator_hash", lambda emulator=emulator: emulator)
@@ -47,7 +47,7 @@ def test_a_run_is_executed_again_where_the_emulator_changed(monkeypatch):
     assert run.times == 2
 
 
-def test_the_key_holds_the_ptx_the_launches_and_every_byte_of_the_tensors():
+def test_key_depends_on_ptx_launches_and_every_tensor_byte():
     keys = {
         run_key(tensors, *parts)
         for tensors, *parts in [

@@ -26,7 +26,7 @@ def space_of(spec):
     return kernel, Space(kernel, 80, limits(80), "f32", "any")
 
 
-def test_the_space_is_the_list_in_the_order_of_the_tunables_values():
+def test_space_equals_the_list_in_order_of_tunable_values():
     _, space = space_of(SPEC)
     assert [space.config(row) for row in range(len(space))] == [
         {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
@@ -42,7 +42,7 @@ def test_every_listed_config_is_found_in_its_row(pairs):
     assert np.array_equal(found_rows, np.arange(len(space)))
 
 
-def test_lists_that_do_not_fit_are_refused_in_one_line(refuses):
+def test_inconsistent_list_is_refused_in_one_line(refuses):
     refuses(lambda configs: space_of(SPEC | {"configs": configs}), [
         {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
         {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},

@@ -9,7 +9,7 @@ def config(tiled, ada):
     return Space(tiled, 89, ada, "f32", "nn").config(0)
 
 
-def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled, config):
+def test_defines_contain_only_compiled_tunables(tiled, config):
     defines = tiled.defines(config, "f32", "nn")
     assert defines["BLOCK_M"] == str(config["block_m"])
     assert defines["DTYPE_F32"] == defines["LAYOUT_NN"] == "1"
@@ -17,7 +17,7 @@ def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled, confi
     assert "RASTER" not in defines
 
 
-def test_the_variant_key_changes_with_every_compiled_tunable_and_with_no_other(tiled, config):
+def test_variant_key_depends_exactly_on_compiled_tunables(tiled, config):
     key = tiled.variant_key(config, "f32", "nn")
     assert len(key) == 16
     for tunable in tiled.tunables:
@@ -32,7 +32,7 @@ def test_the_variant_key_changes_with_every_compiled_tunable_and_with_no_other(t
     ({"block_m": 33}, "tiled: block_m is 33, accepted are 32, 64, 128, 256"),
     ({"block_m": "32"}, "tiled: block_m is '32', accepted are"),
 ])  # fmt: skip
-def test_a_config_that_is_not_the_kernels_is_refused(tiled, config, change, message):
+def test_config_of_another_kernel_is_refused(tiled, config, change, message):
     with pytest.raises(UsageError, match=message):
         tiled.config(config | change)
     with pytest.raises(UsageError, match="is missing stages"):

@@ -48,14 +48,14 @@ def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) ->
 
 
 @given(tiny_convolutions(), st.integers(0, 100))
-def test_convolution_is_its_definition(problem, seed):
+def test_convolution_matches_its_definition(problem, seed):
     tensors = inputs(problem, seed)
     y = reference(problem, tensors)["y"]
     assert y.shape == problem.tensors["y"].shape
     assert_allclose(y, convolution_by_definition(problem, **tensors), atol=1e-12)
 
 
-def test_matmul_is_its_definition():
+def test_matmul_matches_its_definition():
     problem = MATMUL.problem(m=3, n=4, k=5)
     tensors = inputs(problem, 7)
     a, b = (tensors[name].astype(np.float64) for name in "ab")
@@ -64,7 +64,7 @@ def test_matmul_is_its_definition():
 
 
 @pytest.mark.parametrize("dtype", MATMUL.dtypes)
-def test_inputs_lie_in_memory_as_the_tensors_say_and_repeat_with_the_seed(dtype):
+def test_inputs_follow_the_tensor_layout_and_the_seed(dtype):
     problems = [MATMUL.problem(dtype, m=7, n=5, k=3, bias=1)]
     if dtype in CONV2D.dtypes:
         problems.append(CONV2D.problem(dtype, "nhwc", c=4, h=5, w=6, k=8, groups=2))
@@ -80,7 +80,7 @@ def test_inputs_lie_in_memory_as_the_tensors_say_and_repeat_with_the_seed(dtype)
             assert not np.array_equal(first[name], other[name])
 
 
-def test_flat_inputs_are_shaped_and_wrong_ones_refused(refuses):
+def test_flat_inputs_are_reshaped_and_wrong_sizes_refused(refuses):
     problem = MATMUL.problem(m=3, n=4, k=5)
     tensors = inputs(problem)
     flat = {name: array.ravel() for name, array in tensors.items()}
@@ -90,7 +90,7 @@ def test_flat_inputs_are_shaped_and_wrong_ones_refused(refuses):
 
 
 @given(st.lists(st.floats(width=32), min_size=1))
-def test_bf16_keeps_the_nearest_value_with_ties_to_even(values):
+def test_bf16_rounds_to_nearest_even(values):
     exact = np.array(values, dtype=np.float32)
     bits = exact.view(np.uint32) & np.uint32(0xFFFF0000)
     with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs

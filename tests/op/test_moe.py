@@ -27,7 +27,7 @@ def mixtures(draw: st.DrawFn) -> Problem:
 
 
 @given(mixtures(), st.integers(0, 50))
-def test_a_token_goes_through_the_experts_of_its_highest_scores(problem, seed):
+def test_token_passes_through_its_top_scored_experts(problem, seed):
     d, stored = problem.sizes, inputs(problem, seed)
     values = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in stored.items()}
     quantized = FORMATS.get(problem.dtype)
@@ -62,7 +62,7 @@ def test_a_token_goes_through_the_experts_of_its_highest_scores(problem, seed):
 
 
 @given(mixtures())
-def test_a_key_reads_back_and_flops_are_those_of_the_passes(problem):
+def test_key_reads_back_and_flops_count_the_expert_passes(problem):
     d = problem.sizes
     assert problem_from_key(problem.key) == problem
     passes = -(-d["tokens"] * d["topk"] // d["ep"])
@@ -70,7 +70,7 @@ def test_a_key_reads_back_and_flops_are_those_of_the_passes(problem):
 
 
 @pytest.mark.parametrize("dtype", MOE.dtypes)
-def test_the_dtype_is_that_of_the_weights(dtype):
+def test_dtype_is_the_dtype_of_the_weights(dtype):
     problem = MOE.problem(dtype, **MIXTRAL)
     weights = sum(t.bytes for name, t in problem.tensors.items() if name not in ("x", "scores", "y"))
     assert weights == pytest.approx(8 * 3 * 4096 * 14336 * weight_bytes(dtype), rel=1e-4)

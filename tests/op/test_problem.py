@@ -66,14 +66,14 @@ def refusal(op: Any, **arguments: Any) -> str:
 
 
 @given(problems)
-def test_a_key_reads_back_as_the_same_problem(problem):
+def test_key_reads_back_as_the_same_problem(problem):
     again = problem_from_key(problem.key)
     assert again == problem
     assert hash(again) == hash(problem)
     assert again.key == problem.key
 
 
-def test_a_key_names_every_dimension_dtype_and_layout():
+def test_key_contains_every_dimension_dtype_and_layout():
     assert MATMUL.problem(m=1, n=2, k=3).key == "matmul[m=1,n=2,k=3]f32,nn"
     key = "conv2d[n=1,c=64,h=56,w=56,k=64,r=3,s=3,stride=1,padding=0,dilation=1,groups=1]f16,nhwc"
     assert CONV2D.problem("half", "NHWC", c=64, h=56, w=56, k=64).key == key
@@ -88,7 +88,7 @@ def test_invalid_key_is_refused(key):
 
 
 @given(matmuls())
-def test_matmul_counts_two_flops_for_each_multiply_add_and_every_element_once(problem):
+def test_matmul_counts_two_flops_per_multiply_add_and_each_element_once(problem):
     m, n, k = problem.dim.values()
     assert problem.flops == 2 * m * n * k
     if problem.dtype in FORMATS:  # `test_quantized.py` holds their bytes
@@ -99,7 +99,7 @@ def test_matmul_counts_two_flops_for_each_multiply_add_and_every_element_once(pr
 
 
 @given(convolutions())
-def test_bytes_count_exactly_the_input_elements_that_some_tap_meets(problem):
+def test_bytes_count_only_input_elements_that_a_tap_reads(problem):
     d = problem.sizes
 
     def met(size: int, outputs: int, taps: int) -> int:
@@ -126,7 +126,7 @@ def test_bytes_never_exceed_the_tensors_and_halve_with_the_dtype(problem):
     assert single.flops == half.flops
 
 
-def test_names_hold_what_a_kernel_expression_may_use():
+def test_names_include_what_a_kernel_expression_may_use():
     names = CONV2D.problem("f16", "nhwc", c=8, h=10, w=9, k=4, stride=2, padding=1).names
     assert {key: names[key] for key in ("n", "r", "p", "q", "dtype", "layout", "dtype_bytes")} == {
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
@@ -137,7 +137,7 @@ def test_names_hold_what_a_kernel_expression_may_use():
     }  # fmt: skip
 
 
-def test_an_unknown_dimension_is_named_even_when_another_is_missing():
+def test_unknown_dimension_is_named_even_if_another_is_missing():
     assert "unknown matmul dimension 'x'" in refusal(MATMUL, m=1, n=1, k=1, x=2)
     assert "did you mean stride" in refusal(CONV2D, c=64, h=56, w=56, k=64, strides=2)
     assert "did you mean padding" in refusal(CONV2D, c=64, h=56, w=56, pad=1)
@@ -145,18 +145,18 @@ def test_an_unknown_dimension_is_named_even_when_another_is_missing():
 
 
 @pytest.mark.parametrize("value", [0, -1, -(2**70), 2**31, pytest.param(10**5000, id="5001 digits")])
-def test_a_dimension_out_of_range_is_refused_with_the_range(value):
+def test_dimension_out_of_range_is_refused_with_the_range(value):
     message = refusal(MATMUL, m=value, n=1, k=1)
     assert "matmul dimension m (rows of a and c)" in message
     assert f"1 to {LARGEST}" in message
 
 
 @pytest.mark.parametrize("value", [1.5, 4.0, "4", True, float("nan"), [4], pytest.param("x" * 10_000, id="long")])
-def test_a_dimension_that_is_no_whole_number_is_refused(value):
+def test_fractional_dimension_is_refused(value):
     assert "a whole number is accepted" in refusal(MATMUL, m=value, n=1, k=1)
 
 
-def test_a_tensor_that_32_bits_cannot_index_is_named():
+def test_tensor_too_large_for_32_bit_indexes_is_named():
     large = MATMUL.problem(m=10**5, n=10**5, k=1).too_large
     assert large is not None
     assert "tensor c has 100000 x 100000 = 10000000000 elements" in large
@@ -168,7 +168,7 @@ def test_a_tensor_that_32_bits_cannot_index_is_named():
 @pytest.mark.parametrize(
     ("typed", "dtype"), [("fp16", "f16"), ("Half", "f16"), ("float32", "f32"), ("bfloat16", "bf16"), ("double", "f64")]
 )
-def test_dtypes_are_known_by_their_usual_spellings(typed, dtype):
+def test_dtypes_accept_their_usual_spellings(typed, dtype):
     assert MATMUL.problem(typed, m=1, n=1, k=1).dtype == dtype
 
 
@@ -181,7 +181,7 @@ def test_ops_are_found_by_alias_and_loose_spelling(typed, name):
     assert find_op(typed).name == name
 
 
-def test_no_two_ops_share_a_name_or_alias():
+def test_op_names_and_aliases_are_unique():
     names = [name for op in all_ops() for name in (op.name, *op.aliases)]
     assert len(names) == len(set(names))
     assert all(find_op(name) is op for op in all_ops() for name in (op.name, *op.aliases))

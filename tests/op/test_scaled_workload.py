@@ -12,12 +12,12 @@ SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwe
 
 
 @given(st.sampled_from(workloads()), st.integers(1, 24))
-def test_the_flops_of_a_batch_are_those_of_its_items(name, batch):
+def test_batch_flops_equal_the_sum_of_its_items(name, batch):
     single = workload(name)
     assert with_batch(single, batch).flops == batch * single.flops
 
 
-def test_a_batch_is_said_in_the_title_and_has_no_published_figure():
+def test_batch_is_stated_in_the_title_and_drops_the_published_figure():
     several = with_batch(workload("resnet50"), 32)
     assert several.title == "ResNet-50, 224x224, batch 32"
     assert several.published is None
@@ -26,7 +26,7 @@ def test_a_batch_is_said_in_the_title_and_has_no_published_figure():
 
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("gpus", [2, 4])
-def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name, gpus):
+def test_tensor_parallel_matmuls_add_up_to_the_network(name, gpus):
     whole, part = workload(name), as_tensor_parallel(workload(name), gpus)
     for before, after in zip(whole.layers, part.layers, strict=True):
         divided = before.split or before.problem.op == "moe"

@@ -54,11 +54,11 @@ def each(request):
     return workload(request.param)
 
 
-def test_every_set_that_ships_is_tested_here():
+def test_every_shipped_workload_is_tested_here():
     assert workloads() == EXPECTED
 
 
-def test_the_layers_add_up_to_the_published_flops(each):
+def test_layers_add_up_to_the_published_flops(each):
     total = sum(layer.count * layer.problem.flops for layer in each.layers if layer.compared)
     assert each.published is not None
     assert each.compared_flops == total <= each.flops
@@ -66,7 +66,7 @@ def test_the_layers_add_up_to_the_published_flops(each):
     assert each.published.tolerance <= 0.01
 
 
-def test_the_layers_hold_the_published_weights(each):
+def test_layers_have_the_published_weights(each):
     weights = sum(
         layer.count * prod(layer.problem.tensors[name].shape)
         for layer in each.layers
@@ -75,7 +75,7 @@ def test_the_layers_hold_the_published_weights(each):
     assert weights == WEIGHTS[each.name]
 
 
-def test_attention_is_as_wide_as_the_projections_around_it():
+def test_attention_width_matches_its_projections():
     def attention(name: str) -> dict[str, int]:
         (layer,) = workload(name).layers_of("attention")
         return layer.problem.dim
@@ -86,12 +86,12 @@ def test_attention_is_as_wide_as_the_projections_around_it():
     assert (attention("llama-3-8b-decode")["queries"], attention("llama-3-8b-decode")["keys"]) == (1, 2048)
 
 
-def test_equal_layers_are_one_entry_and_every_name_is_its_own(each):
+def test_equal_layers_are_merged_and_names_are_unique(each):
     assert max(Counter((layer.problem, layer.split) for layer in each.layers).values()) == 1
     assert max(Counter(layer.name for layer in each.layers).values()) == 1
 
 
-def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for():
+def test_layers_of_one_op_use_the_requested_dtype_and_layout():
     layers = workload("resnet50").layers_of("conv", "fp16", "nhwc")
     assert sum(layer.count for layer in layers) == 53
     assert {(layer.problem.op, layer.problem.dtype, layer.problem.layout) for layer in layers} == {
@@ -110,7 +110,7 @@ tolerance = 0.0
 """
 
 
-def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path, refuses):
+def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):
     def refused(text: str) -> None:
         path = tmp_path / "x.toml"
         path.write_text(text)

@@ -13,12 +13,12 @@ def tool(name: str, *words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_profiles_of_unchanged_kernels_stay():
+def test_profiles_of_unchanged_kernels_are_kept():
     done = tool("carry_profiles", "--from", "HEAD", "transpose_tiled")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_only_comments_carry_profiles_over():
+def test_profiles_are_kept_only_if_comments_changed():
     from carry_profiles import carry
 
     kernel = find_kernel("transpose_tiled")

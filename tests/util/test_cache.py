@@ -30,7 +30,7 @@ def made_count(name: str, made_of: bytes) -> list[int]:
     return len(made)
 
 
-def test_a_thing_is_made_once_and_again_when_what_it_is_made_of_changed(cache):
+def test_cached_value_is_rebuilt_only_if_its_inputs_change(cache):
     assert made_count("thing", b"one") == 1
     assert made_count("thing", b"one") == 0
     assert made_count("thing", b"two") == 1
@@ -38,7 +38,7 @@ def test_a_thing_is_made_once_and_again_when_what_it_is_made_of_changed(cache):
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: b"", lambda d: d[:60] + b"\x00" + d[61:]])
-def test_a_damaged_file_is_made_again(cache, damage):
+def test_damaged_file_is_rebuilt(cache, damage):
     made_count("thing", b"one")
     file = cache / "derived" / "thing"
     file.write_bytes(damage(file.read_bytes()))
@@ -46,7 +46,7 @@ def test_a_damaged_file_is_made_again(cache, damage):
     assert made_count("thing", b"one") == 0
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(cache):
+def test_unwritable_cache_is_no_error(cache):
     cache.mkdir()
     (cache / "derived").write_text("a file where a folder should be")
     assert made_count("thing", b"one") == 2
