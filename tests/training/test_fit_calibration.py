@@ -53,7 +53,7 @@ def test_known_coefficients_are_recovered_and_stored():
     assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
-def test_the_power_limit_hides_no_coefficient():
+def test_power_limit_hides_no_coefficient():
     """A machine that draws so much that half of its rows run at the limit, at a lower clock than the prior assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
@@ -89,7 +89,7 @@ def test_undetermined_coefficient_keeps_its_value():
     assert fitted.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
 
 
-def test_too_few_say_how_many_are_missing(refuses):
+def test_too_few_rows_error_states_how_many_are_missing(refuses):
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 1} problems, {FEWEST_ROWS - 12} configs are missing"):
         fit(simulated_groups(1, rows=12))
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 2} problems, 0 configs are missing"):
@@ -110,7 +110,7 @@ def test_saved_calibration_reads_back(tmp_path):
     assert load(tmp_path) == {}
 
 
-def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
+def test_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(text: str) -> None:
         (tmp_path / FILE).write_text(text)
         load(tmp_path)
@@ -122,7 +122,7 @@ def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
 
 
 @pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
-def test_a_multiplier_out_of_range_is_refused(tmp_path, value):
+def test_multiplier_out_of_range_is_refused(tmp_path, value):
     path = save({RTX4090: stored(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
     with pytest.raises(UsageError, match="not a calibration"):
@@ -130,7 +130,7 @@ def test_a_multiplier_out_of_range_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
-def test_a_number_beyond_what_a_double_holds_is_refused(tmp_path, change):
+def test_number_beyond_double_range_is_refused(tmp_path, change):
     path = save({RTX4090: stored()}, tmp_path)
     content = json.loads(path.read_text())
     content["architectures"][0] |= change

@@ -67,7 +67,7 @@ def model(tmp_path_factory):
     return model_file.load(model_file.save({"op": "matmul", "sets": [entry]}, trees, folder))
 
 
-def test_a_problem_is_one_on_all_cards(table):
+def test_problem_has_the_same_index_on_all_gpus(table):
     by_card = table.problem.reshape(-1, 200)
     assert (by_card == by_card[0]).all()
 
@@ -93,7 +93,7 @@ def test_held_out_rows_do_not_reach_the_trees(table, monkeypatch):
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_a_recorded_card_has_trees_of_its_own(model, card):
+def test_recorded_gpu_has_its_own_trees(model, card):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     predicted, *others = model.predict(problem, find_gpu(card))
     dims = {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
@@ -112,7 +112,7 @@ def test_a_recorded_card_has_trees_of_its_own(model, card):
     assert predicted.power_w.high <= find_gpu(card).tdp_w
 
 
-def test_another_card_is_transferred_with_a_wider_interval(model):
+def test_unrecorded_gpu_has_a_wider_interval(model):
     problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
     own, other = (model.predict(problem, find_gpu(gpu))[0] for gpu in ("l40s", "rtx4090"))
     assert {line.stack for line in model.predict(problem, find_gpu("rtx4090"))} == set(SLOWDOWN)
@@ -127,7 +127,7 @@ def test_unrecorded_backend_has_no_prediction(model):
         assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
 
 
-def test_rows_faster_than_the_data_sheet_are_left_out_and_counted():
+def test_rows_faster_than_the_data_sheet_are_dropped_and_counted():
     recording = recorded(60)
     latency_s = recording.latency_s.copy()
     latency_s[:5] /= 100
@@ -137,7 +137,7 @@ def test_rows_faster_than_the_data_sheet_are_left_out_and_counted():
     assert np.isfinite(table.target["latency"][5:]).all()
 
 
-def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path):
+def test_one_set_can_be_retrained_in_a_stored_model(tmp_path):
     entry, trees = _small()
     path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
     card, stored = model_file.stored(path)
@@ -146,20 +146,20 @@ def test_a_set_is_trained_anew_beside_the_others_of_a_stored_model(tmp_path):
     assert model_file.load(again).sets[0].recorded == model_file.load(path).sets[0].recorded
 
 
-def test_the_interval_covers_what_it_promises():
+def test_interval_has_the_stated_coverage():
     draw = np.random.default_rng(2)
     errors, problems = draw.normal(0, 0.1, 4000), np.arange(4000)
     assert 0.88 <= vendor_errors.coverage(errors, problems) <= 0.92
 
 
-def test_trees_for_any_card_take_only_ratios(table, model):
+def test_trees_for_any_gpu_use_only_ratios(table, model):
     names = {table.columns["latency"][i] for i in table.ratios("latency")}
     assert names
     assert not any(name.startswith(("log.", "layout.", "rest.")) for name in names)
     assert set(model.sets[0].heads["latency", OTHER].columns) == names
 
 
-def test_a_card_that_was_damaged_or_is_of_another_format_is_refused(tmp_path):
+def test_damaged_or_foreign_model_file_is_refused(tmp_path):
     entry, trees = _small()
     path = model_file.save({"op": "matmul", "sets": [entry]}, trees, tmp_path)
     content = path.with_suffix(".trees").read_bytes()
@@ -185,7 +185,7 @@ def _small() -> tuple[dict[str, Any], dict[str, Trees]]:
         return train_set(recorded(60))
 
 
-def test_a_card_without_power_has_the_trees_of_its_architecture(model):
+def test_gpu_without_power_rows_uses_the_trees_of_its_architecture(model):
     (entry,) = model.sets
     assert {("power", "sm_90"), ("power", OTHER)} <= set(entry.heads)
     assert ("latency", "sm_90") not in entry.heads
@@ -203,7 +203,7 @@ def problem_dims(problem: Problem) -> dict[str, np.ndarray]:
     return {name: np.array([problem.sizes[name]]) for name in ("batch", "m", "n", "k")}
 
 
-def test_one_part_is_trained_anew_and_the_others_stay():
+def test_one_part_can_be_retrained_without_the_others():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
         patch.setattr(vendor_trees, "_POWER_ROUNDS", (2, 1))
