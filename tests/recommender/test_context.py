@@ -1,6 +1,5 @@
 """A context makes each static table once, and says what is missing."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,10 +27,6 @@ def test_a_table_is_made_once_for_all_problems_of_a_dtype():
     table, *_ = context.tables(small, GPU)
     assert context.tables(large, GPU)[0] is table
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
-
-
-def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses):
-    refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
 def test_databases_given_stand_for_the_users_own_also_where_they_are_none(tmp_path, monkeypatch):
@@ -97,23 +92,6 @@ def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path):
     assert context.kernel("other").owner == f"unsigned, in {own}"
     assert context.kernel("scale").owner is None
     assert context.own_kernels() == ["other", "scale", "scale.cu:matmul_simt"]
-
-
-def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path):
-    theirs, database = tmp_path / "theirs.duckdb", tmp_path / "database.duckdb"
-    add_kernel(theirs, "scale", "scale.cu", "false")
-    shutil.copyfile(theirs, database)
-    with reading_here():
-        assert Context([database]).kernel("scale").owner == f"unsigned, in {database}"
-
-
-def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_path):
-    path = tmp_path / "own.duckdb"
-    mine = add_kernel(path, "matmul_simt", "mine.cu", "mine")
-    context = Context([path])
-    assert context.kernel("mine.cu:matmul_simt").hash == mine
-    assert context.kernel("matmul_simt").hash == find_kernel("matmul_simt").hash
-    assert context.own_kernels() == ["mine.cu:matmul_simt"]
 
 
 def test_code_of_somebody_else_is_emitted_only_if_it_is_asked_for(tmp_path):

@@ -63,28 +63,6 @@ def test_at_another_limit_it_is_learned_and_no_faster(recommender):
     assert all(slower[line.stack] >= line.latency_s * (1 - 1e-9) for line in at_default if line.stack in slower)
 
 
-def test_the_default_limit_given_as_a_number_is_the_recordings(recommender):
-    lines = lines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w, None))
-    assert any(line.source == "published" for line in lines)
-
-
-def test_a_problem_that_nobody_recorded_has_no_recorded_line(recommender):
-    lines = lines_of(recommender.context, product(1025), H200, DEFAULT_POINT)
-    assert all(line.source != "published" for line in lines)
-
-
-def test_only_the_stacks_that_are_wanted_answer(recommender):
-    lines = lines_of(recommender.context, product(), H200, DEFAULT_POINT, ("vLLM",))
-    assert {line.stack for line in lines} == {"vLLM"}
-
-
-def test_a_mixture_of_experts_is_answered_by_recordings(recommender):
-    row = {"tokens": 16384, "hidden": 7168, "intermediate": 2048, "experts": 256, "topk": 8, "tp": 4, "ep": 64}
-    problem = find_op("moe").problem("bf16", "row", **row, routing=101)
-    lines = lines_of(recommender.context, problem, find_gpu("a100"), DEFAULT_POINT)
-    assert {"TensorRT-LLM", "SGLang"} <= {line.stack for line in lines if line.source == "published"}
-
-
 def test_zeros_were_not_recorded(recommender):
     assert lines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
 
