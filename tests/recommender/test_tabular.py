@@ -27,7 +27,7 @@ def missing(answer: Any) -> list[str]:
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 
-def test_names_in_python_are_those_of_json(answer, network):
+def test_python_names_equal_json_names(answer, network):
     assert answer.lines
     assert [missing(part) for part in (answer, answer.best, answer.lines[0], network, network.choice)] == [[]] * 5
     values = answer.best.as_dict()
@@ -37,7 +37,7 @@ def test_names_in_python_are_those_of_json(answer, network):
     assert (answer.op, answer.shape, answer.dtype) == ("matmul", {"m": 2048, "n": 2048, "k": 2048}, "f16")
 
 
-def test_a_repr_is_one_short_line(answer, network):
+def test_repr_is_one_short_line(answer, network):
     assert answer.context is not None
     model = answer.context.models.vendor_model("matmul")
     parts = [answer, answer.best, answer.best.kernel, answer.gpu, network, network.layers[0], model, *answer.models]
@@ -73,7 +73,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_html_is_whole_and_escaped(answer, network):
+def test_html_is_complete_and_escaped(answer, network):
     for shown, rows in ((answer, len(str(answer).splitlines()) - 1), (network, len(network.layers))):
         reader = Tags()
         reader.feed(shown._repr_html_())
@@ -98,13 +98,13 @@ def test_arrow_has_the_columns_of_csv(answer, network):
     assert polars.from_arrow(table)["gpu"].unique().to_list() == ["a100-sxm4-80gb"]
 
 
-def test_without_pyarrow_there_is_one_clear_line(answer, monkeypatch):
+def test_missing_pyarrow_is_one_clear_line(answer, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(KernrecError, match=r"needs pyarrow: install it with .*\[arrow\]"):
         answer.to_arrow()
 
 
-def test_a_flat_row_has_no_nesting():
+def test_flat_row_has_no_nesting():
     row = {"config": {"a": 1, "b": 2}, "latency_interval_s": [1.0, 2.0], "energy_interval_j": None, "x": {"y": [1, 2]}}
     assert flat(row) == {
         "config": "a=1 b=2", "latency_low_s": 1.0, "latency_high_s": 2.0,

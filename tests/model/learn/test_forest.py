@@ -29,7 +29,7 @@ def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[bytes, np
 
 @few_examples(15)
 @given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30), st.sampled_from([0.0, 0.2, 0.9]))
-def test_predictions_are_xgboosts(seed, depth, rounds, missing):
+def test_predictions_equal_xgboost(seed, depth, rounds, missing):
     data, rows, expected = grown(seed, depth, rounds, missing)
     forest = Forest.parse(data, "model")
     assert forest.features == 6
@@ -38,7 +38,7 @@ def test_predictions_are_xgboosts(seed, depth, rounds, missing):
 
 @few_examples(10)
 @given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30))
-def test_packed_trees_predict_the_same(seed, depth, rounds):
+def test_packed_trees_give_the_same_predictions(seed, depth, rounds):
     data, rows, _ = grown(seed, depth, rounds, 0.2)
     forest = Forest.parse(data, "model")
     packed = forest.packed(data)
@@ -47,7 +47,7 @@ def test_packed_trees_predict_the_same(seed, depth, rounds):
         Forest.unpacked(packed, sha256(data[:-1]).hexdigest())
 
 
-def test_packed_trees_that_do_not_fit_together_are_refused():
+def test_inconsistent_packed_trees_are_refused():
     forest = Forest.parse(DATA, "model")
     shorter, strange = replace(forest, value=forest.value[:-1]), replace(forest, column=forest.column + np.uint16(12))
     wide, more = replace(forest, value=forest.value.astype(np.float64)), replace(forest, trees=forest.trees + 8)
@@ -74,7 +74,7 @@ def test_trees_with_impossible_numbers_are_refused(part, number):
 
 
 @pytest.mark.parametrize(("field", "number"), [("levels", 40), ("levels", -1), ("trees", 1 << 40), ("features", True)])
-def test_trees_of_impossible_size_are_refused_before_anything_is_allocated(field, number):
+def test_oversized_trees_are_refused_before_allocation(field, number):
     forest = Forest.parse(DATA, "model")
     header = {"of": sha256(DATA).hexdigest(), "features": 6, "trees": 5, "base": 0.0, "levels": 4, field: number}
     with pytest.raises(ValueError, match="impossible numbers"):
@@ -83,7 +83,7 @@ def test_trees_of_impossible_size_are_refused_before_anything_is_allocated(field
 
 @few_examples(60)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5))
-def test_damaged_trees_whose_hash_fits_are_refused_or_predict_numbers(damage):
+def test_damaged_trees_with_a_valid_hash_are_refused_or_predict_numbers(damage):
     """The first bytes have the facts and the forms of the arrays, which decide what is read."""
     packed = bytearray(Forest.parse(DATA, "model").packed(DATA))
     for place, byte in damage:
@@ -104,7 +104,7 @@ def test_ubjson_with_impossible_leaves_is_refused(number):
 
 
 @pytest.mark.parametrize("feature", [-1, 6])
-def test_a_split_on_a_feature_that_does_not_exist_is_refused(feature):
+def test_split_on_an_unknown_feature_is_refused(feature):
     tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, 1.0, 2.0]}
     tree |= {"split_indices": [feature, 0, 0], "default_left": [0, 0, 0]}
     with pytest.raises(ValueError, match="a feature that does not exist"):
@@ -115,12 +115,12 @@ DATA = grown(0, 4, 5, 0.1)[0]
 
 
 @given(st.integers(0, len(DATA) - 1))
-def test_a_model_cut_short_is_a_usage_error(length):
+def test_truncated_model_is_refused(length):
     with pytest.raises(UsageError, match="not a model of boosted trees"):
         Forest.parse(DATA[:length], "model")
 
 
 @given(st.binary(max_size=60))
-def test_other_bytes_are_a_usage_error(data):
+def test_other_bytes_are_refused(data):
     with pytest.raises(UsageError):
         Forest.parse(data, "model")

@@ -19,7 +19,7 @@ def test_only_configs_after_long_configs_are_marked():
     assert clock.raised(recording).tolist() == [False, False, True, False]
 
 
-def test_a_config_whose_launches_change_is_marked():
+def test_config_whose_launches_change_is_marked():
     recording = clock.ClockRecording(
         [{}] * 2, np.array([10.0, 20.0]), np.stack([launches(1.8, 1.0), launches(1.0, 1.0)])
     )
@@ -29,7 +29,7 @@ def test_a_config_whose_launches_change_is_marked():
 @pytest.mark.skipif(
     not (SPACES / "convolution-a100.t4.json.gz").is_file(), reason="needs the recorded spaces in ../shared/data"
 )
-def test_the_recorded_needle_is_a_raised_clock():
+def test_recorded_needle_launches_at_a_raised_clock():
     """Each step is no larger than boost over base clock allows."""
     recording = clock.read(SPACES / clock.FILE)
     up = np.flatnonzero(recording.step > 1.25)

@@ -120,14 +120,12 @@ def database(folder: Path, kernel: Kernel) -> Path:
     return path
 
 
-def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
+def test_second_analysis_has_nothing_to_do(kernel: Kernel, database: Path) -> None:
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.cached) == (0, 8)
 
 
-def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_other(
-    kernel: Kernel, database: Path, tmp_path: Path
-) -> None:
+def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, database: Path, tmp_path: Path) -> None:
     alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
     team.mkdir()
     (bob.home / "data" / "kernrec").mkdir(parents=True)
@@ -147,7 +145,7 @@ def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_
         assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "predicted"
 
 
-def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two_configs(
+def test_endless_compilation_is_abandoned_after_two_configs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six macros of a line each stand for 10^6 terms; what the message says must not be found by compiling again."""
@@ -166,7 +164,7 @@ def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two
     assert seen == [(1, 8)]  # the second config ended it
 
 
-def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
+def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done >= 3:
             raise KeyboardInterrupt
@@ -186,9 +184,7 @@ REFUSED = """
 """
 
 
-def test_what_was_refused_once_is_not_tried_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rowsum.cu").write_text(
         REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
@@ -224,7 +220,7 @@ def test_what_was_refused_once_is_not_tried_again(
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failures
 
 
-def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
+def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
     kernel = find_kernel("transpose_tiled")
     problem = kernel.definition.problem("f32", rows=1024, columns=2048)
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
@@ -236,7 +232,7 @@ def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
-def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
+def test_coalesced_access_is_recommended(kernel: Kernel, database: Path) -> None:
     answer = ask(database, Query(Objective.LATENCY))
     assert answer.candidates == 8
     assert answer.best.config["stride"] == 1
@@ -244,7 +240,7 @@ def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: 
     assert any("sample" in note for note in answer.notes)
 
 
-def test_the_front_is_over_configs_and_power_limits(database: Path) -> None:
+def test_front_covers_configs_and_power_limits(database: Path) -> None:
     answer = ask(database, Query(top=8))
     latency = [c.latency_s.value for c in answer.choices]
     energy = [c.energy_j.value for c in answer.choices]
@@ -284,7 +280,7 @@ def predicted(database: Path) -> Recommendation:
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
-def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
+def test_measured_config_keeps_its_time_and_scales_the_others(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
@@ -309,7 +305,7 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
         assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
-def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
+def test_config_measured_as_slow_is_not_recommended_at_another_limit(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     rows = [measurement(kernel, predicted, rank, 3.0 if rank == 0 else 1.0) for rank in range(8)]
@@ -322,7 +318,7 @@ def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
     assert slow not in [c.config for c in front.choices]
 
 
-def test_measurements_at_a_limit_that_is_tried_count_there_alone(
+def test_measurements_at_a_swept_limit_count_only_there(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
@@ -338,7 +334,7 @@ def test_measurements_at_a_limit_that_is_tried_count_there_alone(
     assert noted == [False, True, True]
 
 
-def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
+def test_gpu_with_a_custom_power_limit_is_predicted_at_that_limit(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=420.0)])
@@ -346,7 +342,7 @@ def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
     assert (answer.best.power_limit_w, answer.best.source) == (420.0, "measured")
 
 
-def test_a_config_that_failed_is_left_out_and_that_is_said(
+def test_failed_config_is_skipped_and_reported(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
@@ -357,7 +353,7 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
     assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
-def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
+def test_explanation_shows_measured_and_predicted_time(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path, refuses: Refuses
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
@@ -386,7 +382,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
 
 
-def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
+def test_spills_cost_time_but_are_accepted(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
     problem = predicted.problem
     (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
 
@@ -404,7 +400,7 @@ def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, pre
     assert sum(spilling[config] > 1.2 * without[config] for config in without) == 2
 
 
-def test_a_config_a_few_registers_over_the_limit_is_refused(
+def test_config_slightly_over_the_register_limit_is_refused(
     kernel: Kernel, database: Path, predicted: Recommendation, refuses: Refuses
 ) -> None:
     problem = predicted.problem
@@ -420,7 +416,9 @@ def test_a_config_a_few_registers_over_the_limit_is_refused(
     refuses(lambda: answer(fits + 1))
 
 
-def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
+def test_config_that_cannot_run_states_its_requirements(
+    kernel: Kernel, database: Path, predicted: Recommendation
+) -> None:
     problem = kernel.definition.problem(width=16)
     profiles = Context([database]).find_profiles(kernel, predicted.problem, GPU)
     table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
@@ -432,7 +430,7 @@ def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, pred
     assert "\n" not in str(raised.value)
 
 
-def test_what_was_not_analysed_is_said_with_what_to_run(database: Path, refuses: Refuses) -> None:
+def test_missing_analysis_is_reported_with_the_command_to_run(database: Path, refuses: Refuses) -> None:
     refuses(lambda: ask(database, gpu="h100"))
     refuses(lambda: ask(database, shape={"rows": 10}))
     refuses(lambda: ask(database, name="rowsums"))
@@ -440,7 +438,7 @@ def test_what_was_not_analysed_is_said_with_what_to_run(database: Path, refuses:
     assert ask(database, gpu="l40s").candidates == 8
 
 
-def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(database: Path) -> None:
+def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)
@@ -462,7 +460,7 @@ def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(datab
     assert first.changes["DRAM traffic"] < -0.5
 
 
-def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
+def test_config_is_found_by_some_of_its_values(database: Path) -> None:
     candidates = own_candidates(database, 250.0)
     limit = point_number(candidates, 250.0)
     position = pick_config(candidates, {"threads": 128}, Objective.LATENCY, limit)
@@ -473,7 +471,7 @@ def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
             pick_config(candidates, tunables, Objective.LATENCY, limit)
 
 
-def test_library_kernels_are_explained_too() -> None:
+def test_library_kernels_can_be_explained() -> None:
     shape = {"m": 512, "n": 512, "k": 512}
     candidates = explainable(Request(GPU.name, "matmul", None, shape, query=Query(Objective.LATENCY)), Context([]))
     position = pick_config(candidates, {}, Objective.LATENCY, 0)
@@ -489,7 +487,7 @@ def test_library_kernels_are_explained_too() -> None:
     ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
     ('grid = ["rows"]', 'grid = ["1", "rows"]', r"no config is left .* by '1 <= \(rows\) <= 65535'"),
 ])  # fmt: skip
-def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_inconsistent_spec_is_refused_in_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in SPEC
     (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
@@ -526,7 +524,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 """
 
 
-def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path: Path, refuses: Refuses) -> None:
+def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
     (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
@@ -542,21 +540,21 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
     refuses(lambda: collect(request))
 
 
-def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
+def test_tunable_used_only_in_a_condition_is_accepted(tmp_path: Path) -> None:
     spec = SPEC.replace("stride = {", "limit = { values = [64, 128] }\nstride = {")
     (tmp_path / "kernel.toml").write_text(spec.replace('"threads <= width"', '"threads <= width", "threads <= limit"'))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
     check_tunables_used(load_kernel(tmp_path / "kernel.toml"))
 
 
-def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_source_error_states_file_and_line(folder: Path, tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "kernel.toml").write_text(SPEC)
     (tmp_path / "rowsum.cu").write_text(SOURCE.replace("STRIDE", "STRIDE * PITCH"))
     kernel = load_kernel(tmp_path / "kernel.toml")
     refuses(lambda: analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE))
 
 
-def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Path, tmp_path: Path) -> None:
+def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:
     """In C++ as people write it: the kernel's name mangled, a template inside."""
     (tmp_path / "add.cu").write_text("""
     template <int N> __device__ float sum(const float (&x)[N]) { float s = 0; for (float v : x) s += v; return s; }

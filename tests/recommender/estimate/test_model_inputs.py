@@ -18,7 +18,7 @@ def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> Stati
     return next(t for t in recommender.context.tables(problem, gpu) if t.kernel.name == "matmul_simt")
 
 
-def test_features_kept_for_a_space_are_those_made_for_the_candidates():
+def test_cached_features_equal_computed_ones():
     gpu = find_gpu("rtx4090")
     recommender = Recommender([])
     for m in (512, 1000):
@@ -34,7 +34,7 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates():
             np.testing.assert_array_equal(cached, expected)
 
 
-def test_of_no_candidates_there_are_facts_all_the_same():
+def test_empty_candidate_set_has_feature_columns():
     problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
     table = table_of_simt(Recommender([]), problem, gpu)
     none = np.empty(0, dtype=np.int64)

@@ -22,7 +22,7 @@ def table() -> StaticTable:
     return Recommender([]).context.tables(PROBLEM, GPU)[0]
 
 
-def test_configs_that_run_keep_the_constraints_fit_and_do_not_spill(table: StaticTable) -> None:
+def test_runnable_configs_satisfy_constraints_and_do_not_spill(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     assert problem_space.valid[rows].all()
@@ -30,7 +30,7 @@ def test_configs_that_run_keep_the_constraints_fit_and_do_not_spill(table: Stati
     assert (table.geometry(problem_space, 0).resident[rows] > 0).all()
 
 
-def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(table: StaticTable) -> None:
+def test_occupancy_heuristic_prefers_resident_warps_then_block_size(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     geometry = table.geometry(problem_space, 0)
@@ -41,12 +41,12 @@ def test_the_heuristic_picks_the_most_resident_warps_and_then_the_largest_block(
     assert geometry.warps[chosen] == geometry.warps[equals].max()
 
 
-def test_a_launch_without_profiles_is_named() -> None:
+def test_launch_without_profiles_is_named() -> None:
     with pytest.raises(KernrecError, match="no database holds profiles of matmul_simt"):
         StaticTable.of(find_kernel("matmul_simt"), PROBLEM, GPU, {})
 
 
-def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
+def test_shortlist_is_a_subset_that_contains_the_best(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     short = SpaceCosts(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
@@ -57,14 +57,14 @@ def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable
     assert some <= 1.05 * every
 
 
-def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: StaticTable) -> None:
+def test_prediction_is_independent_of_other_rows(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)[:40]
     both, alone = predict(table, problem_space, rows).limited(), predict(table, problem_space, rows[7:8]).limited()
     assert (both.latency_s[7], both.energy_j[7]) == (alone.latency_s[0], alone.energy_j[0])
 
 
-def test_many_operating_points_at_once_cost_what_each_costs(table: StaticTable) -> None:
+def test_many_operating_points_cost_what_each_costs(table: StaticTable) -> None:
     space = Space([table], whole=True)
     points = [DEFAULT_POINT, OperatingPoint(200.0), OperatingPoint(None, 1.2e9), OperatingPoint(300.0, 1.8e9)]
     costed = SpaceCosts(space, [PROBLEM], points)

@@ -7,7 +7,7 @@ from kernrec.model.prior.launch_time import RESOURCES
 from kernrec.recommender.explain.what_if import _REMEDIES
 
 
-def test_remedies_beyond_the_tunables_name_no_tunable():
+def test_structural_remedies_name_no_tunable():
     tunables = {tunable.name for name in kernel_names() for tunable in find_kernel(name).tunables}
     words = {word for remedy in _REMEDIES.values() for word in re.findall(r"\w+", remedy)}
     assert not words & {*tunables, "tile", "tiles", "unrolling", "warps"}
