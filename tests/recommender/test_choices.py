@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
-from kernrec.recommender.choices import build_choice, build_choices, places
+from kernrec.recommender.choices import build_choices, places
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
@@ -19,12 +19,6 @@ def candidates():
     points = [DEFAULT_POINT, OperatingPoint(200.0)]
     tables = Recommender([]).context.tables(problem, gpu)
     return candidate_set(tables, problem, points, Evidence(), whole_space=True)
-
-
-def test_fastest_config_has_no_slowdown(candidates):
-    choice = build_choice(candidates, 0, candidates.fastest)
-    assert (choice.versus_fastest.slowdown, choice.versus_fastest.energy_saved) == (0.0, 0.0)
-    assert choice.latency_s.value == candidates.latency_s[0].min()
 
 
 def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates):
@@ -52,15 +46,6 @@ def shown(*drawn: tuple[float, float, bool]) -> list[str]:
 
 def test_tie_is_with_the_first_of_the_group():
     assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
-
-
-def test_prediction_in_between_does_not_break_a_tie():
-    assert shown((1.0, 1.2, True), (0.5, 2.0, False), (1.1, 1.3, True)) == ["1=", "~2", "1="]
-
-
-def test_tie_requires_overlap_of_both_costs():
-    ranks = places([[(1, 2), (5, 6)], [(1, 2), (3, 4)]], [True, True])
-    assert [place.number for place in ranks] == [1, 2]
 
 
 @given(drawn_choices)

@@ -1,6 +1,5 @@
 """A context makes each static table once, and says what is missing."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,10 +27,6 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     table, *_ = context.tables(small, GPU)
     assert context.tables(large, GPU)[0] is table
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
-
-
-def test_unknown_kernel_suggests_the_nearest(refuses):
-    refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
 def test_given_databases_replace_the_users(tmp_path, monkeypatch):
@@ -97,23 +92,6 @@ def test_merged_kernel_cannot_replace_a_library_or_user_kernel(tmp_path):
     assert context.kernel("other").owner == f"unsigned, in {own}"
     assert context.kernel("scale").owner is None
     assert context.own_kernels() == ["other", "scale", "scale.cu:matmul_simt"]
-
-
-def test_kernel_of_a_given_database_has_its_owner(tmp_path):
-    theirs, database = tmp_path / "theirs.duckdb", tmp_path / "database.duckdb"
-    add_kernel(theirs, "scale", "scale.cu", "false")
-    shutil.copyfile(theirs, database)
-    with reading_here():
-        assert Context([database]).kernel("scale").owner == f"unsigned, in {database}"
-
-
-def test_custom_kernel_with_a_library_name_is_named_with_its_file(tmp_path):
-    path = tmp_path / "own.duckdb"
-    mine = add_kernel(path, "matmul_simt", "mine.cu", "mine")
-    context = Context([path])
-    assert context.kernel("mine.cu:matmul_simt").hash == mine
-    assert context.kernel("matmul_simt").hash == find_kernel("matmul_simt").hash
-    assert context.own_kernels() == ["mine.cu:matmul_simt"]
 
 
 def test_foreign_code_is_emitted_only_on_request(tmp_path):

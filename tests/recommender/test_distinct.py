@@ -37,29 +37,6 @@ def test_shown_rows_differ_in_code_or_in_more_than_one_tunable(recommender, gpu)
     assert any(row.alike for row in answer.choices)
 
 
-def test_row_states_how_many_equal_configs_it_represents(capsys):
-    # Seen before: five rows of an RTX 4090 that differed in their raster alone, 103 us each.
-    assert run([*COMMAND, "--gpu", "rtx4090", "--objective", "latency"]) == 0
-    assert "alike)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("gpu", ["h200", "rtx4090"])
-def test_sweep_of_one_config_does_not_fill_a_front(recommender, gpu):
-    answer = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt", Query())
-    configs = [(row.kernel.name, tuple(row.config.items())) for row in answer.choices]
-    assert max(map(configs.count, configs)) <= 3
-    latencies, energies = ([getattr(row, name).value for row in answer.choices] for name in ("latency_s", "energy_j"))
-    assert latencies == sorted(latencies)
-    assert energies == sorted(energies, reverse=True)
-
-
-@pytest.mark.parametrize("objective", ["latency", "energy", "edp", "pareto"])
-def test_best_row_of_each_kernel_is_shown(recommender, objective):
-    answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query(Objective(objective)))
-    kinds = {row.kernel.triton is not None for row in (*answer.choices, *answer.beside)}
-    assert kinds == {True, False}
-
-
 @pytest.mark.slow
 def test_triton_configs_with_equal_code_and_grid_are_one_row(tmp_path):
     """A function without a loop is the same code for any `num_stages`."""
@@ -82,14 +59,6 @@ def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
     assert "kernrec collect --op matmul --shape m=2048,n=2048,k=2048 --dtype f16 --layout nt" in out
 
 
-def test_slower_config_is_not_noted_as_possibly_faster(recommender):
-    answer = recommender.recommend(
-        "matmul", "a100", {"m": 512, "n": 2048, "k": 4096}, "f16", "nn", Query(Objective.LATENCY)
-    )
-    for row in (*answer.choices, *answer.beside):
-        assert row.may_be_faster == (row.latency_s.value < answer.best.latency_s.value)
-
-
 @pytest.mark.parametrize(
     "options",
     [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"], ["--format", "wide", "--max-power", "250W"]],
@@ -104,22 +73,11 @@ def test_every_row_shows_its_power_limit_and_the_title_none(capsys, options):
     assert "power limit [W]" in out
 
 
-def test_rows_at_the_default_limit_have_no_limit_column(capsys):
-    assert run([*COMMAND, "--gpu", "rtx4090", "--objective", "latency"]) == 0
-    out = capsys.readouterr().out
-    assert "default power limit 450 W" in " ".join(out.split())
-    assert "power limit [W]" not in out
-
-
 def test_locked_clock_is_in_the_title_and_every_row(capsys):
     assert run([*COMMAND, "--gpu", "rtx4090", "--clock", "1500MHz", "--top", "2"]) == 0
     out = capsys.readouterr().out
     assert "clock locked at 1.5 GHz" in " ".join(out.split())
     assert "locked clock [MHz]" in out
-
-
-def test_top_1_shows_one_row():
-    assert len(Recommender([]).recommend("matmul", "h200", PRODUCT, "f16", "nt", Query(top=1)).choices) == 1
 
 
 def test_learned_baseline_precedes_an_unmeasured_kernel(recommender, capsys):
@@ -139,9 +97,3 @@ def test_learned_baseline_precedes_an_unmeasured_kernel(recommender, capsys):
     )  # fmt: skip
     out = capsys.readouterr().out
     assert out.index(line.name) < out.index("~1")
-
-
-def test_transferred_baseline_does_not_precede_a_faster_kernel(recommender):
-    answer = recommender.recommend("matmul", "rtx4090", PRODUCT, "bf16", "nt", Query(Objective.LATENCY))
-    assert answer.lines[0].source == "transferred"
-    assert answer.leading_line is None

@@ -1,7 +1,5 @@
 """Many shapes at once: the answers of one by one, and what is wrong is said for the shape that it is wrong with."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -37,25 +35,6 @@ def test_batch_answers_equal_single_answers(recommender, op, objective, gpu):
         assert many.energy_j[number, 0] == best.energy_j.value
         assert many.power_limit_w[number] == best.power_limit_w
         assert many.sources[number] == best.source
-
-
-def test_batch_with_a_shortlist_gives_the_same_answers(recommender):
-    sizes = [128, 512, 2048, 8192]
-    query = Query(Objective.LATENCY, top=1)
-    many = answer_many(recommender, "matmul", "rtx4090", {"m": sizes, "n": sizes[::-1], "k": 1024}, query)
-    for number, problem in enumerate(many.problems):
-        best = recommender.recommend("matmul", "rtx4090", problem.dim, query=query).best
-        assert (many.kernels[number], dict(many.configs[number])) == (best.kernel.name, dict(best.config))
-
-
-def test_impossible_shape_does_not_affect_the_others(recommender):
-    dims = {"heads": 8, "queries": 64, "head_dim": [64, 300, 128]}
-    many = answer_many(recommender, "attention", "l4", dims, Query(Objective.LATENCY, top=1), dtype="f16")
-    assert list(many.failures) == [1]
-    assert "no config of any kernel can run" in many.failures[1]
-    assert math.isnan(many.latency_s[1, 0])
-    assert many.kernels[0]
-    assert many.kernels[2]
 
 
 def test_function_accepts_and_returns_arrays():

@@ -44,10 +44,6 @@ def test_front_has_the_hypervolume_of_all_points(both):
     assert hypervolume(x, y, (21.0, 21.0)) == hypervolume(x[front], y[front], (21.0, 21.0)) == cells
 
 
-def test_points_beyond_the_reference_add_no_hypervolume():
-    assert hypervolume(np.array([3.0]), np.array([1.0]), (2.0, 2.0)) == 0.0
-
-
 @given(costs, st.integers(2, 8))
 def test_trimmed_front_keeps_its_ends_and_order(both, count):
     x, y = both
@@ -57,8 +53,3 @@ def test_trimmed_front_keeps_its_ends_and_order(both, count):
     assert trimmed[0] == front[0]
     assert trimmed[-1] == front[-1]
     assert list(trimmed) == [i for i in front if i in set(trimmed)]
-
-
-def test_front_trimmed_to_one_keeps_the_lowest_product():
-    x, y = np.array([1.0, 2.0, 4.0]), np.array([9.0, 3.0, 2.0])
-    assert spread(pareto_front(x, y), x, y, 1).tolist() == [1]

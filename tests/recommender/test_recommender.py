@@ -2,20 +2,17 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernrec
 from kernrec.emit.cuda import cuda_source
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, shipped_profiles
@@ -55,18 +52,6 @@ def test_every_catalog_gpu_gets_an_answer(recommender, op, shape):
         assert floor_s < answer.best.latency_s.value, gpu.name
         assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
         assert all(choice.source == ("learned" if choice.kernel.triton else "predicted") for choice in answer.choices)
-
-
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_every_gpu_since_ampere_uses_tensor_cores_for_f16(recommender, dtype):
-    for gpu in PREDICTED:
-        if gpu.sm < 80:
-            continue
-        answer = recommender.recommend("matmul", gpu.name, SQUARE, dtype)
-        assert answer.best.kernel.name in ("matmul_mma", "matmul_triton", "matmul_wgmma", "matmul_tcgen05")
-        floor_s = answer.problem.flops / gpu.peak_flops(dtype, tensor=True) / above_boost(gpu)
-        assert floor_s < answer.best.latency_s.value
-        assert answer.best.latency_s.value < recommender.recommend("matmul", gpu.name, SQUARE).best.latency_s.value
 
 
 STREAMING = [
@@ -158,11 +143,6 @@ def test_power_bound_is_kept(recommender):
         assert choice.power_w <= free.best.power_w * 0.97
 
 
-def test_unreachable_power_bound_states_the_lowest_power(recommender):
-    with pytest.raises(UsageError, match="the least is"):
-        recommender.recommend("matmul", "rtx4090", SQUARE, query=Query(max_power_w=5.0))
-
-
 def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
     query = Query(Objective.LATENCY, top=1, power_limit_w=limit_w)
     return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
@@ -174,17 +154,6 @@ def test_lower_power_limit_is_slower_and_draws_less(recommender):
     assert [a.latency_s.value for a in answers] == sorted(a.latency_s.value for a in answers)
     assert answers[2].power_w <= 200.0 * 1.001
     assert answers[2].clock_hz < answers[0].clock_hz
-
-
-def test_repeated_request_is_answered_from_memory(recommender):
-    first = recommender.recommend("matmul", "h200", SQUARE)
-    assert recommender.recommend("gemm", "H200", dict(SQUARE)) is first
-
-
-def test_function_and_recommender_agree():
-    answer = kernrec.recommend(op="matmul", gpu="h200", **SQUARE)  # type: ignore[arg-type]
-    other = Recommender([])
-    assert answer.as_dict() == other.recommend("matmul", "h200", SQUARE).as_dict()
 
 
 def test_answer_survives_json(recommender):
@@ -217,38 +186,6 @@ def test_impossible_query_is_refused(refuses):
     ])  # fmt: skip
 
 
-def test_kernel_without_profiles_is_named(recommender, monkeypatch):
-    monkeypatch.setattr("kernrec.store.stack.shipped_profiles", lambda *_: {})
-    with pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):
-        Recommender([]).recommend("matmul", "h200", SQUARE)
-
-
-def test_problem_is_estimated_once_for_several_queries(monkeypatch):
-    estimated = []
-    real = Recommender._candidates
-    monkeypatch.setattr(Recommender, "_candidates", lambda self, *asks: estimated.append(asks) or real(self, *asks))
-    recommender = Recommender([])
-    for query in (
-        Query(Objective.LATENCY, top=3),
-        Query(Objective.ENERGY),
-        Query(max_slowdown=0.1),
-        Query(power_limit_w=250.0),
-    ):
-        answer = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
-        alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
-        assert answer.as_dict() == alone.as_dict()
-    # Each of three sweeps and limits once, and each of four queries alone.
-    assert len(estimated) == 3 + 4
-    assert [points for _, _, points in estimated].count((DEFAULT_POINT,)) == 2
-
-
-def test_empty_candidate_set_has_no_predictions(recommender):
-    problem = find_op("matmul").problem(m=512, n=512, k=512)
-    table = recommender.context.tables(problem, find_gpu("rtx4090"))[0]
-    prediction = predict(table, table.space.at(problem), np.empty(0, dtype=np.int64))
-    assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0
-
-
 def test_limit_below_the_lowest_clock_is_kept_by_pauses(recommender):
     answer = at_limit(recommender, 100.0)
     assert answer.best.power_w <= 100.0
@@ -270,26 +207,3 @@ def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recom
         recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=300.0))
     with pytest.raises(UsageError, match="accepts 100 to 300 W"):
         recommender.recommend("matmul", "rtx-a6000", SQUARE, query=Query(power_limit_w=350.0))
-
-
-def test_gpu_without_a_compilable_kernel_is_reported(recommender):
-    message = "no kernel of it runs on sm_70, where only imported measurements are known"
-    answer = recommender.recommend("matmul", "v100", SQUARE)
-    assert answer.no_kernel is not None
-    assert message in answer.no_kernel
-    assert answer.lines
-    with pytest.raises(UsageError, match=message):
-        recommender.recommend("matmul", "v100", SQUARE, "f64")
-
-
-def test_lower_limit_is_suggested_for_streaming_but_not_for_arithmetic(recommender):
-    def recommended(op: str, shape: dict[str, int], gpu: str) -> Recommendation:
-        return recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1))
-
-    answer = recommended("elementwise", {"n": 1 << 26}, "a100")
-    assert answer.saving is not None
-    query = Query(Objective.LATENCY, top=1, power_limit_w=answer.saving.power_limit_w)
-    at_limit = recommender.recommend("elementwise", "a100", {"n": 1 << 26}, query=query).best
-    assert 1.0 - at_limit.energy_j.value / answer.best.energy_j.value >= 0.99 * answer.saving.energy_saved > 0.05
-    assert at_limit.latency_s.value <= (1.0 + answer.saving.slowdown) * answer.best.latency_s.value * (1.0 + 1e-9)
-    assert recommended("matmul", SQUARE, "rtx3090").saving is None

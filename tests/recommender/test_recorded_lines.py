@@ -63,28 +63,6 @@ def test_another_limit_gives_a_learned_time_that_is_no_faster(recommender):
     assert all(slower[line.stack] >= line.latency_s * (1 - 1e-9) for line in at_default if line.stack in slower)
 
 
-def test_explicit_default_limit_uses_the_recordings(recommender):
-    lines = lines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w, None))
-    assert any(line.source == "published" for line in lines)
-
-
-def test_unrecorded_problem_has_no_published_baseline(recommender):
-    lines = lines_of(recommender.context, product(1025), H200, DEFAULT_POINT)
-    assert all(line.source != "published" for line in lines)
-
-
-def test_only_requested_backends_have_baselines(recommender):
-    lines = lines_of(recommender.context, product(), H200, DEFAULT_POINT, ("vLLM",))
-    assert {line.stack for line in lines} == {"vLLM"}
-
-
-def test_moe_layer_uses_published_baselines(recommender):
-    row = {"tokens": 16384, "hidden": 7168, "intermediate": 2048, "experts": 256, "topk": 8, "tp": 4, "ep": 64}
-    problem = find_op("moe").problem("bf16", "row", **row, routing=101)
-    lines = lines_of(recommender.context, problem, find_gpu("a100"), DEFAULT_POINT)
-    assert {"TensorRT-LLM", "SGLang"} <= {line.stack for line in lines if line.source == "published"}
-
-
 def test_zero_inputs_have_no_published_baselines(recommender):
     assert lines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
 

@@ -35,25 +35,8 @@ def test_front_covers_configs_and_points() -> None:
     assert select(candidates, Query()) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_points_before_the_first_are_not_selected() -> None:
-    candidates = table([[1, 2], [3, 4]], [[1, 2], [3, 4]])
-    assert select(candidates, Query(Objective.LATENCY), first=1) == [(1, 0), (1, 1)]
-
-
 def test_bounds_are_kept_and_unreachable_ones_refused(refuses: Refuses) -> None:
     candidates = table([[1, 2, 4]], [[400, 400, 100]])
     assert select(candidates, Query(Objective.LATENCY, max_power_w=250.0)) == [(0, 1), (0, 2)]
     assert select(candidates, Query(Objective.ENERGY, max_slowdown=1.0, top=1)) == [(0, 0)]
     refuses(lambda: select(candidates, Query(max_power_w=20.0)))
-
-
-def test_measured_candidate_wins_at_equal_cost() -> None:
-    candidates = table([[1], [1]], [[2], [2]], [[PRIOR], [MEASURED]])
-    assert select(candidates, Query(Objective.ENERGY)) == [(1, 0)]
-
-
-def test_candidate_without_an_estimate_at_a_point_is_not_selected_there() -> None:
-    inf = float("inf")
-    candidates = table([[1, 2], [inf, 3]], [[9, 8], [inf, 2]])
-    assert select(candidates, Query()) == [(0, 0), (0, 1), (1, 1)]
-    assert select(candidates, Query(Objective.ENERGY)) == [(1, 1), (0, 0)]

@@ -4,14 +4,10 @@ import pytest
 
 import kernrec
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.choices import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
-from kernrec.recommender.rank import SWEPT, candidate_set
 from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
-from kernrec.store import Evidence
 
 ROWS = {"rows": 8192, "columns": 4096}
 
@@ -40,10 +36,6 @@ def test_latency_objective_uses_the_default_limit_and_a_given_limit_is_kept():
     assert len(locked) == 1 + CLOCKS
 
 
-def test_clock_sweep_and_locked_clock_exclude_each_other(refuses):
-    refuses(lambda: Query(clocks=True, clock_hz=1.2e9))
-
-
 def test_lower_limit_saves_energy_for_memory_bound_problems(recommender):
     answer = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.ENERGY))
     fixed = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.ENERGY, power_limit_w=400.0))
@@ -60,15 +52,6 @@ def test_recommendation_costs_the_same_at_its_explicit_limit(recommender):
         (same,) = [c for c in there if (c.kernel.name, c.config) == (choice.kernel.name, choice.config)]
         assert (same.latency_s, same.energy_j, same.power_w) == (choice.latency_s, choice.energy_j, choice.power_w)
         assert same.clock_hz == choice.clock_hz
-
-
-def test_first_of_a_front_runs_at_the_default_limit(recommender):
-    for op, gpu, shape in (("softmax", "a100", ROWS), ("matmul", "h200", {"m": 512, "n": 512, "k": 512})):
-        front = recommender.recommend(op, gpu, shape)
-        fastest = recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1)).best
-        assert front.best.point == DEFAULT_POINT
-        assert front.best.latency_s == fastest.latency_s
-        assert min(choice.energy_j.value for choice in front.choices) <= fastest.energy_j.value
 
 
 def test_free_energy_saving_is_reported_for_every_objective(recommender):
@@ -96,25 +79,6 @@ def test_clocks_are_swept_on_request(recommender):
     )
     assert locked.best.power_limit_w == 400.0
     assert locked.best.as_dict()["locked_clock_hz"] == locked.best.point.clock_hz is not None
-
-
-def test_layers_of_a_workload_run_at_one_limit(recommender, refuses):
-    network = answer_network(recommender, "a100", NetworkRequest(op="softmax"), Query(Objective.ENERGY, top=1))
-    assert {layer.answer.best.power_limit_w for layer in network.layers} == {400.0}
-    refuses(lambda: answer_network(recommender, "a100", NetworkRequest(op="softmax"), Query(clocks=True)))
-
-
-def test_slow_candidates_are_not_estimated_at_every_point(recommender):
-    problem, gpu = find_op("matmul").problem(m=4096, n=4096, k=4096), find_gpu("rtx4090")
-    tables = recommender.context.tables(problem, gpu)
-    points = [DEFAULT_POINT, *lower_limits(gpu)]
-    some = candidate_set(tables, problem, points, Evidence())
-    every = candidate_set(tables, problem, points, Evidence(), whole_space=True)
-    assert ((some.latency_s[1:] < float("inf")).sum(axis=1) <= SWEPT * len(tables)).all()
-    assert (some.latency_s[0] < float("inf")).all()
-    assert (every.latency_s < float("inf")).all()
-    for cost in ("latency_s", "energy_j"):
-        assert getattr(some, cost).min() <= 1.02 * getattr(every, cost).min()
 
 
 def test_power_bound_selects_the_same_config_as_the_limit(recommender):

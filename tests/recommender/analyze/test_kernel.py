@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -19,20 +18,16 @@ from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
-from kernrec.recommender.analyze.kernel import analyze, check_tunables_used
+from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.answer import recommendation as build_recommendation
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.breakdown import explain
-from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
+from kernrec.recommender.explain.pick_config import explainable, pick_config
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.sweep import power_limits
-from kernrec.store import Database, Evidence
+from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
 from tests.helpers.refusals import Refuses
@@ -232,14 +227,6 @@ def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: 
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
-def test_coalesced_access_is_recommended(kernel: Kernel, database: Path) -> None:
-    answer = ask(database, Query(Objective.LATENCY))
-    assert answer.candidates == 8
-    assert answer.best.config["stride"] == 1
-    assert answer.best.versus_occupancy.slowdown <= 0
-    assert any("sample" in note for note in answer.notes)
-
-
 def test_front_covers_configs_and_power_limits(database: Path) -> None:
     answer = ask(database, Query(top=8))
     latency = [c.latency_s.value for c in answer.choices]
@@ -305,43 +292,6 @@ def test_measured_config_keeps_its_time_and_scales_the_others(
         assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
-def test_config_measured_as_slow_is_not_recommended_at_another_limit(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
-) -> None:
-    rows = [measurement(kernel, predicted, rank, 3.0 if rank == 0 else 1.0) for rank in range(8)]
-    path = with_rows(database, tmp_path, rows)
-    slow = predicted.best.config
-    held = ask(path, Query(Objective.LATENCY, top=8, power_limit_w=300.0))
-    assert held.best.config != slow
-    assert {c.source for c in held.choices} == {"predicted"}
-    front = ask(path, Query(top=8))
-    assert slow not in [c.config for c in front.choices]
-
-
-def test_measurements_at_a_swept_limit_count_only_there(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
-) -> None:
-    rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
-    path = with_rows(database, tmp_path, rows)
-    answers = {
-        limit: ask(path, Query(Objective.LATENCY, top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)
-    }
-    measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in answers.items()}
-    assert [len(chosen) for chosen in measured.values()] == [1, 0, 0]
-    noted = [
-        any("not used: other power limit or clock" in note for note in answer.notes) for answer in answers.values()
-    ]
-    assert noted == [False, True, True]
-
-
-def test_gpu_with_a_custom_power_limit_is_predicted_at_that_limit(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
-) -> None:
-    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=420.0)])
-    answer = ask(path, Query(Objective.LATENCY))
-    assert (answer.best.power_limit_w, answer.best.source) == (420.0, "measured")
-
-
 def test_failed_config_is_skipped_and_reported(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
@@ -382,62 +332,6 @@ def test_explanation_shows_measured_and_predicted_time(
     refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
 
 
-def test_spills_cost_time_but_are_accepted(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
-    problem = predicted.problem
-    (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
-
-    def answer(spill_bytes: np.ndarray) -> tuple[Recommendation, dict[str, float]]:
-        table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spill_bytes)})
-        query = Query("latency", top=8, each_config=True)
-        candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence())
-        recommendation = build_recommendation(candidates, query, of_one_kernel=True)
-        return recommendation, {str(choice.config): choice.latency_s.value for choice in recommendation.choices}
-
-    _, without = answer(np.zeros(8, np.int64))
-    plain, spilling = answer((np.arange(8) % 4 == 0) * 4096)
-    assert any("2 configs spill registers" in note for note in plain.notes)
-    assert set(without) == set(spilling)
-    assert sum(spilling[config] > 1.2 * without[config] for config in without) == 2
-
-
-def test_config_slightly_over_the_register_limit_is_refused(
-    kernel: Kernel, database: Path, predicted: Recommendation, refuses: Refuses
-) -> None:
-    problem = predicted.problem
-    (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
-    fits = GPU.limits.registers_per_sm // 256  # of the largest block
-
-    def answer(registers: int) -> Recommendation:
-        table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, registers=np.full(8, registers))})
-        candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence())
-        return build_recommendation(candidates, Query(), of_one_kernel=True)
-
-    assert answer(fits - 8).choices
-    refuses(lambda: answer(fits + 1))
-
-
-def test_config_that_cannot_run_states_its_requirements(
-    kernel: Kernel, database: Path, predicted: Recommendation
-) -> None:
-    problem = kernel.definition.problem(width=16)
-    profiles = Context([database]).find_profiles(kernel, predicted.problem, GPU)
-    table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
-    with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
-        build_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query(), of_one_kernel=True)
-    shape = {"m": 63, "n": 71, "k": 73}
-    with pytest.raises(KernrecError, match="there is one for f32 in nn or nt") as raised:
-        explainable(Request(GPU.name, "matmul", None, shape, "f32", "tt", Query(Objective.LATENCY)), Context([]))
-    assert "\n" not in str(raised.value)
-
-
-def test_missing_analysis_is_reported_with_the_command_to_run(database: Path, refuses: Refuses) -> None:
-    refuses(lambda: ask(database, gpu="h100"))
-    refuses(lambda: ask(database, shape={"rows": 10}))
-    refuses(lambda: ask(database, name="rowsums"))
-    # Another card of the same architecture needs nothing new.
-    assert ask(database, gpu="l40s").candidates == 8
-
-
 def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
@@ -458,27 +352,6 @@ def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     assert first.energy == pytest.approx(other.choice.energy_j.value / choice.energy_j.value - 1)
     assert first.changes["DRAM traffic"] == pytest.approx(difference(subject, other)["DRAM traffic"])
     assert first.changes["DRAM traffic"] < -0.5
-
-
-def test_config_is_found_by_some_of_its_values(database: Path) -> None:
-    candidates = own_candidates(database, 250.0)
-    limit = point_number(candidates, 250.0)
-    position = pick_config(candidates, {"threads": 128}, Objective.LATENCY, limit)
-    alike = np.flatnonzero(candidates.kernels[0].table.space.columns["threads"][candidates.kernels[0].rows] == 128)
-    assert candidates.latency_s[limit, position] == candidates.latency_s[limit, alike].min()
-    for tunables, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
-        with pytest.raises(UsageError, match=says):
-            pick_config(candidates, tunables, Objective.LATENCY, limit)
-
-
-def test_library_kernels_can_be_explained() -> None:
-    shape = {"m": 512, "n": 512, "k": 512}
-    candidates = explainable(Request(GPU.name, "matmul", None, shape, query=Query(Objective.LATENCY)), Context([]))
-    position = pick_config(candidates, {}, Objective.LATENCY, 0)
-    subject = explain(candidates, position)
-    assert sum(subject.energy_j.values()) == pytest.approx(subject.choice.energy_j.value)
-    assert subject.roofline.flops == 2 * 512**3
-    assert subject.roofline.achieved_flops <= subject.roofline.attainable_flops
 
 
 @pytest.mark.parametrize(("old", "new", "says"), [
@@ -538,20 +411,6 @@ def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path,
         [WantedProblem("soften", kernel.definition.problem())], tmp_path / "own.duckdb", kernel=kernel
     )
     refuses(lambda: collect(request))
-
-
-def test_tunable_used_only_in_a_condition_is_accepted(tmp_path: Path) -> None:
-    spec = SPEC.replace("stride = {", "limit = { values = [64, 128] }\nstride = {")
-    (tmp_path / "kernel.toml").write_text(spec.replace('"threads <= width"', '"threads <= width", "threads <= limit"'))
-    (tmp_path / "rowsum.cu").write_text(SOURCE)
-    check_tunables_used(load_kernel(tmp_path / "kernel.toml"))
-
-
-def test_source_error_states_file_and_line(folder: Path, tmp_path: Path, refuses: Refuses) -> None:
-    (tmp_path / "kernel.toml").write_text(SPEC)
-    (tmp_path / "rowsum.cu").write_text(SOURCE.replace("STRIDE", "STRIDE * PITCH"))
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    refuses(lambda: analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE))
 
 
 def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT, Costs, with_measured
+from kernrec.recommender.estimate.costs import Costs, with_measured
 from kernrec.recommender.estimate.estimates import MEASURED, PRIOR, Estimates
 from kernrec.store import MeasuredAnswer
 
@@ -82,24 +82,3 @@ def test_scale_lies_between_prediction_and_measurement(factor, count):
     assert 0 <= weights[0] / np.log(factor) <= 1 if factor != 1 else weights == [0, 0]
     assert abs(weights[0]) <= abs(weights[1])  # more measurements, more trust
     assert scale.power == 1.0  # nobody measured energy
-
-
-def test_more_measurements_narrow_the_other_intervals():
-    before = predicted()
-    widths = []
-    for n in (1, 3, 7):
-        after, _ = with_measured(before, np.arange(n), [measured(t, None) for t in before.latency.value[:n]])
-        widths.append(float(after.latency.high[-1] / after.latency.value[-1]))
-        assert after.energy.high[-1] / after.energy.value[-1] == pytest.approx(2.0)  # of power nothing was learnt
-    assert 2.0 > widths[0] > widths[1] > widths[2] > np.exp(OWN_WIDTH)  # none of it tells a config's own error
-    assert after.latency.own[:7] == pytest.approx(0.5 * np.log(after.latency.high / after.latency.low)[:7])
-
-
-def test_interval_is_at_least_as_wide_as_the_drift():
-    exact = {"latency_low_s": 1e-3, "latency_high_s": 1e-3, "energy_low_j": 0.1, "energy_high_j": 0.3}
-    after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2, **exact)])
-    assert after.latency.low[2] == pytest.approx(1e-3 * (1 - LATENCY_DRIFT))
-    assert after.latency.high[2] == pytest.approx(1e-3 * (1 + LATENCY_DRIFT))
-    assert (after.energy.low[2], after.energy.high[2]) == pytest.approx((0.1, 0.3))
-    after, _ = with_measured(predicted(), np.array([2]), [measured(1e-3, 0.2)])
-    assert after.energy.low[2] < 0.2 * (1 - ENERGY_DRIFT)  # nobody stated it: not sure at all

@@ -8,7 +8,6 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.model_inputs import ModelCandidates, inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
@@ -32,12 +31,3 @@ def test_cached_features_equal_computed_ones():
             expected = matrix(inputs, columns)
             assert cached.dtype == expected.dtype
             np.testing.assert_array_equal(cached, expected)
-
-
-def test_empty_candidate_set_has_feature_columns():
-    problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
-    table = table_of_simt(Recommender([]), problem, gpu)
-    none = np.empty(0, dtype=np.int64)
-    prediction = predict(table, table.space.at(problem), none)
-    inputs = inputs_of(prediction, prediction.limited(), none)
-    assert matrix(inputs, names(list(inputs.tunables))).shape == (0, len(names(list(inputs.tunables))))

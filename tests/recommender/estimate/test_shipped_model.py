@@ -1,6 +1,5 @@
 """The trained model that ships corrects today's prior of today's kernel, and says what it stands on."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,8 @@ from kernrec.kernel import find_kernel
 from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import least_seconds
 from kernrec.model.learn.model import SHAPE
-from kernrec.model.learn.row_kind import ROW_KINDS
 from kernrec.recommender import Objective, Query, Recommender
-from kernrec.recommender.estimate.correction import FEWEST, Correction
+from kernrec.recommender.estimate.correction import Correction
 from kernrec.recommender.estimate.costs import prior_costs
 from kernrec.recommender.estimate.model_inputs import inputs_of
 from kernrec.recommender.estimate.model_store import ModelStore
@@ -37,22 +35,6 @@ def test_shipped_model_fits_the_current_features_and_kernel():
     assert scope.gpu_known
 
 
-def test_scope_and_its_intervals_are_built_once():
-    store = ModelStore.beside([])
-    scopes = [store.scope("matmul", KERNEL, find_gpu("a100"), dtype) for dtype in ("f16", "f16", "bf16")]
-    half, again, other = scopes
-    assert half is not None
-    assert half is again
-    assert half != other
-    assert half.after(0) is half
-    assert half.after(FEWEST).adapted_to == FEWEST
-    kinds = list(ROW_KINDS.values())
-    whole, part = (half.on_rows(kind) for kind in kinds)
-    assert [half.on_rows(kind) is scope for kind, scope in zip(kinds, (whole, part), strict=True)] == [True, True]
-    assert whole.interval("latency") is whole.interval("latency")
-    assert whole.interval("latency") != part.interval("latency")
-
-
 def test_model_with_unreadable_trees_is_reported_in_one_line_and_ignored(tmp_path):
     for path in CARD.parent.glob(f"{CARD.stem}.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes() if path.suffix == ".json" else b"")
@@ -63,22 +45,6 @@ def test_model_with_unreadable_trees_is_reported_in_one_line_and_ignored(tmp_pat
     assert answers == [None, None, None]
     assert sum("not used" in line for line in store.warnings()) >= 1
     assert store.warnings() == ()
-
-
-def test_model_card_names_its_recordings_but_no_problems():
-    training = json.loads(CARD.read_text(encoding="utf-8"))["training"]
-    assert "TorchInductor" in training["recorded"]
-    assert any("clocks" in caveat for caveat in training["caveats"])
-    assert any("older Triton" in caveat for caveat in training["caveats"])
-    assert isinstance(training["problems"], int)
-
-
-def test_interval_uses_held_out_problems_and_errors_are_halved():
-    card = json.loads(CARD.read_text(encoding="utf-8"))
-    interval, scores = card["intervals"]["latency"]["*"], card["scores"]
-    assert interval["kind"] == "problem"
-    assert interval["groups"] > 100
-    assert scores["median latency error"] < 0.5 * scores["median latency error of the prior"]
 
 
 @pytest.mark.parametrize(("gpu", "measured"), [("a100", True), ("a100-pcie-40gb", False)])

@@ -3,13 +3,12 @@
 import pytest
 
 import kernrec
-from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu, find_gpus
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.networks.compare import ComparedGpu, Unfit, compare_gpus
 from kernrec.recommender.networks.memory import DoesNotFitError, Memory, memory_of
-from kernrec.recommender.networks.network import NetworkRequest, answer_network, layers_of, shapes_as_network
-from tests.helpers.models import DEEPSEEK_V3, LLAMA_3_8B
+from kernrec.recommender.networks.network import NetworkRequest, layers_of
+from tests.helpers.models import DEEPSEEK_V3
 from tests.helpers.serving import written
 
 PARAMETERS = {
@@ -50,15 +49,6 @@ def test_fp8_halves_the_quantized_weights(tmp_path):
     assert deepseek.cache == 2 * 61 * 2048 * 576
 
 
-def test_layers_of_several_networks_are_compared_separately():
-    experts = memory(workload="mixtures-of-experts")
-    assert experts.weights == 0
-    assert experts.needed < 30e9
-    shape = shapes_as_network("matmul", ["m=200000,n=200000,k=200000"], "f32")
-    with pytest.raises(KernrecError):
-        answer_network(Recommender([]), "rtx4060", NetworkRequest(shape), Query("latency"))
-
-
 def test_network_that_does_not_fit_suggests_what_would():
     with pytest.raises(DoesNotFitError) as raised:
         kernrec.recommend_network("llama-3-70b-decode", "rtx4090")
@@ -69,18 +59,6 @@ def test_network_that_does_not_fit_suggests_what_would():
     fitting = layers_of(NetworkRequest("llama-3-70b-decode", tp=8))
     assert memory_of(*fitting).fits(find_gpu("rtx4090"))
     assert not memory_of(*layers_of(NetworkRequest("llama-3-70b-decode", tp=4))).fits(find_gpu("rtx4090"))
-
-
-def test_smaller_batch_is_suggested_if_the_cache_is_too_large(tmp_path):
-    with pytest.raises(DoesNotFitError, match=r"it fits with --batch 32 or --tp 8"):
-        kernrec.recommend_network(written(tmp_path, LLAMA_3_8B), "l40s", batch=256, context=8192)
-
-
-def test_costs_beyond_gpu_memory_are_given_only_on_request():
-    answer = kernrec.recommend_network("llama-3-70b-decode", "rtx4090", ignore_memory=True)
-    assert answer.choice.latency_s.value > 0.1
-    assert not answer.fits
-    assert any("does not fit the NVIDIA GeForce RTX 4090: these costs assume enough memory" in n for n in answer.notes)
 
 
 def test_comparison_ranks_only_gpus_with_enough_memory():

@@ -11,7 +11,6 @@ from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, ServingAudit, serve_audit
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import Comparison, Cost, comparer
-from kernrec.recommender.serving.engine_calls import Step, calls, parameters_of
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.folder import entries_of, setting, write_folder
@@ -89,25 +88,6 @@ def test_folder_has_the_layout_the_engine_expects(tmp_path, engine, place):
     )
 
 
-def test_file_read_only_from_the_package_is_written_below_package(tmp_path):
-    audit = audited(tmp_path, "vllm", compared(16, 1.4), kind=1)
-    (path,) = write_folder(audit, tmp_path / "tuned")
-    assert path.parent == tmp_path / "tuned/package/model_executor/layers/quantization/utils/configs"
-
-
-def test_state_space_file_has_entries_for_sequences_times_heads(tmp_path):
-    model = read_model(str(written(tmp_path, HYBRID)))
-    served = Deployment("vllm", find_gpu("h100"), tp=2)
-    (file,) = tuned_files(model, served)
-    best, own = {"BLOCK_SIZE_M": 16, "num_warps": 4}, default_config("vllm", file, 16, served.gpu)
-    assert own == {"BLOCK_SIZE_M": 4, "num_warps": 4}
-    assert own in candidates(file, 16, served.gpu)
-    made = replace(compared(16, 1.8), own=own, ranked=((best, Cost(1e-4, 1e-4, 1e-4, False)),))
-    entries = entries_of(AuditedFile(file, "", False, "", (made,)), served)
-    assert set(entries) == {64 * key for key in KEYS}
-    assert entries[16 * 64] == best
-
-
 @pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
 @pytest.mark.parametrize(
     ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
@@ -117,13 +97,6 @@ def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, 
     (file,) = audit.files
     assert file.verdict is verdict
     assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
-
-
-def test_no_gain_writes_no_files(tmp_path, refuses):
-    assert write_folder(audited(tmp_path, "vllm", compared(16, 1.0)), tmp_path / "tuned") == []
-    assert not (tmp_path / "tuned").exists()
-    (tmp_path / "taken").write_text("")
-    refuses(lambda: write_folder(audited(tmp_path, "vllm", compared(16, 1.4)), tmp_path / "taken"))
 
 
 def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
@@ -136,13 +109,6 @@ def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
     assert audit.as_dict()["files"][0]["tokens"] == []
 
 
-def test_weights_used_by_other_kernels_need_no_file(tmp_path):
-    awq = {**MIXTRAL, "quantization_config": {"quant_method": "awq", "bits": 4}}
-    audit = serve_audit(AuditRequest(str(written(tmp_path, awq)), "a100", "vllm"))
-    assert not audit.files
-    assert "quantized by awq" in audit.notes[0]
-
-
 def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
     def refused(changed: dict[str, object]) -> None:
         wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", **changed}
@@ -151,26 +117,6 @@ def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
     refuses(refused, [
         {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"}, {"lora_rank": 0},
     ])  # fmt: skip
-
-
-def test_each_call_contains_configs_with_equal_row_tiles(tmp_path):
-    served = Deployment("vllm", find_gpu("a100"))
-    (file,) = tuned_files(read_model(str(written(tmp_path, MIXTRAL))), served)
-    tried = candidates(file, 64, served.gpu)
-    made = calls(Step(file, served, 64, 1), tried)
-    assert sum(len(group) for _, group in made) == len(tried)
-    for call, group in made:
-        rows = {config["BLOCK_SIZE_M"] for config in group}
-        assert len(rows) == 1
-        assert call.arguments["TOP"] == 1  # the second product has a row for each choice
-        assert call.arguments["tokens"]["shape"] == [128, 14336]
-
-
-def test_kernel_parameters_are_read_without_executing_the_file(tmp_path, refuses):
-    file = tmp_path / "kernels.py"
-    file.write_text("import nothing_that_is_there\ndef kernel(a, b: int, C=1): ...\n")
-    assert parameters_of(file, "kernel") == [("a", False), ("b", False), ("C", True)]
-    refuses(lambda: parameters_of(file, "other"))
 
 
 def test_candidates_fit_the_shared_memory_of_the_gpu(tmp_path):

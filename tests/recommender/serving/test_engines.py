@@ -7,8 +7,8 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.backends import kernel_taken
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched, stated_tiles
-from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, second_file, tuned_files
+from kernrec.recommender.serving.engine_defaults import default_config, launched
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, second_file, tuned_files
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
@@ -35,19 +35,6 @@ def test_vllm_uses_one_name_for_all_h200_and_keeps_hyphens(tmp_path):
     assert "NVIDIA_A100-SXM4-80GB" in names(tmp_path, MIXTRAL, "vllm", "a100")[0]
 
 
-def test_block_sizes_are_written_as_each_engine_expects(tmp_path):
-    vllm, sglang = (names(tmp_path, QWEN_FP8, engine, "h100", tp=2) for engine in ("vllm", "sglang"))
-    assert vllm[0].endswith(",dtype=fp8_w8a8,block_shape=[128,128].json")
-    assert sglang[0].endswith(",dtype=fp8_w8a8,block_shape=[128, 128].json")
-    assert vllm[1].startswith("N=2560,K=2048,")
-
-
-def test_vllm_splits_blocks_that_do_not_fit_a_rank(tmp_path):
-    (file, *_) = names(tmp_path, QWEN_FP8, "vllm", "h100", tp=8)
-    assert file.startswith("E=256,N=64,")
-    assert file.endswith("block_shape=[64,64].json")
-
-
 def test_integer_groups_and_row_scales_have_their_own_names(tmp_path):
     awq, by_row = ({**MIXTRAL, "quantization_config": quantized} for quantized in (AWQ, BY_ROW))
     assert names(tmp_path, awq, "vllm", "l40s") == ["E=8,N=14336,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]
@@ -63,15 +50,6 @@ def test_integer_groups_and_row_scales_have_their_own_names(tmp_path):
     assert ",dtype=fp8_w8a8,per_channel_quant=True.json" in ends
 
 
-def test_group_is_halved_until_it_fits_a_gpu(tmp_path, refuses):
-    model = read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": AWQ})))
-    groups = [
-        tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=tp))[0].quantization.group for tp in (1, 64, 224)
-    ]
-    assert groups == [128, 32, 64]
-    refuses(lambda: tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=512)))
-
-
 def test_lora_and_state_space_files_have_engine_names(tmp_path):
     assert names(tmp_path, HYBRID, "vllm", "b200") == [
         "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
@@ -80,14 +58,6 @@ def test_lora_and_state_space_files_have_engine_names(tmp_path):
     assert names(tmp_path, MIXTRAL, "sglang", "h200", lora_rank=64)[1] == (
         "lora_shrink,K=4096,R=64,S=3,device=NVIDIA_H200.json"
     )
-
-
-def test_state_space_file_is_looked_up_by_sequences_times_heads(tmp_path, refuses):
-    model = read_model(str(written(tmp_path, HYBRID)))
-    (file,) = tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=4))
-    assert file.state == StateShape(32, 64, 128, 2, "float16")
-    assert file.entry(16) == 512
-    refuses(lambda: tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=3)))
 
 
 def test_indivisible_model_is_refused(tmp_path, refuses):
@@ -149,12 +119,6 @@ def test_sglang_reads_the_file_of_the_newest_other_triton():
     assert shipped.triton_folders() == ["3.1.0", "3.4.0", "3.10.0"]
 
 
-def test_engine_uses_the_nearest_entry_and_the_first_of_two():
-    assert entry_for(KEYS, 20) == 16
-    assert entry_for(KEYS, 21) == 24
-    assert entry_for([1, 4096], 1024) == 1  # a sparse file makes a prompt run what was chosen for one token
-
-
 def test_expert_defaults_follow_the_token_count(tmp_path):
     model, card = read_model(str(written(tmp_path, MIXTRAL))), find_gpu("a100")
     (file,) = tuned_files(model, Deployment("vllm", card))
@@ -163,23 +127,6 @@ def test_expert_defaults_follow_the_token_count(tmp_path):
     assert [*many.values()] == [128, 128, 64, 16, 8, 3, 1]
     assert [*default_config("sglang", file, 8, card).values()] == [16, 32, 64, 1]
     assert launched("sglang", file, default_config("sglang", file, 9, card))["num_stages"] == 3
-
-
-def test_vllm_states_only_rows_for_groups_and_completes_the_config(tmp_path):
-    model, card = read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": AWQ}))), find_gpu("l40s")
-    (file,) = tuned_files(model, Deployment("vllm", card))
-    rows = [default_config("vllm", file, tokens, card)["BLOCK_SIZE_M"] for tokens in (1, 7, 24, 25, 64)]
-    assert rows == [1, 8, 16, 32, 64]  # up to 24 tokens an expert has six rows in the mean
-    own = launched("vllm", file, default_config("vllm", file, 1, card))
-    assert [stated_tiles(own, rows)["BLOCK_SIZE_N"] for rows in (1, 2)] == [32, 64]
-    assert stated_tiles({"BLOCK_SIZE_M": 8, "num_warps": 4}, 1) == {"BLOCK_SIZE_M": 8, "num_warps": 4}  # of a state
-
-
-def test_vllm_limits_the_depth_to_a_scale_block(tmp_path):
-    model, card = read_model(str(written(tmp_path, QWEN_FP8))), find_gpu("h100")
-    file = tuned_files(model, Deployment("vllm", card, tp=8))[0]
-    assert launched("vllm", file, {"BLOCK_SIZE_K": 128})["BLOCK_SIZE_K"] == 64
-    assert default_config("vllm", file, 1, card)["BLOCK_SIZE_K"] == 64
 
 
 @pytest.mark.parametrize(("engine", "gpu", "kind", "taken"), [

@@ -24,19 +24,5 @@ def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, 
         assert len({of_choice[token * top + place] for place in range(top)}) == top
 
 
-def test_few_routed_tokens_get_separate_tiles_if_the_engine_allows():
-    apart = routed(2, 128, 8, 16, apart_allowed=True)
-    assert apart.apart
-    assert len(apart.experts) == 16
-    assert not routed(8, 128, 8, 16, apart_allowed=True).apart
-
-
-def test_tokens_of_other_ranks_are_skipped():
-    routing = routed(512, 16, 8, 16, ranks=4)
-    real = int((routing.order < routing.choices).sum())
-    assert 0.2 < real / routing.choices < 0.3
-    assert routing.experts.max() < 16
-
-
 def test_equal_steps_are_routed_equally():
     assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)
