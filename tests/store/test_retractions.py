@@ -47,7 +47,7 @@ def answering(database: Database) -> list[int]:
     return sorted(answer.config["block_m"] for answer in database.measured(GPU, [KERNEL], PROBLEM.key))
 
 
-def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Path) -> None:
+def test_retracted_row_stays_in_the_log_but_is_not_used(base: Path) -> None:
     alice = Person(base / "alice")
     with Database.open(alice.database) as database:
         assert answering(database) == [2, 3]
@@ -62,7 +62,7 @@ def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Pa
     assert take_back(alice, "true") == 2  # what is taken back already is not chosen again
 
 
-def test_of_two_that_contradict_each_other_the_one_that_is_left_answers() -> None:
+def test_retraction_of_one_contradictory_row_restores_the_other() -> None:
     with Database.memory() as database:
         keys = database.add_measurements([measurement(position=0, latency_s=s) for s in (1e-3, 5e-3)])
         assert answering(database) == []
@@ -71,7 +71,7 @@ def test_of_two_that_contradict_each_other_the_one_that_is_left_answers() -> Non
         assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], PROBLEM.key)] == [1e-3]
 
 
-def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> None:
+def test_retraction_applies_only_for_those_who_trust_the_signer(base: Path) -> None:
     alice, bob = Person(base / "alice"), Person(base / "bob")
     notes: list[str] = []
     with bob.at_work(), Database.open(bob.database, read_only=False, create=True) as database:
@@ -92,7 +92,7 @@ def test_whoever_trusts_the_signer_believes_it_and_nobody_else(base: Path) -> No
     assert notes[1:] == ["left: 2 retractions without a signature"]
 
 
-def test_a_retraction_in_the_name_of_another_is_refused(base: Path) -> None:
+def test_retraction_in_another_name_is_refused(base: Path) -> None:
     """Bob signs with his own key and names Alice's, whom Carol trusts."""
     alice, bob, carol = (Person(base / name) for name in ("alice", "bob", "carol"))
     bob.key()
@@ -109,7 +109,7 @@ def test_a_retraction_in_the_name_of_another_is_refused(base: Path) -> None:
         assert answering(database) == [2, 3]
 
 
-def test_a_bundle_carries_it_to_those_who_have_the_row_from_an_earlier_bundle(base: Path) -> None:
+def test_bundle_delivers_a_retraction_for_an_earlier_bundle(base: Path) -> None:
     """There the row has another key: what is private stayed at home."""
     alice, bob = Person(base / "alice"), Person(base / "bob")
     alice.measure(measurements("tuesday", 2))
@@ -140,7 +140,7 @@ def test_a_bundle_carries_it_to_those_who_have_the_row_from_an_earlier_bundle(ba
             assert retracted(database) == 1
 
 
-def test_a_strangers_retractions_are_rows_like_others(base: Path) -> None:
+def test_untrusted_retractions_are_ordinary_rows(base: Path) -> None:
     """Hash, form and time of each are checked before anything is looked at."""
     alice = Person(base / "alice")
     with Database.memory() as database:
