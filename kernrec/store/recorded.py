@@ -232,7 +232,9 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
             f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w FROM {source} ORDER BY {named}"
         ).fetchnumpy()
     columns = {name: np.asarray(column) for name, column in rows.items()}
-    keys, items, origin, start = [], [], [], 0
+    keys: list[np.ndarray] = []
+    items: list[np.ndarray] = []
+    origin, start = [], 0
     for number, group in enumerate(groups):
         chosen = slice(start, start + group[-1])
         gpu, dtype, layout = group[:3]
