@@ -21,13 +21,13 @@ def recommender():
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "rtx4090", "b200"])
-def test_wide_first_grouped_depthwise_and_dilated_layers_have_an_answer(recommender, gpu, dtype, layout):
+def test_first_grouped_depthwise_and_dilated_layers_have_an_answer(recommender, gpu, dtype, layout):
     for dims in (WIDE, FIRST, GROUPED, DEPTHWISE, DILATED):
         assert recommender.recommend("conv", gpu, dims, dtype, layout, FASTEST).best.latency_s.value > 0
 
 
 @pytest.mark.parametrize(("gpu", "least", "most"), [("rtx4090", 0.5, 0.95), ("rtx3090", 0.5, 0.97), ("a100", 0.5, 0.9)])
-def test_wide_layers_in_f16_keep_tensor_cores_busy(recommender, gpu, least, most):
+def test_wide_f16_layers_keep_tensor_cores_busy(recommender, gpu, least, most):
     answer = recommender.recommend("conv", gpu, WIDE, "f16", "nhwc", FASTEST)
     card = find_gpu(gpu)
     peak = 2 * card.tensor_fma_per_clk_sm["f16"] * card.sms * card.tensor_clock_hz

@@ -25,7 +25,7 @@ def recommender():
 
 
 @pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090", "h200"])
-def test_no_two_rows_are_the_same_machine_code_or_one_tunable_and_nothing_apart(recommender, gpu):
+def test_shown_rows_differ_in_code_or_in_more_than_one_tunable(recommender, gpu):
     answer = recommender.recommend("matmul", gpu, PRODUCT, "f16", "nt", Query(Objective.LATENCY))
     for number, row in enumerate(answer.choices):
         for other in answer.choices[number + 1 :]:
@@ -38,7 +38,7 @@ def test_no_two_rows_are_the_same_machine_code_or_one_tunable_and_nothing_apart(
 
 
 @pytest.mark.slow
-def test_configs_of_a_triton_function_with_the_same_code_and_grid_are_one_row(tmp_path):
+def test_triton_configs_with_equal_code_and_grid_are_one_row(tmp_path):
     """A function without a loop is the same code for any `num_stages`."""
     pytest.importorskip("triton", reason="needs the extra `triton`")
     kernels = ROOT / "tests" / "triton" / "tuned_kernels.py"
@@ -52,7 +52,7 @@ def test_configs_of_a_triton_function_with_the_same_code_and_grid_are_one_row(tm
     assert [(row.config["block"], row.alike) for row in answer.choices] == [(1024, 2), (16, 2)]
 
 
-def test_what_may_be_faster_says_so_with_the_command_that_measures_it(capsys):
+def test_possibly_faster_config_is_noted_with_the_measuring_command(capsys):
     assert run([*COMMAND, "--layout", "nt", "--gpu", "h100-sxm-96gb", "--objective", "latency"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "predicted: may be faster" in out
@@ -63,7 +63,7 @@ def test_what_may_be_faster_says_so_with_the_command_that_measures_it(capsys):
     "options",
     [["--max-power", "250W"], ["--top", "1", "--power-limit", "300W"], ["--format", "wide", "--max-power", "250W"]],
 )
-def test_every_row_shows_its_power_limit_and_the_title_names_no_other(capsys, options):
+def test_every_row_shows_its_power_limit_and_the_title_none(capsys, options):
     # Seen before: "default power limit 450 W" over a row that holds at 236 W only.
     assert run([*COMMAND, "--gpu", "rtx4090", *options]) == 0
     out = capsys.readouterr().out
@@ -73,14 +73,14 @@ def test_every_row_shows_its_power_limit_and_the_title_names_no_other(capsys, op
     assert "power limit [W]" in out
 
 
-def test_a_locked_clock_is_in_the_title_and_in_every_row(capsys):
+def test_locked_clock_is_in_the_title_and_every_row(capsys):
     assert run([*COMMAND, "--gpu", "rtx4090", "--clock", "1500MHz", "--top", "2"]) == 0
     out = capsys.readouterr().out
     assert "clock locked at 1.5 GHz" in " ".join(out.split())
     assert "locked clock [MHz]" in out
 
 
-def test_a_line_of_this_card_comes_before_a_kernel_that_nobody_ran(recommender, capsys):
+def test_learned_baseline_precedes_an_unmeasured_kernel(recommender, capsys):
     answer = recommender.recommend("matmul", "h200", {"m": 4096, "n": 4096, "k": 4096}, "bf16", "nt", Query("latency"))
     line = answer.leading_line
     assert line is not None

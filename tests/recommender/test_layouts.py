@@ -19,7 +19,7 @@ def recommender():
     return Recommender([])
 
 
-def test_f16_convolutions_are_answered_in_the_layout_of_tensor_cores(recommender):
+def test_f16_convolutions_use_the_tensor_core_layout(recommender):
     answer = recommender.recommend("conv", "rtx4090", CONV, "f16", query=LATENCY)
     assert (answer.problem.layout, answer.layout_chosen) == ("nhwc", True)
     f32 = recommender.recommend("conv", "rtx4090", CONV, "f32", query=LATENCY)
@@ -33,16 +33,14 @@ def test_f16_convolutions_are_answered_in_the_layout_of_tensor_cores(recommender
     ("rtx4090", "f32", PRODUCT, "nn"),
     ("rtx4090", "f32", {"m": 8, "n": 4096, "k": 4096}, "nt"),  # the kernel for few rows
 ])  # fmt: skip
-def test_a_product_is_asked_in_another_layout_where_that_has_a_kernel_which_comes_first(
-    recommender, gpu, dtype, shape, layout
-):
+def test_matmul_uses_another_layout_if_its_kernel_ranks_first(recommender, gpu, dtype, shape, layout):
     answer = recommender.recommend("matmul", gpu, shape, dtype, query=LATENCY)
     assert answer.problem.layout == layout
     assert answer.layout_chosen == (layout != "nn")
     assert answer.as_dict()["layout_chosen"] == answer.layout_chosen
 
 
-def test_a_fixed_layout_is_answered_in_and_its_cost_is_a_note(recommender):
+def test_fixed_layout_is_kept_and_its_cost_noted(recommender):
     fixed = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nn", LATENCY)
     assert (fixed.problem.layout, fixed.layout_chosen) == ("nn", False)
     (note,) = [line for line in fixed.notes if "layout nt" in line]
@@ -59,7 +57,7 @@ def test_a_fixed_layout_is_answered_in_and_its_cost_is_a_note(recommender):
     ("h200-sxm", "bf16", PRODUCT, None, "nn"),
     ("a100-sxm4-80gb", "f16", {"m": 2, "n": 32000, "k": 64}, {"m": 32000, "k": 64, "n": 2}, "nt"),
 ], ids=["of the op", "of a matvec, whose rows are those of a matmul"])  # fmt: skip
-def test_rows_measured_in_one_layout_answer_a_request_without_a_layout(
+def test_rows_measured_in_one_layout_are_used_without_a_layout(
     recommender, tmp_path, gpu, dtype, dims, measured, layout
 ):
     assert recommender.recommend("matmul", gpu, dims, dtype, query=LATENCY).problem.layout != layout
@@ -81,7 +79,7 @@ def test_rows_measured_in_one_layout_answer_a_request_without_a_layout(
     assert any(each.source == "measured" for each in answer.choices)
 
 
-def test_a_refusal_in_every_layout_leaves_no_database_open(tmp_path):
+def test_refusal_in_every_layout_closes_the_databases(tmp_path):
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     gc.disable()  # what only the collector of cycles frees stays until it comes by

@@ -41,13 +41,13 @@ def of(recommender: Recommender, problem: Problem, gpu: str, point: OperatingPoi
 
 
 @pytest.mark.parametrize("op", ["matmul", "attention"])
-def test_the_card_says_what_was_recorded_by_whom_and_how_well_it_did(op):
+def test_model_card_states_recordings_sources_and_accuracy(op):
     card = json.loads((MODELS / f"{op}.json").read_text())
     for entry in card["sets"]:
         assert {"source", "licence", "library", "recorded"} <= set(entry["origin"])
 
 
-def test_a_recorded_card_is_learned_and_any_other_transferred_with_a_wider_interval(recommender):
+def test_recorded_gpu_is_learned_and_others_transferred_with_a_wider_interval(recommender):
     own, other = (recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", FASTEST) for gpu in ("h200", "rtx4090"))
     learned, transferred = own.lines[0], other.lines[0]
     assert learned.source == "learned"
@@ -74,7 +74,7 @@ def test_matvec_and_matmul_have_the_same_answer(recommender, gpu, vectors):
     assert matvec.candidates == matmul.candidates
 
 
-def test_lines_come_fastest_first_and_every_one_holds_at_the_point_that_it_states(recommender):
+def test_baselines_are_sorted_by_time_and_obey_their_operating_point(recommender):
     limited = OperatingPoint(400.0)
     default, slow = of(recommender, product(), "h200"), of(recommender, product(), "h200", limited)
     for lines in (default, slow):
@@ -87,7 +87,7 @@ def test_lines_come_fastest_first_and_every_one_holds_at_the_point_that_it_state
 
 
 @pytest.mark.parametrize("query", [{"power_limit_w": 400.0}, {"clock_hz": 1.2e9}, {"objective": Objective.ENERGY}])
-def test_the_comparison_stays_at_every_operating_point(recommender, query):
+def test_comparison_is_shown_at_every_operating_point(recommender, query):
     answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(**{"top": 1, **query}))  # type: ignore[arg-type]
     line = answer.lines[0]
     assert (line.power_limit_w, line.locked_clock_hz) == (answer.best.power_limit_w, answer.best.point.clock_hz)
@@ -120,7 +120,7 @@ def test_csv_has_a_row_for_each_baseline(recommender, capsys):
     assert [float(row["latency_high_s"]) for row in rows[5:]] == [line.latency_s.high for line in lines]
 
 
-def test_a_problem_that_no_kernel_runs_is_answered_by_lines(recommender, capsys):
+def test_problem_without_kernels_is_answered_by_baselines(recommender, capsys):
     shape = ",".join(f"{name}={size}" for name, size in UNALIGNED.items())
     question = ["recommend", "--op", "matmul", "--gpu", "a100", "--dtype", "f32", "--layout", "tt", "--shape", shape]
     assert run(question) == 0
@@ -140,7 +140,7 @@ def test_a_problem_that_no_kernel_runs_is_answered_by_lines(recommender, capsys)
     assert answer.lines[0].stack in capsys.readouterr().out
 
 
-def test_where_there_is_neither_kernel_nor_line_one_sentence_says_what_there_is(recommender):
+def test_problem_without_kernel_and_baseline_is_refused_in_one_sentence(recommender):
     with pytest.raises(
         UsageError, match=r"no kernel implements matmul for f64, nt on sm_80.*nor is there a baseline"
     ) as e:
@@ -154,7 +154,7 @@ def test_where_there_is_neither_kernel_nor_line_one_sentence_says_what_there_is(
 
 @pytest.mark.parametrize("gpu", ["l40s", "a100-sxm4-80gb", "t4", "v100-sxm2-16gb"])
 @pytest.mark.parametrize("bias", [0, 1])
-def test_few_rows_are_never_slower_than_the_first_that_have_recordings(recommender, gpu, bias):
+def test_few_rows_are_never_slower_than_the_first_recorded_row_count(recommender, gpu, bias):
     few, more = (
         min(line.latency_s.value for line in of(recommender, product("f32", m=m, n=1000, bias=bias), gpu))
         for m in (15, 16)
@@ -162,7 +162,7 @@ def test_few_rows_are_never_slower_than_the_first_that_have_recordings(recommend
     assert few <= more * 1.0001
 
 
-def test_a_damaged_model_costs_the_line_and_not_the_answer(tmp_path, monkeypatch):
+def test_damaged_model_loses_the_baseline_but_not_the_answer(tmp_path, monkeypatch):
     folder = tmp_path / "models" / "vendor"
     folder.mkdir(parents=True)
     for path in MODELS.iterdir():

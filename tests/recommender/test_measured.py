@@ -59,7 +59,7 @@ def ask(tmp_path: Path) -> Ask:
     return ask
 
 
-def test_others_who_disagree_are_named_and_do_not_answer(predicted: tuple[Choice, ...], tmp_path: Path) -> None:
+def test_disagreeing_rows_of_others_are_named_but_not_used(predicted: tuple[Choice, ...], tmp_path: Path) -> None:
     first = predicted[0]
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
@@ -86,7 +86,7 @@ def failure(choice: Choice, outcome: str, **changes: Any) -> dict[str, Any]:
     return row(choice, outcome=outcome, **nothing, **changes)
 
 
-def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     slow = predicted[5]
     answer = ask([row(slow, 0.5), row(slow, 0.52, session="tuesday", measured_at="2026-03-02T12:00:00")])
     best = answer.best
@@ -102,7 +102,7 @@ def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 
 
-def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_out(
+def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
     tmp_path: Path, ask: Ask, predicted: tuple[Choice, ...]
 ) -> None:
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
@@ -122,7 +122,7 @@ def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_ou
     assert min(cost for _, cost, _ in regret.contenders) > rows[0]["latency_s"]
 
 
-def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask) -> None:
+def test_measured_config_is_found_despite_a_slow_prediction(ask: Ask) -> None:
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
@@ -134,16 +134,14 @@ def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask
     assert answer.best.source == "measured"
 
 
-def test_a_measurement_faster_than_the_gpu_is_not_used_and_counted(ask: Ask) -> None:
+def test_impossibly_fast_measurement_is_ignored_and_counted(ask: Ask) -> None:
     first = Recommender([]).recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 1e-4)])
     assert answer.best.source != "measured"
     assert any("measurements of 1 config not used: impossible" in note for note in answer.notes)
 
 
-def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
-    ask: Ask, predicted: tuple[Choice, ...]
-) -> None:
+def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     first = predicted[0]
     choice = choice_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
     assert choice is not None
@@ -160,7 +158,7 @@ def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
     ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False), ({}, {"clock_hz": 1.41e9}, False),
     ({"locked_memory_clock_hz": 1e9}, {}, False),
 ])  # fmt: skip
-def test_a_measurement_counts_at_its_own_limits(
+def test_measurement_counts_only_at_its_limits(
     ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
 ) -> None:
     answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **limits))
@@ -169,7 +167,7 @@ def test_a_measurement_counts_at_its_own_limits(
 
 
 @pytest.mark.parametrize("outcome", ["incorrect", "crash", "timeout", "compile"])
-def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+def test_failed_config_is_skipped_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
     failed = predicted[:3]
     answer = ask([failure(choice, outcome) for choice in failed])
     assert not [choice for choice in failed if choice_of(answer, choice.config)]
@@ -177,14 +175,16 @@ def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
-def test_only_a_wrong_result_is_never_forgiven(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+def test_only_an_incorrect_result_stays_a_failure_after_success(
+    ask: Ask, predicted: tuple[Choice, ...], outcome: str
+) -> None:
     rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
     assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
     rows[1]["measured_at"] = "2026-02-01"
     assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
 
 
-def test_the_best_of_a_kernel_of_somebody_else_is_a_row_of_its_own(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_best_foreign_kernel_gets_its_own_row(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     usual = {"kernel": "Xgemm", "kernel_hash": "external:1"}
     theirs = [row(predicted[0], 0.7, config={"MWG": 32}, **usual), row(predicted[0], 0.5, config={"MWG": 64}, **usual)]
     answer = ask(theirs)
@@ -194,7 +194,7 @@ def test_the_best_of_a_kernel_of_somebody_else_is_a_row_of_its_own(ask: Ask, pre
     assert "Xgemm" not in {choice.kernel.name for choice in answer.choices}
 
 
-def test_a_database_that_has_grown_is_asked_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
+def test_grown_database_is_read_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     recommender = Recommender([path])

@@ -14,7 +14,7 @@ costs = st.integers(1, 60).flatmap(
 
 
 @given(costs)
-def test_the_front_is_what_nothing_beats(both):
+def test_front_contains_exactly_the_undominated_points(both):
     x, y = both
     front = pareto_front(x, y)
     beaten = [
@@ -26,7 +26,7 @@ def test_the_front_is_what_nothing_beats(both):
 
 
 @given(costs)
-def test_the_front_runs_from_the_fastest_to_the_most_frugal(both):
+def test_front_runs_from_the_fastest_to_the_lowest_energy(both):
     x, y = both
     front = pareto_front(x, y)
     assert x[front[0]] == x.min()
@@ -36,7 +36,7 @@ def test_the_front_runs_from_the_fastest_to_the_most_frugal(both):
 
 
 @given(costs)
-def test_the_front_has_the_hypervolume_of_all_points(both):
+def test_front_has_the_hypervolume_of_all_points(both):
     x, y = both
     front = pareto_front(x, y)
     # By counting unit cells, for the costs are whole numbers.
@@ -45,7 +45,7 @@ def test_the_front_has_the_hypervolume_of_all_points(both):
 
 
 @given(costs, st.integers(2, 8))
-def test_a_trimmed_front_keeps_its_ends_and_order(both, count):
+def test_trimmed_front_keeps_its_ends_and_order(both, count):
     x, y = both
     front = pareto_front(x, y)
     trimmed = spread(front, x, y, count)

@@ -45,7 +45,7 @@ def above_boost(gpu: GPU) -> float:
 
 
 @pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
-def test_every_catalogued_gpu_gets_an_answer(recommender, op, shape):
+def test_every_catalog_gpu_gets_an_answer(recommender, op, shape):
     for gpu in PREDICTED:
         answer = recommender.recommend(op, gpu.name, shape)
         floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
@@ -65,7 +65,7 @@ STREAMING = [
 @pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
-def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
+def test_streaming_op_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
     turn = STREAMING.index((op, shape)) % 2
     for gpu in PREDICTED if DEEP else PREDICTED[turn::2]:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
@@ -77,7 +77,7 @@ def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(recommender, 
     ("op", "dtype", "shape"), [("matmul", "f32", SQUARE), ("matmul", "f16", SQUARE), ("conv2d", "f32", CONV)]
 )
 @pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx5090"])
-def test_no_choice_spills(recommender, op, dtype, shape, name):
+def test_no_recommendation_spills(recommender, op, dtype, shape, name):
     for objective in ("latency", "energy"):
         answer = recommender.recommend(op, name, shape, dtype, query=Query(Objective(objective), top=40))
         for choice in answer.choices:
@@ -87,7 +87,7 @@ def test_no_choice_spills(recommender, op, dtype, shape, name):
 
 
 @given(matmuls)
-def test_a_front_trades_latency_for_energy(recommender, dims):
+def test_front_trades_latency_for_energy(recommender, dims):
     choices = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).choices
     latency = [choice.latency_s.value for choice in choices]
     energy = [choice.energy_j.value for choice in choices]
@@ -103,7 +103,7 @@ def test_a_front_trades_latency_for_energy(recommender, dims):
 @given(
     st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
 )
-def test_the_shortlist_loses_little(recommender, problem, gpu):
+def test_shortlist_loses_little(recommender, problem, gpu):
     op, dims = problem
     chosen = find_op(op).problem(**dims)
     short = {
@@ -116,7 +116,7 @@ def test_the_shortlist_loses_little(recommender, problem, gpu):
     assert short["energy"].energy_j.value <= whole.energy_j.min() * 1.08
 
 
-def test_each_objective_is_best_at_what_it_names(recommender):
+def test_each_objective_has_the_best_value_of_its_quantity(recommender):
     best = {
         o: recommender.recommend("conv", "3080", CONV, query=Query(Objective(o))).best
         for o in ("latency", "energy", "edp")
@@ -129,14 +129,14 @@ def test_each_objective_is_best_at_what_it_names(recommender):
 
 @few_examples(10)
 @given(matmuls, st.floats(0.0, 1.0))
-def test_a_bound_on_slowdown_holds(recommender, dims, slowdown):
+def test_slowdown_bound_is_kept(recommender, dims, slowdown):
     answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))
     fastest = recommender.recommend("matmul", "a100", dims, query=Query(Objective.LATENCY, top=1)).best
     for choice in answer.choices:
         assert choice.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
 
 
-def test_a_bound_on_power_holds(recommender):
+def test_power_bound_is_kept(recommender):
     free = recommender.recommend("matmul", "a100", SQUARE, query=Query(Objective.LATENCY))
     bounded = Query(Objective.LATENCY, max_power_w=free.best.power_w * 0.97)
     for choice in recommender.recommend("matmul", "a100", SQUARE, query=bounded).choices:
@@ -148,7 +148,7 @@ def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
     return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
 
 
-def test_a_lower_power_limit_is_slower_and_cooler(recommender):
+def test_lower_power_limit_is_slower_and_draws_less(recommender):
     answers = [at_limit(recommender, limit_w).best for limit_w in (350.0, 250.0, 200.0)]
     assert [a.power_w for a in answers] == sorted((a.power_w for a in answers), reverse=True)
     assert [a.latency_s.value for a in answers] == sorted(a.latency_s.value for a in answers)
@@ -156,7 +156,7 @@ def test_a_lower_power_limit_is_slower_and_cooler(recommender):
     assert answers[2].clock_hz < answers[0].clock_hz
 
 
-def test_an_answer_survives_json(recommender):
+def test_answer_survives_json(recommender):
     answer = recommender.recommend("conv2d", "l4", CONV)
     read = json.loads(json.dumps(answer.as_dict()))
     assert read["choices"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
@@ -168,7 +168,7 @@ def test_degenerate_problems_have_answers(recommender, shape):
     assert recommender.recommend("matmul", "t4", shape).best.latency_s.value > 0
 
 
-def test_emitted_source_compiles_as_it_stands(recommender):
+def test_emitted_source_compiles_unchanged(recommender):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     from kernrec.compile import compile_source
 
@@ -179,14 +179,14 @@ def test_emitted_source_compiles_as_it_stands(recommender):
     assert {launch.entry for launch in best.launches} <= compiled.resources.keys()
 
 
-def test_an_impossible_query_is_refused(refuses):
+def test_impossible_query_is_refused(refuses):
     refuses(lambda change: Query(**change), [
         {"objective": "speed"}, {"top": 0}, {"max_slowdown": -0.1}, {"max_slowdown": "3%"}, {"max_power_w": "250W"},
         {"power_limit_w": "250W"}, {"clock_hz": "1GHz"}, {"max_power_w": 0.0},
     ])  # fmt: skip
 
 
-def test_a_limit_below_the_power_at_the_lowest_clock_is_kept_by_pauses(recommender):
+def test_limit_below_the_lowest_clock_is_kept_by_pauses(recommender):
     answer = at_limit(recommender, 100.0)
     assert answer.best.power_w <= 100.0
     assert any("100 W is less than" in note for note in answer.notes)
@@ -195,7 +195,7 @@ def test_a_limit_below_the_power_at_the_lowest_clock_is_kept_by_pauses(recommend
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
-def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender):
+def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recommender):
     answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
     assert any(note == "assumed: the NVIDIA GeForce RTX 3090 accepts 100 to 350 W" for note in answer.notes)

@@ -14,14 +14,14 @@ def recommender():
 
 
 @pytest.mark.parametrize("source", ["predicted", "learned"])
-def test_every_row_and_line_is_of_the_source_that_is_asked_for(recommender, source):
+def test_every_row_and_baseline_has_the_requested_source(recommender, source):
     answer = recommender.recommend("matmul", "a100", PRODUCT, "f16", "nn", Query("latency", source=source))
     assert answer.choices
     assert {row.source for row in (*answer.choices, *answer.beside)} == {source}
     assert {line.source for line in answer.lines} <= {source}
 
 
-def test_python_asks_for_one_source_as_the_command_does(refuses):
+def test_python_and_command_line_accept_a_source(refuses):
     answer = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", source="predicted", **PRODUCT)
     best = kernrec.recommend("matmul", "h200", dtype="bf16", objective="latency", **PRODUCT).best
     assert {row.source for row in answer.choices} == {"predicted"}

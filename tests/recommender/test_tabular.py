@@ -25,7 +25,7 @@ def missing(answer: Any) -> list[str]:
     return [name for name in answer.as_dict() if not hasattr(answer, name)]
 
 
-def test_names_in_python_are_those_of_json(answer, network):
+def test_python_names_equal_json_names(answer, network):
     assert answer.lines
     assert [missing(part) for part in (answer, answer.best, answer.lines[0], network, network.choice)] == [[]] * 5
     values = answer.best.as_dict()
@@ -64,7 +64,7 @@ def test_arrow_has_the_columns_of_csv(answer, network):
     assert polars.from_arrow(table)["gpu"].unique().to_list() == ["a100-sxm4-80gb"]
 
 
-def test_without_pyarrow_there_is_one_clear_line(answer, monkeypatch):
+def test_missing_pyarrow_is_one_clear_line(answer, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(KernrecError, match=r"needs pyarrow: install it with .*\[arrow\]"):
         answer.to_arrow()

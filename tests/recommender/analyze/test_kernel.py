@@ -115,14 +115,12 @@ def database(folder: Path, kernel: Kernel) -> Path:
     return path
 
 
-def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
+def test_second_analysis_has_nothing_to_do(kernel: Kernel, database: Path) -> None:
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.cached) == (0, 8)
 
 
-def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_other(
-    kernel: Kernel, database: Path, tmp_path: Path
-) -> None:
+def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, database: Path, tmp_path: Path) -> None:
     alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
     team.mkdir()
     (bob.home / "data" / "kernrec").mkdir(parents=True)
@@ -142,7 +140,7 @@ def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_
         assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "predicted"
 
 
-def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two_configs(
+def test_endless_compilation_is_abandoned_after_two_configs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six macros of a line each stand for 10^6 terms; what the message says must not be found by compiling again."""
@@ -161,7 +159,7 @@ def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two
     assert seen == [(1, 8)]  # the second config ended it
 
 
-def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
+def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done >= 3:
             raise KeyboardInterrupt
@@ -181,9 +179,7 @@ REFUSED = """
 """
 
 
-def test_what_was_refused_once_is_not_tried_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rowsum.cu").write_text(
         REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
@@ -219,7 +215,7 @@ def test_what_was_refused_once_is_not_tried_again(
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failures
 
 
-def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
+def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
     kernel = find_kernel("transpose_tiled")
     problem = kernel.definition.problem("f32", rows=1024, columns=2048)
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
@@ -231,7 +227,7 @@ def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
-def test_the_front_is_over_configs_and_power_limits(database: Path) -> None:
+def test_front_covers_configs_and_power_limits(database: Path) -> None:
     answer = ask(database, Query(top=8))
     latency = [c.latency_s.value for c in answer.choices]
     energy = [c.energy_j.value for c in answer.choices]
@@ -271,7 +267,7 @@ def predicted(database: Path) -> Recommendation:
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
-def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
+def test_measured_config_keeps_its_time_and_scales_the_others(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
@@ -296,7 +292,7 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
         assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
-def test_a_config_that_failed_is_left_out_and_that_is_said(
+def test_failed_config_is_skipped_and_reported(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
@@ -307,7 +303,7 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
     assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
-def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
+def test_explanation_shows_measured_and_predicted_time(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path, refuses: Refuses
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
@@ -336,7 +332,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
 
 
-def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(database: Path) -> None:
+def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)
@@ -364,7 +360,7 @@ def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(datab
     ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
     ('grid = ["rows"]', 'grid = ["1", "rows"]', r"no config is left .* by '1 <= \(rows\) <= 65535'"),
 ])  # fmt: skip
-def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_inconsistent_spec_is_refused_in_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in SPEC
     (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
@@ -401,7 +397,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 """
 
 
-def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path: Path, refuses: Refuses) -> None:
+def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
     (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
@@ -417,7 +413,7 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
     refuses(lambda: collect(request))
 
 
-def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Path, tmp_path: Path) -> None:
+def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:
     """In C++ as people write it: the kernel's name mangled, a template inside."""
     (tmp_path / "add.cu").write_text("""
     template <int N> __device__ float sum(const float (&x)[N]) { float s = 0; for (float v : x) s += v; return s; }

@@ -34,7 +34,7 @@ def measured(latency_s: float, energy_j: float | None, **bounds: float) -> Measu
     )
 
 
-def test_nothing_measured_changes_nothing():
+def test_empty_measurements_change_nothing():
     before = predicted()
     assert with_measured(before, np.array([], dtype=int), []) == (before, None)
 
@@ -43,7 +43,7 @@ factors = st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.floats(0.5, 2)), 
 
 
 @given(factors)
-def test_the_measured_are_as_measured_and_the_rest_keep_their_order(drawn):
+def test_measured_costs_are_kept_and_the_others_keep_their_order(drawn):
     before, positions = predicted(), np.arange(len(drawn))
     rows = [
         measured(before.latency.value[i] * t, None if p is None else before.energy.value[i] * t * p)
@@ -71,7 +71,7 @@ def test_the_measured_are_as_measured_and_the_rest_keep_their_order(drawn):
 
 
 @given(st.floats(0.2, 5), st.integers(1, COUNT - 1))
-def test_the_scale_lies_between_what_was_predicted_and_what_was_measured(factor, count):
+def test_scale_lies_between_prediction_and_measurement(factor, count):
     before = predicted()
     weights = []
     for n in (count, count + 1):

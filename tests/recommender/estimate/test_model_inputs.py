@@ -17,7 +17,7 @@ def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> Stati
     return next(t for t in recommender.context.tables(problem, gpu) if t.kernel.name == "matmul_simt")
 
 
-def test_features_kept_for_a_space_are_those_made_for_the_candidates():
+def test_cached_features_equal_computed_ones():
     gpu = find_gpu("rtx4090")
     recommender = Recommender([])
     for m in (512, 1000):

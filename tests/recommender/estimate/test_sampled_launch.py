@@ -27,7 +27,7 @@ def slowdown(run: float, joined: float = 0.0) -> float:
     return float(launch.dram_slowdown(np.zeros(1, int), grid, np.full(1, 1024.0), 5e7)[0])
 
 
-def test_dram_takes_as_long_for_short_runs_as_a_recorded_h100():
+def test_short_runs_take_the_dram_time_of_a_recorded_h100():
     """Products that stream weights, 8 x 129792 x 4096, over their time for runs of 512 bytes."""
     assert 1.70 <= slowdown(64.0) <= 1.93
     assert 1.02 <= slowdown(128.0) <= 1.13
@@ -35,6 +35,6 @@ def test_dram_takes_as_long_for_short_runs_as_a_recorded_h100():
     assert slowdown(512.0) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_additions_to_one_address_take_a_turn_each():
+def test_additions_to_one_address_are_serialized():
     everywhere = {"atomic__own": 1.0, "atomic__meet": 1.0, "atomic__own__512": 1.0, "atomic__meet__512": 1.0}
     assert serial_clk(global__counts__atomic_turns=32.0, **everywhere) == 32 * BLOCKS

@@ -26,7 +26,7 @@ CARD = paths.shipped("db/prebuilt") / "models" / "matmul_triton.json"
 AGAIN = "run tools/train_triton_model.py again: the prior, the features or the kernel changed"
 
 
-def test_it_fits_the_prior_the_features_and_the_kernel_of_today():
+def test_shipped_model_fits_the_current_features_and_kernel():
     store = ModelStore.beside([])
     scope = store.scope("matmul", KERNEL, find_gpu("a100"), "f16")
     assert store.warnings() == (), AGAIN
@@ -35,7 +35,7 @@ def test_it_fits_the_prior_the_features_and_the_kernel_of_today():
     assert scope.gpu_known
 
 
-def test_a_model_whose_trees_cannot_be_read_is_left_out_with_one_line(tmp_path):
+def test_model_with_unreadable_trees_is_reported_in_one_line_and_ignored(tmp_path):
     for path in CARD.parent.glob(f"{CARD.stem}.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes() if path.suffix == ".json" else b"")
     store = ModelStore(tmp_path, Stack([]))
@@ -65,7 +65,7 @@ def test_source_is_learned_on_recorded_gpus_and_transferred_to_others(gpu, measu
 
 
 @pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm-96gb"])
-def test_rows_that_are_harder_to_predict_have_wider_intervals_and_say_on_which_problems_they_stand(gpu):
+def test_less_predictable_rows_have_wider_intervals_with_their_basis(gpu):
     query, factors, notes = Query(Objective.LATENCY, top=100), [], []
     for n in (2048, 2056, 2050):  # multiples of 16 elements, of 16 bytes, other rows
         answer = Recommender([]).recommend("matmul", gpu, {"m": 2048, "n": n, "k": 2048}, "f16", "nn", query)
@@ -79,7 +79,7 @@ def test_rows_that_are_harder_to_predict_have_wider_intervals_and_say_on_which_p
 
 
 @pytest.mark.parametrize(("gpu", "limited_by_physics"), [("a100-pcie-40gb", True), ("a100-sxm4-80gb", False)])
-def test_on_a_card_without_recordings_no_correction_goes_below_what_its_pipes_and_memory_take(gpu, limited_by_physics):
+def test_correction_on_an_unrecorded_gpu_stays_above_physical_limits(gpu, limited_by_physics):
     card, problem = find_gpu(gpu), KERNEL.definition.problem("f16", "nn", m=4096, n=4096, k=4096)
     scope = ModelStore.beside([]).scope("matmul", KERNEL, card, "f16")
     assert scope is not None

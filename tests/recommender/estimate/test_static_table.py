@@ -20,7 +20,7 @@ def table() -> StaticTable:
     return Recommender([]).context.tables(PROBLEM, GPU)[0]
 
 
-def test_configs_that_run_keep_the_constraints_fit_and_do_not_spill(table: StaticTable) -> None:
+def test_runnable_configs_satisfy_constraints_and_do_not_spill(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     assert problem_space.valid[rows].all()
@@ -28,7 +28,7 @@ def test_configs_that_run_keep_the_constraints_fit_and_do_not_spill(table: Stati
     assert (table.geometry(problem_space, 0).resident[rows] > 0).all()
 
 
-def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable) -> None:
+def test_shortlist_is_a_subset_that_contains_the_best(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)
     short = SpaceCosts(Space([table]), [PROBLEM], [DEFAULT_POINT]).kernels[0].whole.rows
@@ -39,7 +39,7 @@ def test_the_shortlist_is_part_of_the_rows_and_holds_the_best(table: StaticTable
     assert some <= 1.05 * every
 
 
-def test_a_prediction_does_not_depend_on_what_is_predicted_beside_it(table: StaticTable) -> None:
+def test_prediction_is_independent_of_other_rows(table: StaticTable) -> None:
     problem_space = table.space.at(PROBLEM)
     rows = table.runnable(problem_space)[:40]
     both, alone = predict(table, problem_space, rows).limited(), predict(table, problem_space, rows[7:8]).limited()

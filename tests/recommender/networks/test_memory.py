@@ -24,11 +24,11 @@ def memory(**wanted: object) -> Memory:
 
 
 @pytest.mark.parametrize("name", [name for name in PARAMETERS if name != "gpt2"])
-def test_weights_of_shipped_models_are_their_published_parameters(name):
+def test_weights_of_shipped_models_match_their_published_parameters(name):
     assert memory(workload=name).weights == pytest.approx(2 * PARAMETERS[name], rel=1e-6)
 
 
-def test_keys_and_values_grow_with_context_and_batch():
+def test_key_value_cache_grows_with_context_and_batch():
     of_token = 2 * 32 * 2 * 8 * 128  # bytes of a token: two tensors of 32 layers with 8 heads of 128 in 16 bits
     assert memory(workload="llama-3-8b-decode").cache == 2048 * of_token
     assert memory(workload="llama-3-8b-decode", context=8192, batch=4).cache == 4 * 8192 * of_token
@@ -49,7 +49,7 @@ def test_fp8_halves_the_quantized_weights(tmp_path):
     assert deepseek.cache == 2 * 61 * 2048 * 576
 
 
-def test_a_network_that_does_not_fit_names_what_would():
+def test_network_that_does_not_fit_suggests_what_would():
     with pytest.raises(DoesNotFitError) as raised:
         kernrec.recommend_network("llama-3-70b-decode", "rtx4090")
     message = str(raised.value)
@@ -61,7 +61,7 @@ def test_a_network_that_does_not_fit_names_what_would():
     assert not memory_of(*layers_of(NetworkRequest("llama-3-70b-decode", tp=4))).fits(find_gpu("rtx4090"))
 
 
-def test_a_comparison_ranks_only_gpus_with_enough_memory():
+def test_comparison_ranks_only_gpus_with_enough_memory():
     wanted = NetworkRequest("llama-3-70b-decode")
     rows, _ = compare_gpus(Recommender([]), find_gpus("rtx4090,h200,l4"), wanted, Query("latency"))
     assert [type(row) for row in rows] == [Unfit, ComparedGpu, Unfit]

@@ -37,21 +37,21 @@ def decode(recommender):
     return answer_network(recommender, "h200", DECODE, Query("latency"))
 
 
-def test_every_layer_is_answered_in_the_order_of_the_network_and_in_its_dtype(decode):
+def test_every_layer_is_answered_in_order_and_dtype(decode):
     layers = workload("llama-3-8b-decode").layers
     assert [(layer.name, layer.count) for layer in decode.layers] == [(layer.name, layer.count) for layer in layers]
     assert decode.dtypes == ("bf16",)
     assert not decode.left_out
 
 
-def test_a_total_is_the_sum_of_count_times_layer_and_its_power_that_of_the_whole(decode):
+def test_total_is_the_sum_over_layers_and_its_power_the_mean(decode):
     seconds = sum(layer.count * layer.answer.best.latency_s.value for layer in decode.layers)
     joules = sum(layer.count * layer.answer.best.energy_j.value for layer in decode.layers)
     assert decode.choice.latency_s.value == pytest.approx(seconds)
     assert decode.choice.power_w == pytest.approx(joules / seconds)
 
 
-def test_the_interval_of_a_total_is_no_narrower_than_those_of_its_layers(decode):
+def test_total_interval_is_no_narrower_than_its_layers(decode):
     for quantity in ("latency_s", "energy_j"):
         total = getattr(decode.choice, quantity)
         layers = [getattr(layer.answer.best, quantity) for layer in decode.layers]
@@ -59,7 +59,7 @@ def test_the_interval_of_a_total_is_no_narrower_than_those_of_its_layers(decode)
         assert total.value / total.low >= min(e.value / e.low for e in layers) * (1 - 1e-9)
 
 
-def test_backend_total_sums_one_backend_and_the_choice_elsewhere(decode):
+def test_backend_total_uses_one_backend_and_kernels_without_a_baseline(decode):
     assert decode.today is not None
     today_s = decode.today.latency_s.value
     lines = [layer for layer in decode.layers if layer.line is not None]
@@ -75,7 +75,7 @@ def test_backend_total_sums_one_backend_and_the_choice_elsewhere(decode):
     assert mixed == pytest.approx(sum(layer.latency_s for layer in decode.layers))
 
 
-def test_a_config_of_ones_own_pays_where_it_saves_enough_of_what_the_objective_counts(recommender):
+def test_custom_kernel_is_worth_it_if_it_saves_enough_of_the_objective(recommender):
     for objective in ("latency", "energy"):
         answer = answer_network(recommender, "a100", NetworkRequest("vit-l-16"), Query(objective))
         judged = [layer for layer in answer.layers if layer.pays is not None]
@@ -90,7 +90,7 @@ def test_a_config_of_ones_own_pays_where_it_saves_enough_of_what_the_objective_c
         assert answer.advice.startswith(f"{answer.backend} today: ")
 
 
-def test_only_the_stacks_that_are_asked_for_are_compared_with(recommender):
+def test_only_requested_backends_are_compared(recommender):
     wanted = NetworkRequest("llama-3-8b-prefill")
     answer = answer_network(recommender, "h200", wanted, Query("latency", stacks=("vllm",)))
     assert {layer.line.stack for layer in answer.layers if layer.line is not None} <= {"vLLM"}
@@ -98,7 +98,7 @@ def test_only_the_stacks_that_are_asked_for_are_compared_with(recommender):
     assert (answer.headline.name, answer.backend) == ("vLLM today", "vLLM")
 
 
-def test_a_layer_answered_by_lines_alone_counts_in_the_totals(decode):
+def test_layer_with_only_baselines_counts_in_the_totals(decode):
     layer = next(layer for layer in decode.layers if layer.line is not None)
     alone = replace(layer, answer=replace(layer.answer, choices=()))
     assert alone.best is None
@@ -107,7 +107,7 @@ def test_a_layer_answered_by_lines_alone_counts_in_the_totals(decode):
     assert alone.program[0].startswith(layer.line.stack if layer.line else "")
 
 
-def test_an_answer_for_a_network_is_one_line_when_it_is_looked_at(decode):
+def test_repr_of_a_network_answer_is_one_line(decode):
     assert repr(decode).startswith("<NetworkAnswer llama-3-8b-decode bf16 on h200-sxm: 9 layers, 5.")
     assert "\n" not in repr(decode)
     names = decode.layers[0].as_dict()
@@ -115,13 +115,13 @@ def test_an_answer_for_a_network_is_one_line_when_it_is_looked_at(decode):
         assert names[name] == getattr(decode.layers[0], name)
 
 
-def test_products_of_a_file_without_layouts_have_weights_as_frameworks_store_them(recommender):
+def test_matmuls_without_a_stated_layout_use_the_framework_layout(recommender):
     layer = layer_from({"op": "matmul", "m": 64, "n": 64, "k": 64, "dtype": "f16"})
     answer = answer_network(recommender, "l4", NetworkRequest(Workload("x", "x", "", (layer,))), Query("latency"))
     assert answer.layers[0].answer.problem.layout == "nt"
 
 
-def test_eight_bits_are_for_the_layers_that_are_quantized(recommender):
+def test_8_bit_dtype_applies_only_to_quantized_layers(recommender):
     wanted = NetworkRequest("llama-3-70b-decode", dtype="fp8", batch=8, tp=4)
     answer = answer_network(recommender, "h200", wanted, Query("latency"))
     dtypes = {layer.name: layer.answer.problem.dtype for layer in answer.layers}
@@ -131,7 +131,7 @@ def test_eight_bits_are_for_the_layers_that_are_quantized(recommender):
 
 
 @pytest.mark.parametrize(("rows", "layout"), [(64, None), (64, "nt"), (64, "nn"), (33, "nt")])
-def test_a_single_product_is_asked_in_the_dtype_that_networks_use(recommender, rows, layout):
+def test_single_matmul_uses_the_same_dtype_as_networks(recommender, rows, layout):
     sizes = {"m": rows, "n": 4096, "k": 4096}
     answer = recommender.recommend("matmul", "t4", sizes, "bf16", layout, Query("latency"))
     assert answer.problem.dtype == "f16"
@@ -144,7 +144,7 @@ def test_a_single_product_is_asked_in_the_dtype_that_networks_use(recommender, r
 
 
 @pytest.mark.parametrize("objective", ["latency", "pareto"])
-def test_no_total_draws_more_than_the_bound_on_power(recommender, objective):
+def test_no_total_exceeds_the_power_bound(recommender, objective):
     wanted = NetworkRequest("llama-3-8b-decode", batch=8)
     bounded = answer_network(recommender, "h100", wanted, Query(objective, max_power_w=250.0))
     assert bounded.today is not None
@@ -157,7 +157,7 @@ def test_no_total_draws_more_than_the_bound_on_power(recommender, objective):
         answer_network(recommender, "h100", wanted, Query(objective, max_power_w=50.0))
 
 
-def test_a_layer_that_cannot_be_run_is_listed_and_in_no_total(recommender):
+def test_layer_that_cannot_run_is_listed_and_in_no_total(recommender):
     layers = workload("bert-base").layers
     wide = find_op("attention").problem("f16", heads=4, queries=64, head_dim=300)
     network = Workload("x", "x", "", (*layers[:1], Layer("wide", wide, 3)), unknown=("2 of op 'rope'",))
@@ -168,7 +168,7 @@ def test_a_layer_that_cannot_be_run_is_listed_and_in_no_total(recommender):
     assert sum(note.startswith("not in the totals: ") for note in answer.notes) == 2
 
 
-def test_a_sweep_begins_at_the_default_limit_and_agrees_with_single_answers(recommender, decode):
+def test_sweep_starts_at_the_default_limit_and_equals_single_answers(recommender, decode):
     sweep = sweep_network(recommender, decode, "power limit")
     assert sweep.rows[0].total.latency_s.value == pytest.approx(decode.headline.latency_s.value)
     assert sweep.rows[0].total.name == decode.headline.name
@@ -182,7 +182,7 @@ def test_a_sweep_begins_at_the_default_limit_and_agrees_with_single_answers(reco
     json.dumps(sweep.as_dict())
 
 
-def test_the_knee_is_the_least_energy_within_a_bound_on_time(recommender, decode):
+def test_knee_is_the_lowest_energy_within_a_time_bound(recommender, decode):
     rows = sweep_network(recommender, decode, "clock").rows
     within = [row for row in rows if row.versus_first.slowdown <= 0.03]
     best = rows[best_of(rows, Query(max_slowdown=0.03))]
@@ -193,7 +193,7 @@ def test_the_knee_is_the_least_energy_within_a_bound_on_time(recommender, decode
     assert least.total.energy_j.value == min(row.total.energy_j.value for row in rows)
 
 
-def test_a_bill_is_the_energy_of_a_year_and_its_difference(decode):
+def test_bill_has_yearly_energy_and_its_difference(decode):
     year = {bill.name: bill for bill in bills(decode.totals, Tariff(1e9, (0.25, "EUR"), 380.0), decode.choice)}
     whole = year[CHOICE]
     assert whole.energy_kwh == pytest.approx(decode.choice.energy_j.value * 1e9 / 3.6e6)
@@ -205,7 +205,7 @@ def test_a_bill_is_the_energy_of_a_year_and_its_difference(decode):
     assert other.energy_kwh == pytest.approx(decode.total(HEURISTIC).energy_j.value * 1e9 / 3.6e6)
 
 
-def test_a_bill_of_gpus_gives_all_totals_the_work_of_the_reference(decode):
+def test_bill_of_a_fleet_scales_all_totals_to_the_same_work(decode):
     assert decode.today is not None
     hours = 200 * 8760 * 0.6
     year = bills(decode.totals, Tariff(gpu_seconds=hours * 3600), decode.today)
@@ -216,7 +216,7 @@ def test_a_bill_of_gpus_gives_all_totals_the_work_of_the_reference(decode):
         assert bill.energy_kwh == pytest.approx(today.energy_kwh * ratio)
 
 
-def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are_named(
+def test_gpus_are_compared_on_the_same_layers_and_incapable_ones_named(
     recommender,
 ):
     wanted = NetworkRequest("bert-base")
@@ -238,7 +238,7 @@ def test_gpus_are_compared_on_the_same_layers_and_those_that_cannot_run_them_are
         compare_gpus(recommender, find_gpus("v100"), wanted, Query())
 
 
-def test_shapes_become_a_network_with_a_layer_for_each():
+def test_shapes_become_a_network_with_one_layer_each():
     network = shapes_as_network("mm", ["m=8,n=8,k=8", "m=16,n=8,k=8"], "f16", "nt")
     assert [layer.name for layer in network.layers] == ["m=8,n=8,k=8", "m=16,n=8,k=8"]
     assert network.ops == ("matmul",)

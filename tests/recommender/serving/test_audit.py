@@ -38,7 +38,7 @@ def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kin
     return ServingAudit(model, served, shipped_of(engine, {"vllm": "0.33.0", "sglang": "0.5.23"}[engine]), (file,), ())
 
 
-def test_a_gain_counts_where_the_whole_interval_is_one():
+def test_gain_counts_if_the_whole_interval_is_a_gain():
     assert worth(compared(1, 1.35)) is Verdict.WRITE
     assert worth(compared(1, 1.08)) is Verdict.MEASURE
     assert worth(compared(1, 1.02)) is Verdict.MEASURE  # 0.78 to 1.32
@@ -53,7 +53,7 @@ def test_a_gain_counts_where_the_whole_interval_is_one():
     assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # its own cannot run at all
 
 
-def test_the_advice_on_a_file_is_that_of_its_largest_gain():
+def test_verdict_on_a_file_follows_its_largest_gain():
     made = [compared(1, 1.0, measured=True), compared(16, 1.35), compared(64, 1.05)]
     assert verdict_of(True, "", made) is Verdict.WRITE
     assert verdict_of(True, "", made[:1]) is Verdict.LEAVE
@@ -62,7 +62,7 @@ def test_the_advice_on_a_file_is_that_of_its_largest_gain():
     assert verdict_of(False, "", made) is Verdict.SHIPPED
 
 
-def test_a_file_has_an_entry_for_all_numbers_of_tokens_and_defaults_where_nothing_is_gained(tmp_path):
+def test_file_has_entries_for_all_token_counts_with_defaults_elsewhere(tmp_path):
     audit = audited(tmp_path, "vllm", compared(1, 1.0), compared(16, 1.4), compared(1024, 1.0))
     (file,) = audit.files
     entries = entries_of(file, audit.served)
@@ -77,7 +77,7 @@ def test_a_file_has_an_entry_for_all_numbers_of_tokens_and_defaults_where_nothin
     [("vllm", "E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"),
      ("sglang", "configs/triton_3_6_0/E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128, 128].json")],
 )  # fmt: skip
-def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path, engine, place):
+def test_folder_has_the_layout_the_engine_expects(tmp_path, engine, place):
     audit = audited(tmp_path, engine, compared(16, 1.4))
     (path,) = write_folder(audit, tmp_path / "tuned")
     assert path == tmp_path / "tuned" / place
@@ -92,14 +92,14 @@ def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path, engine, pla
 @pytest.mark.parametrize(
     ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
 )
-def test_kernels_without_a_stand_in_are_predicted_where_the_engine_is_installed_alone(tmp_path, fields, verdict):
+def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, fields, verdict):
     audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
     (file,) = audit.files
     assert file.verdict is verdict
     assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
 
 
-def test_a_file_that_the_engine_ships_is_not_compared(tmp_path):
+def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
     place = str(written(tmp_path, MIXTRAL))
     audit = serve_audit(AuditRequest(place, "a100", "vllm", tp=2, release="0.33.0"))
     (file,) = audit.files
@@ -109,7 +109,7 @@ def test_a_file_that_the_engine_ships_is_not_compared(tmp_path):
     assert audit.as_dict()["files"][0]["tokens"] == []
 
 
-def test_what_is_not_known_is_named_with_the_nearest(tmp_path, refuses):
+def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
     def refused(changed: dict[str, object]) -> None:
         wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", **changed}
         serve_audit(AuditRequest(**wanted, compare=False))  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_what_is_not_known_is_named_with_the_nearest(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_candidates_fit_the_shared_memory_of_the_card(tmp_path):
+def test_candidates_fit_the_shared_memory_of_the_gpu(tmp_path):
     for fields in (MIXTRAL, QWEN_FP8, {**QWEN_FP8, "quantization_config": {**AWQ, "group_size": 32}}):
         for gpu in ("rtx3090", "h100", "t4"):
             served = Deployment("vllm", find_gpu(gpu))
@@ -135,7 +135,7 @@ def test_candidates_fit_the_shared_memory_of_the_card(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_config_costs_what_both_products_take(tmp_path):
+def test_config_cost_includes_both_matmuls(tmp_path):
     pytest.importorskip("triton", reason="needs the extra `triton`")
     served = Deployment("sglang", find_gpu("a100"))
     (file,) = tuned_files(read_model(str(written(tmp_path / "model", SMALL))), served)

@@ -10,7 +10,7 @@ SIZES = {"tokens": st.integers(1, 300), "experts": st.integers(1, 60), "rows": s
 
 
 @given(**SIZES, part=st.floats(0, 1))
-def test_every_choice_is_in_one_tile_of_its_expert(tokens, experts, rows, part):
+def test_every_routed_token_is_in_one_tile_of_its_expert(tokens, experts, rows, part):
     top = max(1, round(part * min(experts, 10)))
     routing = routed(tokens, experts, top, rows)
     assert routing.choices == tokens * top
@@ -24,5 +24,5 @@ def test_every_choice_is_in_one_tile_of_its_expert(tokens, experts, rows, part):
         assert len({of_choice[token * top + place] for place in range(top)}) == top
 
 
-def test_the_same_step_is_routed_the_same_way():
+def test_equal_steps_are_routed_equally():
     assert np.array_equal(routed(64, 8, 2, 16).order, routed(64, 8, 2, 16).order)
