@@ -97,8 +97,8 @@ def test_no_two_problems_share_a_key(op: str) -> None:
 
 
 def test_rows_with_any_number_of_items_are_beside_a_problem() -> None:
-    where = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
-    numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", where, "DISTINCT m")}
+    condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
+    numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
     problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
     items, rows = rows_beside(problem, find_gpu("h100"))
     assert items == 35 * 128
