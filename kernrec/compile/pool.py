@@ -40,13 +40,9 @@ _PACKAGE_S = 180.0
 """Additional seconds for a job that imports its module, because the package may import torch and a serving engine."""
 _MOST_MEMORY = 8 * 2**30
 """Bytes of a compiling process's address space. A process with CuPy and NVRTC needs less than 2 GiB."""
-<<<<<<< HEAD
 _MOST_WAITING = 5
 """Maximum time of a job as a multiple of its limit, which is processor time."""
 _START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
-=======
-_START_LIMIT_S = 120.0  # time to start Python and load CuPy on a busy machine
->>>>>>> main
 
 
 def compile_many(
@@ -61,13 +57,8 @@ def compile_many(
 
     Args:
         jobs: Jobs, consumed as workers become free.
-<<<<<<< HEAD
         processes: Number of workers; by default, one per CPU. None starts if the cache has all results.
         timeout_s: Limit of one job's processor time, in seconds; on systems other than Linux, of its time.
-=======
-        processes: Number of workers; by default, one per CPU. If the cache has all results, no worker starts.
-        timeout_s: Time limit of one job in seconds.
->>>>>>> main
         cache: By default, the user's.
 
     Yields:

@@ -18,7 +18,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.store import recorded
-from kernrec.store.recorded import ORIGIN, contents, recorded_lines
+from kernrec.store.recorded import contents, recorded_lines
 from tests.helpers.paths import RECORDINGS, ROOT
 
 FOLDER = ROOT / "db/prebuilt/recorded"
@@ -107,24 +107,6 @@ def test_batched_matmuls_of_pytorch_match_their_launched_grids() -> None:
         assert line.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
 
 
-def test_unrecorded_problem_gpu_or_op_has_no_rows() -> None:
-    row = some_rows("conv2d", 1)[0]
-    problem, gpu = problem_of("conv2d", row), find_gpu(str(row["gpu"]))
-    assert recorded_lines(problem, gpu)
-    assert recorded_lines(problem, find_gpu("rtx4090")) == ()
-    other = find_op("conv2d").problem("f32", **{**problem.dim, "dilation": 2, "padding": 2})
-    assert recorded_lines(other, gpu) == ()
-    assert recorded_lines(find_op("transpose").problem(rows=4, columns=4), gpu) == ()
-
-
-def test_recorded_single_query_ignores_the_causal_mask() -> None:
-    row = next(row for row in some_rows("attention", 400) if row["queries"] == 1)
-    gpu = find_gpu(str(row["gpu"]))
-    lines = [recorded_lines(problem_of("attention", row | {"causal": causal}), gpu) for causal in (0, 1)]
-    assert lines[0]
-    assert lines[0] == lines[1]
-
-
 ASK = """
 import sys
 from kernrec.gpu import find_gpu
@@ -142,12 +124,6 @@ def ask(row: dict[str, object]) -> list[str]:
 
 def on_t4() -> dict[str, object]:
     return parquet_dicts(FOLDER / "softmax.parquet", "gpu = 't4' LIMIT 1")[0]
-
-
-def test_duckdb_is_needed_only_once() -> None:
-    row = on_t4()
-    assert ask(row) == ["1", "True"]
-    assert ask(row) == ["1", "False"]
 
 
 def test_two_processes_can_build_the_cache_at_once(own_cache: Path) -> None:
@@ -190,13 +166,6 @@ def test_damaged_cache_is_rebuilt(own_cache: Path, damage: "object") -> None:
     assert path.read_bytes() == whole
 
 
-def test_rows_stay_in_memory_without_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "no" / "such" / "home"))
-    row = on_t4()
-    assert recorded_lines(problem_of("softmax", row), find_gpu("t4"))
-    assert not (tmp_path / "no").exists()
-
-
 def test_shipped_file_of_another_version_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +176,3 @@ def test_shipped_file_of_another_version_is_refused_in_one_line(
     with pytest.raises(KernrecError, match="reinstall kernrec") as error:
         recorded_lines(problem_of("softmax", row), find_gpu("t4"))
     assert "\n" not in str(error.value)
-
-
-def test_baseline_states_the_origin_of_its_rows() -> None:
-    assert set(ORIGIN) - {"gpu", "dtype", "layout"} <= set(recorded.RecordedLine.__annotations__)
