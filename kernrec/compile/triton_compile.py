@@ -160,9 +160,9 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     # kernrec defines data type and layout of every kernel, but a function may lack these parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
     items = {name: items_of(name, {*defines, *target.signature}) for name in parameters}
-    known = {*parameters, *(item for names in items.values() for item in names)}
+    accepted = {*parameters, *(item for names in items.values() for item in names)}
     for name in defines:
-        if name not in known:
+        if name not in accepted:
             raise CompileError(f"{job.name}: {target.function}: {unknown('parameter', name, parameters)}")
     signature: dict[str, Any] = {}
     constants: dict[tuple[int, ...], Any] = {}
