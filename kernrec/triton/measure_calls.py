@@ -89,6 +89,8 @@ def _failed(error: Exception) -> Result:
 
 
 def _value(value: Any, make: Tensors) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(item, make) for item in value)
     if not isinstance(value, Mapping):
         return value
     if value.keys() == {"python"}:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.kernel.triton_function import item_names
 from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.atomic_write import write_whole
 
@@ -121,10 +122,14 @@ def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str
     if any(tables):
         lines += ["configs = [", *(f"    {_value(table)}," for table in tables), "]"]
     lines += ["", "[arguments]"]
-    for name, value in record.arguments.items():
-        table = {**value, "values": files[name]} if name in files else value
-        lines.append(f"{name} = {_value(table)}")
+    lines += [f"{name} = {_value(_with_file(name, value, files))}" for name, value in record.arguments.items()]
     return "\n".join(lines) + "\n"
+
+
+def _with_file(name: str, value: Any, files: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_with_file(*item, files) for item in zip(item_names(name, len(value)), value, strict=True)]
+    return {**value, "values": files[name]} if name in files else value
 
 
 def _value(value: Any) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.compile.triton_load import type_text
+from kernrec.compile.triton_load import is_layout, type_text
 from kernrec.errors import KernrecError, unknown
-from kernrec.kernel.triton_function import OPTIONS
+from kernrec.kernel.triton_function import OPTIONS, item_names
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.triton_call_file import extent_of, row_major
 
@@ -200,7 +200,7 @@ def constant(name: str, value: Any) -> Any:
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
-    if type(value).__module__.startswith("triton.language"):
+    if type(value).__module__.startswith("triton.language") or is_layout(value):
         return {"python": type_text(value)}
     if hasattr(value, "params") and hasattr(value, "fn"):
         return {"python": target_of(value)}
@@ -225,6 +225,8 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
         return int(value)
     if isinstance(value, numbers.Real) and not hasattr(value, "data_ptr"):
         return float(value)
+    if type(value) is tuple:
+        return [_argument(record, *item) for item in zip(item_names(name, len(value)), value, strict=True)]
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         return _descriptor(record, name, value)
     if not hasattr(value, "dtype"):
