@@ -65,6 +65,13 @@ def test_llvm_code_may_read_unwritten_registers():
         parse(HEAD + body)
 
 
+def test_negative_literal_of_64_bits_fits_a_narrower_register():
+    module("mov.b16 %rs1, 0xffffffffffffffff; mov.b32 %r1, 0xffffffff80000000;")
+    for literal in ("0xffffffff7fffffff", "0x1ffffffff"):
+        with pytest.raises(ParseError, match="does not fit"):
+            module(f"mov.b32 %r1, {literal};")
+
+
 def test_worker_process_can_send_the_error():
     error = pickle.loads(pickle.dumps(ParseError("no module", 3)))
     assert (str(error), error.line) == ("PTX line 3: no module", 3)
