@@ -62,15 +62,6 @@ def test_info_counts_by_gpu_op_kernel_and_outcome(own, cache, capsys):
     assert "rtx3090" in shown
 
 
-def test_export_prints_the_file_alone(own, cache, capsys):
-    run(["db", "import", str(cache), *SHAPE])
-    capsys.readouterr()
-    assert run(["db", "export", "--gpu", "3090", "--op", "mm"]) == 0
-    seen = capsys.readouterr()
-    assert [result["invalidity"] for result in json.loads(seen.out)["results"]] == ["correct", "compile"]
-    assert seen.err == ""
-
-
 def test_merging_adds_what_is_new_and_leaves_the_others_alone(own, cache, tmp_path, capsys):
     team = tmp_path / "team.duckdb"
     run(["db", "import", str(cache), *SHAPE, "--db", str(team)])

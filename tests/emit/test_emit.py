@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from kernrec.compile.assemble import assembler
 from kernrec.compile.compiled import target_name
 from kernrec.emit import emit
 from kernrec.emit.cuda import variant_source
@@ -100,23 +99,8 @@ def test_ptx_is_of_the_config_and_says_how_to_launch_it():
 
 
 def test_emit_refuses_what_a_format_cannot_hold(refuses):
-    def refused(form: str, problems: int, isa: tuple[int, int] | None) -> None:
+    def refused(form: str, problems: int) -> None:
         answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
-        emit([answer] * problems, form, isa)
+        emit([answer] * problems, form)
 
-    refuses(refused, [
-        ("ptz", 1, None), ("cuda", 2, None), ("ptx", 2, None), ("cuda", 1, (8, 0)), ("cubin", 1, None),
-        ("cmake", 1, None),
-    ])  # fmt: skip
-
-
-@pytest.mark.skipif(assembler() is None, reason="ptxas is not installed")
-def test_ptx_says_which_toolkit_takes_it_and_is_written_for_an_older_one(refuses):
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
-    (text,) = emit([answer], "ptx", (8, 0)).values()
-    assert b"// PTX ISA 8.0: for a driver or ptxas of CUDA 12.0 or later.\n" in text
-    assert b"\n.version 8.0\n" in text
-    (own,) = emit([answer], "ptx").values()
-    assert own.split(b".version")[1][4:] == text.split(b".version")[1][4:]
-    refuses(lambda: emit([answer], "ptx", (6, 3)))
+    refuses(refused, [("ptz", 1), ("cuda", 2), ("ptx", 2), ("ptx:8.0", 1), ("cubin", 1), ("cmake", 1)])
