@@ -32,7 +32,7 @@ def emitted_format(name: str | None, output: Path | None) -> Format | None:
 
 
 def _kernels_written(answers: "Sequence[Recommendation]") -> str:
-    """Return the kernel and config of one answer, or the number of problems of each kernel."""
+    """Describe the kernel and config of one answer, or the number of problems of each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())

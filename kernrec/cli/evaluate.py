@@ -1,4 +1,4 @@
-"""`kernrec evaluate`: score recommendations on measured problems, compared with simpler ways to choose."""
+"""`kernrec evaluate`: score recommendations on measured problems, against simpler ways to choose a config."""
 
 import math
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
 
 
 def _print_regimes(regimes: "Sequence[RegimeCoverage]") -> None:
-    """Print the coverage of the analytical model without any fit to these rows."""
+    """Print the interval coverage of the analytical model, which was not fitted to these rows."""
     columns = [("bound by", "left"), *((name, "right") for name in _REGIME_COLUMNS)]
     rows = [
         [

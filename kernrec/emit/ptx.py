@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def compiled_choice(choice: "Choice") -> "Compiled":
-    """Return the code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does. Raises
-    `KernrecError` if there is no compiler, or the source does not compile.
+    """Return the compiled code of a config; Triton's PTX requests shared memory at the launch, like machine code.
+    Raises `KernrecError` if there is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
 

@@ -33,11 +33,11 @@ from kernrec.store.intake.plausible_times import implausible
 
 @dataclass(frozen=True)
 class Recording:
-    """File of results, with facts that it may lack."""
+    """File of results, with facts that the file may lack."""
 
     path: Path
     gpu: str | None = None
-    """Name of the measured GPU; contradicting the file is an error."""
+    """Name of the measured GPU; must agree with the file."""
     recorder: str | None = None
     """Source of the measurements, such as a person, a paper or a repository."""
     mapped: tuple[MappedColumn, ...] = ()
@@ -48,7 +48,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class ImportedPart:
-    """Numbers of an import for one kernel and problem."""
+    """Counts of an import for one kernel and problem."""
 
     kernel: str
     problem: Problem
@@ -60,12 +60,12 @@ class ImportedPart:
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """Numbers of an import."""
+    """Counts of an import."""
 
     gpu: GPU
     parts: tuple[ImportedPart, ...]
     added: int
-    """Number of measurements that were new in the database."""
+    """Number of measurements that the database did not have."""
     dropped: int
     """Number of incomplete entries at the end of a truncated file."""
     notes: tuple[str, ...] = ()
@@ -92,8 +92,8 @@ def import_results(
     Args:
         path: path of the file.
         wanted: the measured problem, or the part of it that the file does not state.
-        gpu: the measured GPU if the file does not name it; contradicting the file is an error.
-        kernel: name of the kernel if the file does not name it; selects one of several kernels in the file.
+        gpu: the measured GPU if the file does not name it; must agree with the file.
+        kernel: name of the kernel, if the file names none or several.
 
     Raises:
         UsageError: the file is bad, or does not determine the measured problem.
@@ -122,7 +122,7 @@ def import_results(
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """Return the results with the names of their kernels; `wanted` selects one of several, or names an unnamed one."""
+    """Return the results with kernel names; `wanted` selects one of several kernels, or names an unnamed kernel."""
     names = {row.kernel for row in file.results}
     if None in names:
         name = wanted or file.kernel
@@ -150,9 +150,8 @@ def import_bound(
         wanted: as in `import_results`; the spec provides missing parts.
 
     Raises:
-        UsageError: the file is bad. Or its rows do not fit the spec, or belong to several kernels after columns are
-            ignored. Or its times are impossible for the problem on the GPU. Or its registers and shared memory differ
-            from the source's.
+        UsageError: the file is bad, its rows do not fit the spec or belong to several kernels, its times are impossible
+            on the GPU, or its registers and shared memory differ from the source's.
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
@@ -186,7 +185,7 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, card: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Return the rows of one problem as checked rows of a kernel, and notes on them."""
+    """Return (rows of one problem, checked against a kernel; notes on the rows)."""
     kernel.require(problem.dtype, problem.layout, card.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, card))
@@ -225,7 +224,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Return the results with a locked clock if a profiler held the GPU at its base clock."""
+    """Set the locked clock of results that a profiler took at the GPU's base clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file
@@ -250,7 +249,7 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         card_of_file = card if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        card_of_file = card  # a name outside the catalog contradicts nothing
+        card_of_file = card  # a GPU outside the catalog cannot contradict the file
     if card_of_file != card:
         raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
     return card

@@ -50,7 +50,7 @@ INVALIDITIES = {
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # spelling of benchmark_hub
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub's spelling
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
@@ -143,6 +143,6 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
         spellings: dict[float, str] = {}
         for name, factor in units.items():
             if name:
-                spellings.setdefault(factor, name)  # the first spelling is the short one
+                spellings.setdefault(factor, name)  # the first spelling is short
         listed = ", ".join(spellings.values())
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
