@@ -81,7 +81,7 @@ def test_truncated_t4_file_is_refused(write):
             read_results(write(text[:cut]))
 
 
-def test_a_bomb_is_refused_before_it_is_parsed(tmp_path, refuses):
+def test_decompression_bomb_is_refused_before_parsing(tmp_path, refuses):
     def refused(bomb: Callable[[], bytes]) -> None:
         path = tmp_path / "bomb.json"
         path.write_bytes(bomb())
