@@ -341,7 +341,6 @@ def serve_audit(
     triton: str | None = None,
     release: str | None = None,
     tokens: Sequence[int] = (1, 16, 128, 1024, 4096),
-    lora_rank: int | None = None,
     compare: bool = True,
     everything: bool = False,
     write: "str | Path | None" = None,
@@ -361,7 +360,6 @@ def serve_audit(
         triton: release of Triton; by default the installed one, where SGLang needs it.
         release: release of the engine; by default the installed one, else the newest that kernrec knows.
         tokens: numbers of tokens in a step that are compared.
-        lora_rank: lists the files of LoRA of this rank, too.
         compare: whether missing files are compared with the engine's own configs.
         everything: whether files are compared, too, that the engine has or reads with a flag alone.
         write: folder for the files that are worth it.
@@ -380,7 +378,7 @@ def serve_audit(
 
     audit = run(
         AuditRequest(
-            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", lora_rank, tuple(tokens), compare,
+            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", tuple(tokens), compare,
             everything, download,
         )
     )  # fmt: skip

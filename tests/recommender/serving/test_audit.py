@@ -12,12 +12,12 @@ from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, Serving
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import Comparison, Cost, comparer
 from kernrec.recommender.serving.engine_calls import Step, calls, parameters_of
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
+from kernrec.recommender.serving.engine_defaults import KEYS, default_config
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.folder import entries_of, setting, write_folder
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from kernrec.recommender.serving.verdict import Verdict, verdict_of, worth
-from tests.helpers.serving import AWQ, HYBRID, MIXTRAL, QWEN_FP8, SMALL, written
+from tests.helpers.serving import AWQ, MIXTRAL, QWEN_FP8, SMALL, written
 
 pytestmark = pytest.mark.usefixtures("compiled_here")
 
@@ -83,7 +83,7 @@ def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path, engine, pla
     (path,) = write_folder(audit, tmp_path / "tuned")
     assert path == tmp_path / "tuned" / place
     entries, _ = read_moe_configs(path.read_text(), path.name)
-    assert entries[entry_for(entries, 17)] == TILES
+    assert entries[16] == TILES
     assert setting(audit, tmp_path / "tuned").startswith(
         "export " + {"vllm": "VLLM_TUNED_CONFIG_FOLDER=", "sglang": "SGLANG_MOE_CONFIG_DIR="}[engine]
     )
@@ -95,27 +95,11 @@ def test_a_product_that_is_read_from_the_package_alone_is_written_below_its_plac
     assert path.parent == tmp_path / "tuned/package/model_executor/layers/quantization/utils/configs"
 
 
-def test_a_file_of_state_space_layers_has_entries_for_sequences_times_heads(tmp_path):
-    model = read_model(str(written(tmp_path, HYBRID)))
-    served = Deployment("vllm", find_gpu("h100"), tp=2)
-    (file,) = tuned_files(model, served)
-    best, own = {"BLOCK_SIZE_M": 16, "num_warps": 4}, default_config("vllm", file, 16, served.gpu)
-    assert own == {"BLOCK_SIZE_M": 4, "num_warps": 4}
-    assert own in candidates(file, 16, served.gpu)
-    made = replace(compared(16, 1.8), own=own, ranked=((best, Cost(1e-4, 1e-4, 1e-4, False)),))
-    entries = entries_of(AuditedFile(file, "", False, "", (made,)), served)
-    assert set(entries) == {64 * key for key in KEYS}
-    assert entries[16 * 64] == best
-
-
 @pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
-@pytest.mark.parametrize(
-    ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
-)
-def test_kernels_without_a_stand_in_are_predicted_where_the_engine_is_installed_alone(tmp_path, fields, verdict):
-    audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
-    (file,) = audit.files
-    assert file.verdict is verdict
+def test_kernels_without_a_stand_in_need_the_installed_engine(tmp_path):
+    model = written(tmp_path, {**MIXTRAL, "quantization_config": AWQ})
+    (file,) = serve_audit(AuditRequest(str(model), "rtx4090", "vllm", everything=True)).files
+    assert file.verdict is Verdict.NOT_USED
     assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
 
 
@@ -149,7 +133,7 @@ def test_what_is_not_known_is_named_with_the_nearest(tmp_path, refuses):
         serve_audit(AuditRequest(**wanted, compare=False))  # type: ignore[arg-type]
 
     refuses(refused, [
-        {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"}, {"lora_rank": 0},
+        {"engine": "vlm"}, {"tp": 0}, {"tokens": (0,)}, {"triton": "2.9"}, {"gpu": "rtx-pro-6001"},
     ])  # fmt: skip
 
 

@@ -7,10 +7,10 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.backends import kernel_taken
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched, stated_tiles
-from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, second_file, tuned_files
+from kernrec.recommender.serving.engine_defaults import default_config, launched, stated_tiles
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, second_file, tuned_files
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
-from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
+from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
 
 
 def names(folder: Path, fields: object, engine: str, gpu: str, **served: object) -> list[str]:
@@ -70,24 +70,6 @@ def test_a_group_is_halved_until_it_fits_a_gpu(tmp_path, refuses):
     ]
     assert groups == [128, 32, 64]
     refuses(lambda: tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=512)))
-
-
-def test_lora_and_state_space(tmp_path):
-    assert names(tmp_path, HYBRID, "vllm", "b200") == [
-        "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
-    ]
-    assert "NVIDIA_A100_SXM4_80GB_EXPAND_TRUE.json" in names(tmp_path, HYBRID, "vllm", "a100", lora_rank=16)
-    assert names(tmp_path, MIXTRAL, "sglang", "h200", lora_rank=64)[1] == (
-        "lora_shrink,K=4096,R=64,S=3,device=NVIDIA_H200.json"
-    )
-
-
-def test_a_state_s_file_is_asked_for_by_sequences_times_heads_of_a_gpu(tmp_path, refuses):
-    model = read_model(str(written(tmp_path, HYBRID)))
-    (file,) = tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=4))
-    assert file.state == StateShape(32, 64, 128, 2, "float16")
-    assert file.entry(16) == 512
-    refuses(lambda: tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=3)))
 
 
 def test_a_model_that_cannot_be_divided_is_refused(tmp_path, refuses):
@@ -151,12 +133,6 @@ def test_sglang_reads_the_file_of_another_triton_the_newest_first():
     assert shipped.triton_folders() == ["3.1.0", "3.4.0", "3.10.0"]
 
 
-def test_an_engine_takes_the_nearest_entry_and_of_two_the_first():
-    assert entry_for(KEYS, 20) == 16
-    assert entry_for(KEYS, 21) == 24
-    assert entry_for([1, 4096], 1024) == 1  # a sparse file makes a prompt run what was chosen for one token
-
-
 def test_defaults_of_experts_follow_the_tokens(tmp_path):
     model, card = read_model(str(written(tmp_path, MIXTRAL))), find_gpu("a100")
     (file,) = tuned_files(model, Deployment("vllm", card))
@@ -174,7 +150,6 @@ def test_of_groups_vllm_states_rows_alone_and_completes_them(tmp_path):
     assert rows == [1, 8, 16, 32, 64]  # up to 24 tokens an expert has six rows in the mean
     own = launched("vllm", file, default_config("vllm", file, 1, card))
     assert [stated_tiles(own, rows)["BLOCK_SIZE_N"] for rows in (1, 2)] == [32, 64]
-    assert stated_tiles({"BLOCK_SIZE_M": 8, "num_warps": 4}, 1) == {"BLOCK_SIZE_M": 8, "num_warps": 4}  # of a state
 
 
 def test_with_blocks_of_scales_vllm_cuts_the_depth_to_a_block(tmp_path):
