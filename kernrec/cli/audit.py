@@ -157,7 +157,7 @@ class _ShortNames:
             if not end.endswith("=*") and end:
                 ends[end] = None
         self.stars = {end: "*" * number for number, end in enumerate(ends, 2)} if len(audit.files) > 1 else {}
-        """Stars by the ending that they replace."""
+        """Number of stars for each ending that they replace."""
 
     def of(self, audited: "AuditedFile") -> str:
         sizes, end = self._parts[audited.file.name]
@@ -165,7 +165,7 @@ class _ShortNames:
 
 
 def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
-    """Return remarks on files, one line for all files with the same remark."""
+    """Return remarks on files; files with the same remark share a line."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []

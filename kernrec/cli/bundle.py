@@ -1,4 +1,4 @@
-"""Bundles in `kernrec db export` and `kernrec db import`."""
+"""Export and import bundles for `kernrec db export` and `kernrec db import`."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def export(
     selected: Selection,
     licence: str,
 ) -> None:
-    """Write a bundle of a database. It is signed with the user's key, which is created if missing."""
+    """Write a bundle of a database, signed with the user's key, which is created if missing."""
     from kernrec.store.keys import Signer, key_file, make_own_key
 
     place = place_at(path)
@@ -44,7 +44,7 @@ def import_(path: Path, database: Path, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
     Args:
-        untrusted: Accept bundles that are signed by an unknown key.
+        untrusted: Whether to accept bundles signed by an unknown key.
     """
     bundle = read_bundle(place_at(path))
     print_manifest(bundle.manifest)

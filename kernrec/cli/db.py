@@ -27,7 +27,7 @@ Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=40
 Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
 Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
 _SHOWN = 10
-"""Most row keys listed for each kind of fault."""
+"""Maximum row keys listed per kind of fault."""
 
 
 class ImportOptions(options.Options):
@@ -106,7 +106,7 @@ def import_(wanted: ImportOptions) -> None:
 
 
 _Imported = tuple["ImportSummary", list[str]]
-"""The import's counts, and notes on the spec."""
+"""(counts of the import, notes on the spec)."""
 
 
 def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
@@ -149,7 +149,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
 
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
-    """Return the kernel of a spec, and notes on parts of the spec that are ignored."""
+    """Return (kernel of a spec, notes on ignored parts of the spec)."""
     from kernrec.interop.load_spec import load_spec
     from kernrec.recommender.analyze.kernel import check_tunables_used
 
@@ -224,7 +224,7 @@ def merge(wanted: MergeOptions) -> None:
     from kernrec.training.contradictions import named_rows
 
     path = wanted.db or paths.user_database()
-    for other in wanted.others:  # before anything is created or changed
+    for other in wanted.others:  # check before creating or changing anything
         if other.resolve() == path.resolve():
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
         if not other.exists():

@@ -28,7 +28,7 @@ def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None
     """Parse --emit.
 
     Returns:
-        The format (None without --emit), and the PTX version in `ptx:8.0` (None for the compiler's).
+        (format or None without --emit, PTX version from `ptx:8.0` or None for the compiler's).
 
     Raises:
         UsageError: The format is unknown, or --output is given without --emit.
@@ -43,7 +43,7 @@ def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None
 
 
 def _kernels_written(answers: "Sequence[Recommendation]") -> str:
-    """Return the kernel and config of one answer, or the number of problems of each kernel."""
+    """Describe the kernel and config of one answer, or the number of problems of each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""`kernrec evaluate`: score recommendations on measured problems, compared with simpler ways to choose."""
+"""`kernrec evaluate`: score recommendations on measured problems, against simpler ways to choose a config."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Explain command lines that Typer rejects: one line with the argument, the expected value and the nearest choice."""
+"""Explain a command line that Typer rejects in one line: argument, expected value and nearest valid value."""
 
 import re
 from collections.abc import Iterable
@@ -128,12 +128,12 @@ REMOVED = {
     "db export --layout": "--shape, or `kernrec.interop.import_export.export_t4` in Python",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""Replacements of removed commands, of removed options, and of removed options of one command."""
+"""Replacements of removed commands and of removed options, some of which belong to one command."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
 def sentence(error: TyperException) -> str:
-    """Return the message for an error of Typer's parser, or the parser's own text if there is no better one."""
+    """Return a message for an error of Typer's parser, or the parser's own text if there is no better message."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -175,7 +175,7 @@ def _removed(instead: str) -> str:
 
 
 def asked_twice(parameters: Iterable[Any]) -> None:
-    """Raise `UsageError` if an option with one value is repeated. Typer would silently use the last value."""
+    """Raise `UsageError` if an option with one value is repeated."""
     seen: set[Any] = set()
     for parameter in parameters:
         single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)

@@ -51,12 +51,12 @@ class RecommendOptions(options.Options):
 
     @property
     def of_shapes(self) -> bool:
-        """Return whether shapes or one kernel are given, instead of a network or the op's own workload."""
+        """Return whether the user gave shapes or a kernel, instead of a network or the op's own workload."""
         return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """Return the quantity over which a network is swept; None for no sweep."""
+        """Return the quantity to sweep for a network; None for no sweep."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
@@ -77,7 +77,7 @@ def recommend(wanted: RecommendOptions) -> None:
     emitted, isa = emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
-    _, _ = wanted.query, wanted.billed.prices(gpus)  # report misuse before opening a database
+    _, _ = wanted.query, wanted.billed.prices(gpus)  # report wrong usage before opening a database
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.databases, keep_open=True, triton=triton)
     names = [card.name for card in gpus]

@@ -1,11 +1,11 @@
-"""A choices handler for TorchInductor that keeps only the best few Triton templates of a matmul by kernrec's ranking.
+"""Define a choices handler for TorchInductor that keeps only the best few Triton configs of a matmul.
 
 >>> from torch._inductor.virtualized import V >>> from kernrec.triton.inductor_choices import RankedChoices >>>
 V.set_choices_handler(RankedChoices(gpu="h100", top_k=3))
 
-Inductor lists some twenty configs of its template `triton::mm`, and with `max_autotune` it compiles and measures all of
+Inductor lists about twenty configs of its template `triton::mm`; with `max_autotune`, it compiles and measures all of
 them. The handler ranks them by the measured or predicted cost of `matmul_triton`, which is the same template. It keeps
-the first few, and does not change the library's matmul and other templates. Ranking needs no GPU. This module imports
+the best few, and does not change the library's matmul or other templates. Ranking needs no GPU. This module imports
 torch.
 """
 
@@ -35,12 +35,12 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
 
     Args:
         gpu: Common name of the GPU; None for the GPU of this process.
-        top_k: Number of the template's configs to compile and measure. With 1, and without the library's matmul
-            (`max_autotune_gemm_backends`), nothing is measured.
+        top_k: Number of the template's configs to compile and measure. If it is 1 and the library's matmul is disabled
+            (`max_autotune_gemm_backends`), Inductor measures nothing.
 
     Raises:
         UsageError: A value is impossible, or the GPU is unknown.
-        KernrecError: The version of PyTorch is not supported, or no GPU is named or present.
+        KernrecError: PyTorch's version is not supported, or no GPU is named or present.
     """
 
     def __init__(self, gpu: str | None = None, top_k: int = 3) -> None:
@@ -60,7 +60,7 @@ class RankedChoices(InductorChoices):  # type: ignore[misc]
         self.ranked = 0
         """Number of matmuls whose configs were ranked."""
         self.refused: dict[str, str] = {}
-        """Reasons why configs were not ranked but left as Inductor lists them, by matmul."""
+        """For each matmul whose configs were not ranked, the reason; these keep Inductor's list."""
         self._recommender = Recommender()
 
     def uuid(self) -> str:

@@ -81,12 +81,6 @@ def test_imported_results_cannot_use_a_library_kernel_name(database, write, refu
     assert external_hash("k", ["a"], "T4") != external_hash("k", ["a", "b"], "T4")
 
 
-def test_one_bad_entry_refuses_the_whole_import(database, write, refuses):
-    entries = [entry(bx=i) for i in range(2500)]
-    refuses(lambda: import_results(database, write(cache(*entries, entry(bx=7, tile=9, time=-1))), PROBLEM))
-    assert set(database.counts().values()) == {0}
-
-
 def test_export_can_be_imported(database, write):
     import_results(database, write(cache(entry(), entry(bx=64, time="InvalidConfig"))), PROBLEM)
     text, left_out = export_t4(database, find_gpu("3090"), None, "matmul", None)
@@ -124,15 +118,6 @@ def test_export_excludes_replayed_and_mig_rows(database, made, message):
     assert exported(database, None) == 1
 
 
-def test_export_covers_one_kernel_and_problem(database, write, refuses):
-    for kernel in ("theirs", "others"):
-        import_results(database, write(cache(entry())), PROBLEM, kernel=kernel)
-    card = find_gpu("3090")
-    refuses(lambda: export_t4(database, card, None, "matmul", None))
-    assert exported(database, "theirs") == 1
-    refuses(lambda: export_t4(database, card, None, "conv2d", None))
-
-
 @needs_spaces
 @pytest.mark.parametrize(("file", "count", "good", "best_s"), [
     ("convolution-a100.t4.json.gz", 4362, 4201, 0.5536000076681375e-3),
@@ -147,14 +132,3 @@ def test_recorded_spaces_are_read_completely(file, count, good, best_s):
     assert min(latencies) == pytest.approx(best_s, rel=1e-12)
     assert all(len(result.samples_s) == 32 for result in results.results if result.outcome == "ok")
     assert results.dropped == 0
-
-
-@needs_spaces
-def test_recorded_space_becomes_as_many_database_rows(database):
-    problem = find_op("conv2d").problem(n=1, c=1, h=4110, w=4110, k=1, r=15, s=15)
-    path = SPACES / "convolution-a4000.t4.json.gz"
-    done = import_results(database, path, problem, gpu="rtx-a4000", kernel="convolution")
-    assert (done.added, done.parts[0].outcomes) == (4362, {"ok": 4201, "crash": 155, "compile": 6})
-    (best, *_) = database.measured(done.gpu.name, ["convolution"], problem.key)
-    assert best.latency_s == done.parts[0].best_s
-    assert len(database.log(done.gpu.name, [problem.key]).answers[problem.key]) == 4201

@@ -23,14 +23,6 @@ def test_multimodal_model_uses_its_language_model(tmp_path):
     assert {linear.name for linear in model.linears} >= {"queries, keys, values", "shared experts, down"}
 
 
-def test_each_gpu_has_at_least_one_key_value_head(tmp_path):
-    model = read_model(str(written(tmp_path, QWEN_FP8)))
-    queries = model.linears[0]
-    assert queries.of_rank(1) == (16 * 256 + 2 * 2 * 256, 2048)
-    assert queries.of_rank(8) == (2 * 256 + 2 * 256, 2048)
-    assert queries.of_rank(3) is None
-
-
 def test_latent_attention_has_its_own_layers(tmp_path):
     deepseek = {
         "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,

@@ -62,13 +62,6 @@ def test_equal_launches_are_repetitions_of_one_config():
     ]  # fmt: skip
 
 
-def test_launches_with_equal_blocks_are_distinguished_by_grid(write):
-    file = read_results(write(RAW.replace("(64, 1, 1)", "(128, 1, 1)"), "profile.csv"))
-    assert [result.config for result in file.results] == [
-        {"block_x": 128, "grid_x": 262144}, {"block_x": 128, "grid_x": 131072}
-    ]  # fmt: skip
-
-
 def test_stored_profile_contains_no_host_user_or_path():
     with Database.memory() as database:
         import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),

@@ -47,13 +47,6 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     assert note in done.notes
 
 
-def test_constant_ignored_column_adds_no_note(kernel, tmp_path):
-    rows = "bx,tile,padding,time_ms\n32,1,7,0.4\n64,1,8,0.5\n"
-    done, times = imported(kernel, tmp_path, rows, ignored=("padding",))
-    assert times == pytest.approx([0.4e-3, 0.5e-3])
-    assert not any("several" in note for note in done.notes)
-
-
 def test_all_unknown_columns_are_named(kernel, tmp_path):
     rows = ROWS.replace("padding", "padding,swizzle,warmth").replace("ok", "1,2,ok")
     with pytest.raises(UsageError) as raised:

@@ -82,7 +82,7 @@ def request_for(file: TunedFile, engine: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-def test_the_engine_s_own_modules_read_every_file_that_is_written(tmp_path, engine):
+def test_engine_modules_read_every_written_file(tmp_path, engine):
     tuned = tmp_path / "tuned"
     audits = [audit_of(engine, fields, tmp_path / name) for name, fields in MODELS.items()]
     paths = [path for audit in audits for path in write_folder(audit, tuned)]
@@ -98,7 +98,7 @@ def test_the_engine_s_own_modules_read_every_file_that_is_written(tmp_path, engi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-def test_without_a_file_the_engine_takes_the_config_that_is_compared_as_its_own(tmp_path, engine):
+def test_engine_default_equals_the_compared_config(tmp_path, engine):
     card = find_gpu("l40s")
     requests, expected = [], []
     for name, fields in MODELS.items():
@@ -116,7 +116,7 @@ def test_without_a_file_the_engine_takes_the_config_that_is_compared_as_its_own(
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
 @pytest.mark.parametrize(("quantized", "kernel"), [(AWQ, "fused_moe_kernel_gptq_awq"), (BY_ROW, "fused_moe_kernel")])
-def test_an_engine_s_own_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine, quantized, kernel):
+def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine, quantized, kernel):
     if installed_package(engine) is None:
         pytest.skip(f"{engine} and torch are not installed")
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
