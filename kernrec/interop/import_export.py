@@ -112,8 +112,8 @@ def import_results(
                 mine = [row for row in rows if row.kernel == name]
                 if name in kernel_names():
                     raise UsageError(
-                        f"{name} is a kernel of the library, and these results may be of another source;"
-                        " choose another name with --kernel"
+                        f"{name} is a library kernel, but these results may come from another source; choose "
+                        "another name with --kernel"
                     )
                 if wrong := implausible(_times(mine), problem, card):
                     raise UsageError(wrong)
@@ -158,7 +158,7 @@ def import_bound(
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
-        raise UsageError(f"{kernel.name} is the name of another kernel, of the library; choose another in the spec")
+        raise UsageError(f"{kernel.name} is the name of a library kernel; choose another name in the spec")
     tunables = names_of(kernel)
     dims = tuple(dim.name for dim in kernel.definition.dims if dim.name not in tunables)
     entries = (kernel.name, *(launch.entry for launch in kernel.launches))
@@ -239,7 +239,7 @@ def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
     if base_hz is None or abs(clock_hz / base_hz - 1.0) > _SAME_CLOCK:
         return replace(file, notes=(*file.notes, f"the SMs ran at {clock_hz / 1e6:.0f} MHz"))
     locked = [replace(result, locked_sm_clock_hz=base_hz) for result in file.results]
-    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows are of that operating point"
+    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows apply to that clock"
     return replace(file, results=locked, notes=(*file.notes, note))
 
 
@@ -292,13 +292,15 @@ def export_t4(
             elif kernel is None or measurement.identity.kernel == kernel:
                 measured.setdefault((measurement.identity.kernel, str(problem["key"])), []).append(measurement)
     if not measured and replayed:
-        raise KernrecError(f"{database.path} holds only replayed rows of that: export the recording they came from")
+        raise KernrecError(
+            f"{database.path} has only replayed rows of this kernel and problem; export the original recording"
+        )
     if not measured:
-        raise KernrecError(f"{database.path} holds no such measurement on {gpu.name} (`kernrec db info` lists them)")
+        raise KernrecError(f"{database.path} has no matching measurement on {gpu.name} (`kernrec db info` lists them)")
     if len(measured) > 1:
         some = "; ".join(f"{name} on {key}" for name, key in sorted(measured)[:3])
         raise UsageError(
-            f"{len(measured)} pairs of kernel and problem were measured, but a file holds one: choose with --shape and"
+            f"{len(measured)} pairs of kernel and problem match, but an export has one: select it with --shape and"
             f" --kernel ({some} ...)"
         )
     (((name, key), measurements),) = measured.items()

@@ -111,7 +111,7 @@ def exported(database: Database, kernel: str | None) -> int:
 
 @pytest.mark.parametrize(
     ("made", "message"),
-    [({"replayed": True}, "holds only replayed rows"), ({"mig": True}, "holds no such measurement")],
+    [({"replayed": True}, "has only replayed rows"), ({"mig": True}, "has no matching measurement")],
 )
 def test_export_excludes_replayed_and_mig_rows(database, made, message):
     row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,

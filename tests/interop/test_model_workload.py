@@ -71,7 +71,9 @@ def test_quantized_weights_have_their_data_type(tmp_path):
 
 def test_parts_without_an_op_are_listed(tmp_path):
     deepseek = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
-    assert deepseek.unknown == ("61 layers of latent attention (MLA) over 2048 cached tokens: no op has them yet",)
+    assert deepseek.unknown == (
+        "61 layers of latent attention (MLA) over 2048 cached tokens: kernrec has no op for them yet",
+    )
     assert deepseek.cache == 61 * 2048 * (512 + 64)
     qwen = {**LLAMA_3_8B, "model_type": "qwen2"}
     (note,) = find_workload(str(written(tmp_path / "qwen", qwen))).notes
