@@ -169,7 +169,9 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    """Convert an argument for a grid function or heuristic."""
+    """Return an argument in the form in which a grid or a heuristic receives it."""
+    if isinstance(value, list):
+        return tuple(map(_argument, value))
     if not isinstance(value, Mapping):
         return value
     if "python" in value:
