@@ -193,9 +193,10 @@ def update_pinned() -> int:
     """Pin the answers of this checkout."""
     by_card = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
     with ExitStack() as stack:
-        document = {"queries": by_card, "answers": [line.rstrip() for line in _answers(stack, ROOT, by_card)]}
+        answers = [line.rstrip() for line in _answers(stack, ROOT, by_card)]
+    document = {"queries": by_card, "answers": answers}
     PINNED.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
-    print(f"{PINNED.name}: {len(document['answers'])} answers, {PINNED.stat().st_size} bytes")
+    print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
     return 0
 
 
