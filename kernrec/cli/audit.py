@@ -43,7 +43,7 @@ def audit(wanted: AuditOptions) -> None:
 
     The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
-    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
+    triton unless --names is given. `kernrec.serve_audit` in Python has further settings.
     """
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -215,7 +215,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
+    """Return tile, group, warps and stages of a config."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

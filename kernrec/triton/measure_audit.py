@@ -62,7 +62,7 @@ def _measure(
 ) -> int:
     engine, count = audit.served.engine, 0
     launches = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
-    for product in range(file.launches):
+    for product in range(len(file.products)):
         step = Step(file, audit.served, made.tokens, product)
         wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
         # Use all configs of the call, because a row belongs to the kernel with exactly this list.
