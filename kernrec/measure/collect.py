@@ -7,7 +7,7 @@ Several GPUs of one kind share the problems, and one GPU measures each problem: 
 good configs do. One campaign at a time fills a database.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -42,7 +42,6 @@ def collect(
     request: CollectRequest,
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
-    begun: Callable[[str, str], object] = lambda session, gpu: None,
 ) -> CollectResult:
     """Measure what is requested.
 
@@ -50,7 +49,6 @@ def collect(
         request: problems, device, strategy and database.
         report: called with each measurement and note.
         stopping: called often; once it returns true, collecting ends.
-        begun: called with the session of the rows and the kind of GPU before anything is measured.
 
     Returns:
         The result; an error after measuring has begun is part of it.
@@ -66,12 +64,9 @@ def collect(
         devices = devices_of(request, Path(scratch))
         run = _LocalRun(request, journal, report, stopping)
         if request.strategy is Strategy.ALL:
-            begun(run.session, devices[0].gpu)
             run.measure_plans(devices)
         else:
-            chooser = chooser_on(devices[0].gpu, request)
-            begun(run.session, devices[0].gpu)
-            run.measure_chosen(devices[0], chooser)
+            run.measure_chosen(devices[0], chooser_on(devices[0].gpu, request))
         return concluded(replace(run.result, leftover=leftover), journal, request.database)
 
 
@@ -234,8 +229,7 @@ class _LocalRun:
         request = self._request
 
         def earlier(problem: Problem) -> list[Measurement]:
-            rows = device.earlier(request.database, problem) if request.resume else []
-            return [row for row in rows if request.resumed is None or row.origin.session in request.resumed]
+            return device.earlier(request.database, problem) if request.resume else []
 
         session = self.session if number is None else f"{self.session}-{number}"
         return Campaign(

@@ -70,8 +70,6 @@ class CollectRequest:
     """Weighted mean regret at which refinement stops, once it is below this with a probability of 95 %."""
     resume: bool = True
     """Whether to skip what the database already has."""
-    resumed: tuple[str, ...] | None = None
-    """Sessions whose rows are skipped; None: all sessions."""
     seed: int = 0
     point: OperatingPoint = DEFAULT_POINT
     """The power limit and clock that the GPU is set to."""

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.cli.contribute import summary
-from kernrec.kernel.fixed_part import fixed_part
 from kernrec.store import Database
 from kernrec.store.card_scales import CardScale, shown
 from kernrec.store.keys import Signer, key_file, make_key
@@ -18,10 +16,8 @@ from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
 from kernrec.store.retractions import forget
 from kernrec.store.schema import with_derived
-from kernrec.store.share.contribution import add_pending, ratio_to_others, write_contribution
 from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
-from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, key_of, measurement, merge_signed
 
 CONFIGS = 6
@@ -157,36 +153,6 @@ def test_nobody_silences_the_row_of_somebody_else_by_a_copy_with_other_values() 
         answer = answers(database)[63]
         assert answer.latency_s == pytest.approx(2e-3)
         assert (answer.spread_low_s, answer.spread_high_s) == (1e-3, 3e-3)
-
-
-def test_a_contribution_says_how_the_card_compares_with_others_in_the_fixed_part(tmp_path: Path) -> None:
-    def fixed(person: str, scale: float) -> list[Measurement]:
-        return [
-            measurement(
-                session=person,
-                kernel=each.kernel_name,
-                config=each.config,
-                problem=each.problem,
-                latency_s=scale * (4e-6 if each.bound == "launch" else 5e-3),
-                position=position,
-            )
-            for position, each in enumerate(fixed_part())
-        ]
-
-    me = Person(tmp_path / "me")
-    me.measure(fixed("mine", 1.5))
-    key = me.key()
-    with me.at_work():
-        others = {person: fixed(person, 1.0) for person in ("ann", "ben")}
-        with Database.open(me.database, read_only=False) as database:
-            merge_signed(database, others)
-        add_pending(me.database, "mine")
-        with reading_here():
-            written = write_contribution(me.database, GPU, Signer.of(key_file()), tmp_path)
-    assert written.leaving.manifest.owner == key
-    assert ratio_to_others(written.fixed) == (pytest.approx(1.5), 5)
-    assert "Its times are 1.50 times those of others on the same GPU (5 configs)." in summary(written)
-    assert "1.50 x others'" in summary(written)
 
 
 def test_a_file_whose_lists_of_sources_and_scales_are_false_answers_with_its_rows_alone() -> None:

@@ -32,19 +32,15 @@ class Selection:
     kernel: str | None = None
     fresh: bool = False
     """Only those that `keep_fresh` kept."""
-    sessions: tuple[str, ...] | None = None
-    """Only rows of one's own of these sessions, replayed ones too."""
     retractions: bool = True
     """Whether retractions go along; places have withdrawals for that."""
 
     def condition(self) -> str:
         """The selection as SQL about `measurement JOIN problem`."""
-        parts = ["measurement_id NOT IN (SELECT measurement_id FROM db.retraction)"]
-        if self.sessions is None:
-            parts.append("replayed IS DISTINCT FROM true")  # a replay repeats what a recording says
-        else:
-            parts.append(f"session IN ({', '.join(map(quoted, self.sessions)) or 'NULL'})")
-            parts.append("measurement_id NOT IN (SELECT measurement_id FROM db.merged)")
+        parts = [
+            "measurement_id NOT IN (SELECT measurement_id FROM db.retraction)",
+            "replayed IS DISTINCT FROM true",  # a replay repeats what a recording says
+        ]
         for column, value in (("gpu", self.gpu), ("op", self.op), ("kernel", self.kernel)):
             if value is not None:
                 parts.append(f"{column} = {quoted(value)}")
