@@ -207,7 +207,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
     """Withdraw measurements: answers no longer use them, but the log keeps them.
 
     At a place, this applies to rows that your own key pushed and to every copy that others pulled or merged. Other
-    people's rows stay. Merges, bundles and pushes include the withdrawal.
+    people's rows stay. Pushes and bundles leave withdrawn rows out, and the next push withdraws what you pushed before.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.connection import quoted
@@ -249,8 +249,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
         beside = own if wanted.db or own.exists() else None
         count = withdraw_there(place, condition, Signer.of(key_file()), wanted.reason, agree=agree, own=beside)
     else:
-        signer = Signer.of(key_file()) if key_file().exists() else None
-        count = withdraw_here(own, condition, signer, wanted.reason, agree=agree)
+        count = withdraw_here(own, condition, wanted.reason, agree=agree)
         if not (count or wanted.dry_run):
             raise UsageError(f"{own} has no such measurements; nothing was withdrawn")
     if count:

@@ -27,7 +27,7 @@ from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.knowledge import Knowledge
 from kernrec.measure.measuring_device import MeasuringDevice, card_device, inputs_of, new_session, recorded_device
 from kernrec.measure.problems import planned_on
-from kernrec.measure.refine_planner import Outlook, RefinePlanner
+from kernrec.measure.refine_planner import RefinePlanner
 from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest, CollectResult, Report, Stopping, Strategy
 from kernrec.measure.search_rounds import SearchRounds
@@ -106,14 +106,6 @@ def collect_at(
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
     """Return every pair of a power limit and a clock; the GPU's own if there are none of a kind."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
-
-
-def outlook(request: CollectRequest) -> Outlook:
-    """Return the problems that refinement would measure first, and why. Raises as `collect`."""
-    request.check()
-    with TemporaryDirectory(prefix="kernrec-") as scratch:
-        (device,) = devices_of(request, Path(scratch))
-        return RefinePlanner(request, Knowledge(subject_on(device.gpu, request), request)).outlook()
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:

@@ -32,32 +32,6 @@ _CHECKED_EVERY = 16
 
 
 @dataclass(frozen=True)
-class ProposedVisit:
-    """A problem that is worth measuring, and why."""
-
-    name: str
-    count: float
-    regret: float
-    """Expected regret of the present choice."""
-    configs: tuple[str, ...]
-    """Configs that would be measured, in order."""
-    gain: float
-    """Expected fall of the weighted mean regret."""
-    seconds: float
-    """Expected duration."""
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The first visits of a refinement."""
-
-    regret: float
-    """Weighted mean expected regret of the present choices."""
-    visits: tuple[ProposedVisit, ...]
-    """The most useful first; each problem at most once."""
-
-
-@dataclass(frozen=True)
 class Refined:
     """The measurements made, and the regret that is left."""
 
@@ -151,22 +125,6 @@ class RefinePlanner(Chooser):
         """Whether nothing is known of the contenders of a visit; of one that time cut short some have to be known."""
         measured = {row.contender for row in self.knowledge.posterior.measured(visit.problem)}
         return measured.isdisjoint(visit.contenders)
-
-    def outlook(self) -> Outlook:
-        """Return the visits that would be made first, and why."""
-        posterior, knowledge = self.knowledge.posterior, self.knowledge
-        visits = [
-            ProposedVisit(
-                knowledge.wanted(visit.problem).name,
-                knowledge.wanted(visit.problem).count,
-                posterior.regret(visit.problem),
-                tuple(knowledge.config_text(visit.problem, contender) for contender in visit.contenders),
-                visit.gain,
-                visit.seconds,
-            )
-            for visit in self.refinement.visits()
-        ]
-        return Outlook(posterior.mean_regret(), tuple(visits))
 
     def outcome(self) -> Refined:
         posterior = self.knowledge.posterior

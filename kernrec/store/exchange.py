@@ -32,10 +32,9 @@ COLUMNS = "checked.json"
 """Beside it: the columns that have a value in some of them."""
 
 
-def move_checked(checked: Path, folder: Path, apart_from: Sequence[str] = ()) -> None:
-    """Move what was checked from a folder to another, without the rows of some tables."""
-    tables = [f"{table}*.parquet" for table in TABLES if table not in apart_from]
-    for pattern in (CHECKED, COLUMNS, SOURCES, *tables):
+def move_checked(checked: Path, folder: Path) -> None:
+    """Move checked rows from a folder to another."""
+    for pattern in (CHECKED, COLUMNS, SOURCES, *(f"{table}*.parquet" for table in TABLES)):
         for file in checked.glob(pattern):
             move(file, folder / file.name)
 
@@ -103,7 +102,8 @@ def add_rows(
 def _sources(connection: "DuckDBPyConnection", folder: Path) -> Iterator[dict[str, str]]:
     sources = {}
     for table in TABLES:
-        if any(folder.glob(files := f"{table}*.parquet")):
+        # Withdrawals hold only in their own database.
+        if table != "retraction" and any(folder.glob(files := f"{table}*.parquet")):
             sources[table] = f"read_parquet({quoted(folder / files)}, union_by_name = true)"
     if not (folder / CHECKED).exists():
         yield sources

@@ -18,7 +18,6 @@ from kernrec.store.share.manifest import bundle_name
 from tests.helpers.command import run_here
 from tests.helpers.simulated_library import GPU, UUID_HASH, in_this_machine
 
-
 DATABASE = ".local/share/kernrec/contributed.duckdb"
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.collect import collect, outlook
+from kernrec.measure.collect import chooser_on, collect
+from kernrec.measure.device.replay import chosen_gpus
 from kernrec.measure.refine_planner import Refined
 from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
@@ -71,24 +72,16 @@ def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
     assert result.ended == "the regret is below 90 %"
 
 
-def test_dry_run_lists_configs_without_measuring(library: Path, tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    listed = outlook(request(library, database))
-    assert len({visit.name for visit in listed.visits}) == len(listed.visits) == 3
-    rates = [visit.gain / visit.seconds for visit in listed.visits]
-    assert rates == sorted(rates, reverse=True)
-    assert all(visit.gain > 0.0 and visit.configs for visit in listed.visits)
-    assert 0.0 < listed.regret < 1.0
-    assert not database.exists()
-
-
 def test_a_problem_that_counts_more_is_measured_first(library: Path, tmp_path: Path) -> None:
-    wanted = outlook(request(library, tmp_path / "k.duckdb")).visits
-    counted = [
-        WantedProblem(item.name, problem_from_key(item.name), 1.0 + 99.0 * (item is wanted[-1])) for item in wanted
-    ]
-    first = outlook(replace(request(library, tmp_path / "k.duckdb"), problems=counted)).visits[0]
-    assert first.name == wanted[-1].name
+    asked = request(library, tmp_path / "k.duckdb")
+    chooser = chooser_on(chosen_gpus(library, "auto")[0], asked)
+    names = [visit.planned.name for visit in iter(chooser.next, None)]
+    assert len(names) == 3
+    counted = [WantedProblem(name, problem_from_key(name), 1.0 + 99.0 * (name == names[-1])) for name in names]
+    chooser = chooser_on(chosen_gpus(library, "auto")[0], replace(asked, problems=counted))
+    first = chooser.next()
+    assert first is not None
+    assert first.planned.name == names[-1]
 
 
 def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from kernrec.store import Database
 from kernrec.store.card_scales import CardScale, shown
-from kernrec.store.keys import Signer, key_file, make_key
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
 from kernrec.store.retractions import forget
 from kernrec.store.schema import with_derived
 from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, Person, key_of, measurement, merge_signed
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, merge_signed
 
 CONFIGS = 6
 TRUE_S = [1e-3 * (1 + i) for i in range(CONFIGS)]
@@ -125,17 +124,16 @@ def test_own_rows_are_neither_rescaled_nor_displaced() -> None:
 
 
 def test_what_was_taken_back_is_no_yard_for_the_scales_of_others(tmp_path: Path) -> None:
-    path, key = tmp_path / "own.duckdb", tmp_path / "key"
-    make_key(key)
+    path = tmp_path / "own.duckdb"
     people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", 1.6)}
     with Database.open(path, read_only=False, create=True) as database:
         merge_signed(database, people)
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
     condition = "starts_with(session, 'ben')"
-    withdraw_here(path, condition, Signer.of(key), "another card", agree=lambda _: True)
+    withdraw_here(path, condition, "another card", agree=lambda _: True)
     with Database.open(path, read_only=False) as database:
         assert scales(database) == {}, "of two people, neither is the odd one"
-        assert forget(database, Signer.of(key).key) == CONFIGS
+        assert forget(database, "") == CONFIGS
         assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
 
 

@@ -143,7 +143,7 @@ def test_a_log_in_which_nothing_was_taken_back_and_nothing_failed_reads_as_any_o
     whole = log()
     other = find_op("matmul").problem(m=64, n=32, k=17)
     database.add_measurements([Measurement.from_columns(row(problem=other, outcome="crash", latency_s=None))])
-    database.add("retraction", retraction_rows(["0" * 32], "of nothing here", None))
+    database.add("retraction", retraction_rows(["0" * 32], "of nothing here"))
     assert log() == whole
-    database.add("retraction", retraction_rows([key], "", None))
+    database.add("retraction", retraction_rows([key], ""))
     assert [answer.sessions for answer in whole.measured + log().measured] == [2, 1]

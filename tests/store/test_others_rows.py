@@ -113,7 +113,7 @@ def test_merged_rows_contradict_each_other(own: Path) -> None:
 
 def test_what_others_brought_can_be_taken_back_alone(own: Path) -> None:
     merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
-    assert withdraw_here(own, ALL, None, "", agree=lambda rows: len(rows) == 2) == 2
+    assert withdraw_here(own, ALL, "", agree=lambda rows: len(rows) == 2) == 2
     assert answers(own) == [(1e-3, False, None)]
 
 

@@ -94,26 +94,26 @@ def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> 
     return document, content
 
 
-def import_bundle(database: Database, bundle: Bundle, note: Callable[[str], object] = str) -> int:
-    """Add the rows of a bundle that are not in a database yet, all or nothing; return how many were new.
+def import_bundle(database: Database, bundle: Bundle) -> int:
+    """Add the rows of a bundle that are not in a database yet, all or nothing; return the number of new rows.
 
-    Rows that are the database's own, and came back without their private columns, are not new. `note` is called with a
-    line about each kind of retraction that was left because no trusted key signed it.
+    The database's own rows that came back without their private columns are not new. Withdrawals in a bundle of kernrec
+    0.1 are not taken.
 
     Raises:
-        UsageError: if a file is not what the manifest says, or a row cannot be taken.
+        UsageError: A file is not what the manifest says, or a row cannot be taken.
     """
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
-        return add_checked(database, checked, note, bundle.signer, PRIVATE)
+        return add_checked(database, checked, bundle.signer, PRIVATE)
 
 
-def import_to(path: Path, bundle: Bundle, note: Callable[[str], object] = str) -> int:
+def import_to(path: Path, bundle: Bundle) -> int:
     """Do what `import_bundle` does to the database at a path, which is opened only once the rows were checked."""
     with scratch_folder() as checked:
         take_groups([bundle], checked, bundle.place.title)
         with adding_to(path, checked) as database:
-            return add_checked(database, checked, note, bundle.signer, PRIVATE)
+            return add_checked(database, checked, bundle.signer, PRIVATE)
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:

@@ -32,8 +32,6 @@ class Selection:
     kernel: str | None = None
     fresh: bool = False
     """Only those that `keep_fresh` kept."""
-    retractions: bool = True
-    """Whether retractions go along; places have withdrawals for that."""
 
     def condition(self) -> str:
         """The selection as SQL about `measurement JOIN problem`."""
@@ -141,31 +139,12 @@ def _queries(database: Database, selection: Selection, secret: str) -> dict[str,
     rows = f"SELECT {key} AS here, {same} AS same, {_public(kinds, secret)} FROM ({chosen})"
     shared = f"CASE WHEN same THEN here ELSE {key_expression('measurement', kinds)} END AS {key}"
     kernels = f"SELECT DISTINCT kernel, kernel_hash FROM ({chosen})"
-    # A measurement that leaves with another key is taken back by that one: `withdraw_here` names both.
-    retracted = "db.measurement SEMI JOIN db.retraction USING (measurement_id)"
-    at_home = f"SELECT measurement_id FROM ({shared_keys(kinds, secret, retracted)}) WHERE shared_id <> measurement_id"
-    # Nobody else believes one that names its signer and is not signed (`withdraw.withdraw_copies`).
-    believed = "(signature <> '' OR signer = '')"
-    retractions = (
-        f"FROM db.retraction WHERE {selection.retractions} AND {believed} AND measurement_id NOT IN ({at_home}) "
-        "ORDER BY 1"
-    )
     return {
         "measurement": f"SELECT {shared}, * EXCLUDE (here, same) FROM ({rows}) ORDER BY 1",
         "config": f"FROM db.config WHERE config_id IN (SELECT config_id FROM ({chosen})) ORDER BY 1",
         "problem": f"FROM db.problem WHERE problem_id IN (SELECT problem_id FROM ({chosen})) ORDER BY 1",
         "profile": f"FROM db.profile WHERE (kernel, kernel_hash) IN ({kernels}) ORDER BY 1",
-        "retraction": retractions,
     }
-
-
-def shared_keys(kinds: Mapping[str, str], secret: str, rows: str) -> str:
-    """The keys of measurements, and `shared_id`, those that they leave with, in SQL."""
-    key = next(iter(kinds))
-    return (
-        f"SELECT {key}, {key_expression('measurement', kinds)} AS shared_id "
-        f"FROM (SELECT {key}, {_public(kinds, secret)} FROM {rows})"
-    )
 
 
 def _public(kinds: Mapping[str, str], secret: str) -> str:

@@ -172,8 +172,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
         raise UsageError(f"it unpacks to more than {LARGEST_BUNDLE} bytes")
     if bundle.manifest.models:
         raise UsageError("it holds models; a place has measurements only")
-    if bundle.manifest.rows["retraction"]:
-        raise UsageError("it holds retractions; `kernrec db withdraw` writes a withdrawal instead")
     return bundle
 
 

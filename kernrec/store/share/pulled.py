@@ -69,7 +69,7 @@ def add_bundles(path: Path, bundles: Mapping[str, Bundle], checked: Path) -> int
         honored, before = _honored(database), database.counts()["measurement"]
         likeness = likeness_hash(database.columns("measurement"))
         some_withdrawn = database.query("SELECT EXISTS (FROM db.withdrawn)")[0][0]
-        database.add_from(lambda exchange: move_checked(checked, exchange, apart_from=["retraction"]), then=then)
+        database.add_from(lambda exchange: move_checked(checked, exchange), then=then)
         return database.counts()["measurement"] - before
 
 

@@ -62,7 +62,7 @@ def push(
             pass
         with Database.open(database) as opened:
             keep_fresh(opened, selection, _stale(path, names, temporary))
-            fresh = replace(selection, fresh=True, retractions=False)
+            fresh = replace(selection, fresh=True)
             gpus = [gpu for (gpu,) in opened.query(f"SELECT DISTINCT gpu {fresh.source()} ORDER BY 1")]
             leaving = [_leaving(opened, replace(fresh, gpu=gpu), database, temporary / gpu, licence) for gpu in gpus]
             gone = withdrawn_here(path, opened, signer, [name for name in names if BUNDLE.fullmatch(name)])

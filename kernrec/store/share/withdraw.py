@@ -1,9 +1,8 @@
 """Withdrawing measurements: in a database of one's own, at a place that they were pushed to, and in copies of them.
 
-In a database a retraction names a measurement by its key (`kernrec.store.retractions`). A row that leaves has another
-key, because private columns leave in another form: `withdraw_here` names both, so that bundles can carry the second. At
-a place a withdrawal names measurements by what is not private (`outgoing.likeness_key`), and so holds for every copy of
-them, whatever its key. A push writes one for what was withdrawn here.
+In a database a retraction names a measurement by its key (`kernrec.store.retractions`). At a place a withdrawal names
+measurements by what is not private (`outgoing.likeness_key`), and so holds for every copy of them, whatever its key. A
+push writes one for what was withdrawn here.
 """
 
 import hashlib
@@ -20,9 +19,8 @@ from kernrec.store.retractions import retracted, retraction_rows
 from kernrec.store.rows import Row
 from kernrec.store.share.bundle import write_content
 from kernrec.store.share.manifest import MOST_WITHDRAWN, Withdrawal
-from kernrec.store.share.outgoing import MADE_BY, likeness_key, now, shared_keys
+from kernrec.store.share.outgoing import MADE_BY, likeness_key, now
 from kernrec.store.share.place import BUNDLE, OLD, Place
-from kernrec.store.share.privacy import secret_of
 from kernrec.store.share.pull import take_new
 from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
 from kernrec.util.scratch import scratch_folder
@@ -36,22 +34,20 @@ _SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "t
 _COPIED = ("measurement_id", "signer", "reason", "retracted_at")
 
 
-def withdraw_here(path: Path, condition: str, signer: Signer | None, reason: str, *, agree: Agree) -> int:
-    """Withdraw measurements of a database; return how many no longer answer.
+def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> int:
+    """Withdraw measurements of a database; return their number.
 
     Args:
         path: of the database.
         condition: which, in SQL about `measurement JOIN problem JOIN config`.
-        signer: who withdraws them; None: others to whom the database is merged do not believe it.
         reason: for whoever reads the log.
         agree: see `Agree`.
     """
-    secret = secret_of(path)
     with Database.open(path, read_only=False) as database:
         rows = _chosen(database, condition)
         if not rows or not agree(rows):
             return 0
-        _add(database, [str(row["measurement_id"]) for row in rows], secret, signer, reason)
+        _add(database, [str(row["measurement_id"]) for row in rows], reason)
     return len(rows)
 
 
@@ -81,10 +77,9 @@ def withdraw_there(
             pairs = pulled.query(f"SELECT session, {likeness} FROM db.measurement {chosen}")
             files = _likenesses(pulled, chosen, folder)
         if own is not None:
-            secret = secret_of(own)
             with Database.open(own, read_only=False) as database:
                 alike = database.query(f"SELECT measurement_id FROM ({_alike(database, files)})")
-                _add(database, [str(key) for (key,) in alike], secret, signer, reason)
+                _add(database, [str(key) for (key,) in alike], reason)
         publish(place, path, _by_session(pairs), signer, reason)
         settle(path)
     return len(rows)
@@ -183,10 +178,8 @@ def _chosen(database: Database, condition: str) -> list[Row]:
     return [dict(zip(_SHOWN, row, strict=True)) for row in database.query(query)]
 
 
-def _add(database: Database, keys: Iterable[str], secret: str, signer: Signer | None, reason: str) -> None:
-    rows = f"db.measurement WHERE measurement_id IN ({_listed(keys)})"
-    pairs = database.query(shared_keys(database.columns("measurement"), secret, rows))
-    database.add("retraction", retraction_rows(dict.fromkeys(key for pair in pairs for key in pair), reason, signer))
+def _add(database: Database, keys: Iterable[str], reason: str) -> None:
+    database.add("retraction", retraction_rows(dict.fromkeys(keys), reason))
     database.rescale()
 
 
