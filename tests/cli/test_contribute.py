@@ -61,7 +61,7 @@ def test_contribute_measures_the_fixed_part_with_energies_first(contributed):
     assert sum(row["energy_j"] is not None for row in rows) >= len(fixed_part())
 
 
-def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed, tmp_path):
+def test_bundle_contains_no_user_machine_or_folder_names(contributed, tmp_path):
     home, _ = contributed
     (file,) = bundles(home)
     private = {str(home), home.name, str(paths.cache()), "GPU-simulated", UUID_HASH}
@@ -77,7 +77,7 @@ def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed, tmp_path
     assert not {name for name in private for text in texts if name.encode() in text}
 
 
-def test_another_run_shares_only_what_is_new(contributed):
+def test_second_run_shares_only_new_rows(contributed):
     home, _ = contributed
     before = bundles(home)
     assert "contributed has all measurements of" in contribute(home, "--budget", "0m")[2]
@@ -89,7 +89,7 @@ def test_another_run_shares_only_what_is_new(contributed):
         assert 0 < bundle.manifest.rows["measurement"] < database.counts()["measurement"]
 
 
-def test_an_interrupted_run_loses_nothing(tmp_path, monkeypatch):
+def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
     from kernrec.cli import measuring
 
     calls = iter(range(10**6))
@@ -107,7 +107,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path, monkeypatch):
     assert read_bundle(place_at(file)).manifest.rows["measurement"] == measured
 
 
-def test_collect_with_nothing_named_measures_the_same_plan(tmp_path):
+def test_collect_without_a_subject_measures_the_contribute_plan(tmp_path):
     with in_this_machine():
         done = run_here("collect", "--budget", "8configs", home=tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -120,14 +120,14 @@ def test_collect_with_nothing_named_measures_the_same_plan(tmp_path):
     (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "there is no database at"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip
-def test_misuse_is_one_line(tmp_path, arguments, message):
+def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
     status, _, err = contribute(tmp_path, *arguments)
     assert status == 2
     assert message in err.splitlines()[-1]
     assert not bundles(tmp_path)
 
 
-def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path):
+def test_unusable_signing_key_is_reported_before_measuring(tmp_path):
     key = tmp_path / ".config/kernrec/key"
     key.parent.mkdir(parents=True)
     key.write_text("not a key")
@@ -138,7 +138,7 @@ def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path):
 
 
 @pytest.mark.parametrize("gpu", ["t4", "rtx3090", "h200-sxm", "rtx5090"])
-def test_every_card_has_a_fixed_part_and_problems_that_people_ask_for(gpu):
+def test_every_gpu_has_a_fixed_part_and_common_problems(gpu):
     card = find_gpu(gpu)
     bounds = {each.bound for each in fixed_part() if each.kernel_on(card)}
     assert bounds >= {"launch", "DRAM", "FMA", "L2"}

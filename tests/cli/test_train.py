@@ -63,7 +63,7 @@ def trained(measured):
     return measured
 
 
-def test_a_trained_model_answers_for_a_shape_never_measured(trained):
+def test_trained_model_predicts_an_unmeasured_shape(trained):
     shape = {"m": 900, "n": 700, "k": 300}
     query = Query(Objective.LATENCY, top=1)
     prior = Recommender([]).recommend("matmul", GPU, shape, query=query).best
@@ -76,7 +76,7 @@ def test_a_trained_model_answers_for_a_shape_never_measured(trained):
     assert any(note.startswith("source learned") for note in learned.notes)
 
 
-def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(trained):
+def test_unmeasured_gpu_keeps_the_upper_end_of_the_predicted_interval(trained):
     # The lower end is nearer: what a stack takes on this card bounds how fast a kernel is believed to be, and raises
     # the value by up to a few per cent; the upper end stays.
     latency = Recommender([trained]).recommend("matmul", "a100", {"m": 900, "n": 700, "k": 300}).best.latency_s
@@ -85,7 +85,7 @@ def test_a_gpu_that_was_not_measured_keeps_the_upper_end_of_the_priors_interval(
     assert latency.low < latency.value
 
 
-def test_a_model_of_another_database_is_said_once(trained, tmp_path):
+def test_model_of_another_database_is_reported_once(trained, tmp_path):
     other = tmp_path / "own.duckdb"
     store_rows(other, simulated(1))
     (tmp_path / "models").symlink_to(trained.parent / "models")
@@ -100,7 +100,7 @@ def test_a_model_of_another_database_is_said_once(trained, tmp_path):
     assert not any("the databases in use" in note for note in again)
 
 
-def test_as_many_measurements_that_are_others_are_said_too(trained, tmp_path):
+def test_model_of_as_many_other_measurements_is_reported(trained, tmp_path):
     other = tmp_path / "own.duckdb"
     store_rows(other, [row | {"session": "another"} for row in simulated(12)])
     (tmp_path / "models").symlink_to(trained.parent / "models")
@@ -108,7 +108,7 @@ def test_as_many_measurements_that_are_others_are_said_too(trained, tmp_path):
     assert any("hold other measurements than when model matmul was trained, as many: 144" in note for note in notes)
 
 
-def test_nothing_is_learned_from_what_was_replayed(tmp_path, capsys):
+def test_train_refuses_replayed_measurements(tmp_path, capsys):
     path = tmp_path / "replayed.duckdb"
     again = {"protocol_version": 0, "measured_by": "kernrec 0.1.0", "replayed": True}
     store_rows(path, [row | again for row in simulated(1)])
@@ -119,7 +119,7 @@ def test_nothing_is_learned_from_what_was_replayed(tmp_path, capsys):
     assert not (tmp_path / "models").exists()
 
 
-def test_evaluate_scores_every_way_to_choose(measured, tmp_path, capsys):
+def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert run(["evaluate", "--db", str(measured), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out)
     by_method = {(s["method"], s["quantity"]): s for s in evaluation["scores"]}
@@ -144,7 +144,7 @@ def test_evaluate_scores_every_way_to_choose(measured, tmp_path, capsys):
     assert {row["ratio"] for row in regimes} - {None} == {1.0}  # None: fewer than two configs of a problem are so bound
 
 
-def test_calibrating_beforehand_changes_no_score(measured, calibrated, capsys):
+def test_prior_calibration_does_not_change_held_out_scores(measured, calibrated, capsys):
     """What is held out has been seen by coefficients that were fitted to all."""
     scores = []
     for database in (measured, calibrated):
@@ -161,7 +161,7 @@ def calibrated(measured, tmp_path_factory):
     return own
 
 
-def test_calibration_finds_the_factor_and_says_what_it_brings(measured, tmp_path, capsys):
+def test_calibration_recovers_the_factor_and_reports_the_gain(measured, tmp_path, capsys):
     (own := tmp_path / "own.duckdb").write_bytes(measured.read_bytes())
     assert run(["train", "--calibrate", "--db", str(own), "--json"]) == 0
     printed = capsys.readouterr()
@@ -177,7 +177,7 @@ def test_calibration_finds_the_factor_and_says_what_it_brings(measured, tmp_path
 SHAPE = {"m": 900, "n": 700, "k": 300}
 
 
-def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated):
+def test_calibration_applies_to_every_gpu_of_the_architecture(calibrated):
     query = Query(Objective.LATENCY, top=1)
     for gpu in (GPU, "l40s"):  # both are sm_89
         plain = Recommender([calibrated], calibrated=False).recommend("matmul", gpu, SHAPE, query=query)
@@ -199,7 +199,7 @@ def test_a_calibrated_prior_answers_for_every_gpu_of_the_architecture(calibrated
     )
 
 
-def test_a_calibration_holds_for_ops_kernels_and_explanations(calibrated, capsys):
+def test_calibration_applies_to_ops_kernels_and_explanations(calibrated, capsys):
     shape = ("--gpu", GPU, "--shape", "m=900,n=700,k=300")
     for subject in (("--op", "mm"), ("--kernel", "matmul_simt")):
         question = ["recommend", *subject, *shape, "--json", "--objective", "latency"]
@@ -214,7 +214,7 @@ def test_a_calibration_holds_for_ops_kernels_and_explanations(calibrated, capsys
     assert ours["calibration"]["hash"] in capsys.readouterr().err
 
 
-def test_a_model_is_used_with_the_prior_that_it_corrects(calibrated, tmp_path, capsys):
+def test_model_is_used_with_the_calibration_it_was_trained_on(calibrated, tmp_path, capsys):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     assert run(["train", "--op", "mm", "--db", str(own)]) == 0  # a residual of the prior as it was
@@ -239,7 +239,7 @@ def test_a_model_is_used_with_the_prior_that_it_corrects(calibrated, tmp_path, c
     assert (model["what"], model["prior"]) == ("model matmul", f"calibrated: sm_89 {calibration['hash']}")
 
 
-def test_a_model_of_another_version_of_the_prior_is_not_used(trained, tmp_path):
+def test_model_of_another_version_of_the_analytical_model_is_ignored(trained, tmp_path):
     own = tmp_path / "own.duckdb"
     own.write_bytes(trained.read_bytes())
     shutil.copytree(trained.parent / "models", tmp_path / "models")
@@ -254,7 +254,7 @@ def test_a_model_of_another_version_of_the_prior_is_not_used(trained, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"format": 1}'])
-def test_a_damaged_calibration_is_said_once_and_left_out(calibrated, tmp_path, damage):
+def test_damaged_calibration_is_reported_once_and_ignored(calibrated, tmp_path, damage):
     own = tmp_path / "own.duckdb"
     own.write_bytes(calibrated.read_bytes())
     (tmp_path / "models").mkdir()
@@ -266,7 +266,7 @@ def test_a_damaged_calibration_is_said_once_and_left_out(calibrated, tmp_path, d
     assert not any("calibration.json" in note for note in recommender.recommend("matmul", "a100", SHAPE).notes)
 
 
-def test_a_calibration_that_does_not_help_is_not_kept(tmp_path, capsys):
+def test_useless_calibration_is_not_stored(tmp_path, capsys):
     """Every simulated problem is off by a factor of its own."""
     path, rows = tmp_path / "own.duckdb", []
     for number, row in enumerate(simulated(6)):
@@ -281,7 +281,7 @@ def test_a_calibration_that_does_not_help_is_not_kept(tmp_path, capsys):
     assert not (tmp_path / "models").exists()
 
 
-def test_a_model_that_ships_is_picked_up(trained, tmp_path, monkeypatch):
+def test_shipped_model_is_used(trained, tmp_path, monkeypatch):
     """A model in the folder of the prebuilt database answers where the user's own databases have none."""
     shutil.copytree(trained.parent / "models", tmp_path / "db" / "prebuilt" / "models")
     shipped = paths.shipped
@@ -299,21 +299,21 @@ def test_a_model_that_ships_is_picked_up(trained, tmp_path, monkeypatch):
     (["train", "--op", "conv"], "no measurement of conv2d to learn from"), (["train", "--op", "matmull"], "unknown op"),
     (["evaluate", "--split", "row"], "unknown split 'row'"),
 ])  # fmt: skip
-def test_misuse_is_one_line(measured, arguments, message, capsys):
+def test_misuse_is_refused_in_one_line(measured, arguments, message, capsys):
     assert run([*arguments, "--db", str(measured)]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_too_few_problems_say_how_many_are_missing(tmp_path, capsys):
+def test_too_few_problems_error_states_how_many_are_missing(tmp_path, capsys):
     path = tmp_path / "few.duckdb"
     store_rows(path, simulated(4))
     assert run(["train", "--db", str(path), "--json"]) == 0
     assert "5 more are needed" in capsys.readouterr().err
 
 
-def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path, capsys):
+def test_train_refuses_too_few_measurements(tmp_path, capsys):
     path, rows = tmp_path / "few.duckdb", list(simulated(2))
     store_rows(path, rows[:5])
     assert run(["train", "--db", str(path)]) == 2
@@ -333,13 +333,13 @@ def test_a_handful_of_measurements_is_too_few_to_learn_from(tmp_path, capsys):
     [("xgboost", ["train"]), ("sklearn", ["train", "--calibrate"]), ("scipy", ["evaluate"])],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_a_missing_library_is_named_before_anything_is_read(library, command, tmp_path, capsys, monkeypatch):
+def test_missing_library_is_reported_before_anything_is_read(library, command, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     assert run([*command, "--db", str(tmp_path / "missing.duckdb")]) == 1
     assert f"needs {library}: install it with `pip install '.[train]'`" in capsys.readouterr().err
 
 
-def test_a_query_with_a_model_imports_no_xgboost(trained):
+def test_query_with_a_model_does_not_import_xgboost(trained):
     asks = (
         "import sys; from kernrec.recommender import Recommender;"
         f"best = Recommender([{str(trained)!r}]).recommend('matmul', 'rtx4090', 'm=900,n=700,k=300').best;"
@@ -349,7 +349,7 @@ def test_a_query_with_a_model_imports_no_xgboost(trained):
     assert done.stdout.strip() == "learned []"
 
 
-def test_a_kernel_without_source_is_learned_from_its_tunables(tmp_path, capsys):
+def test_kernel_without_source_is_trained_on_its_tunables(tmp_path, capsys):
     """Simulated results of another tuner's kernel, whose time is in proportion to a tunable."""
     draw, rows = np.random.default_rng(0), []
     for number in range(10):
@@ -378,7 +378,7 @@ def test_a_kernel_without_source_is_learned_from_its_tunables(tmp_path, capsys):
     assert "3 problems, 20 configs are missing" in capsys.readouterr().err
 
 
-def test_forty_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
+def test_40_measurements_adapt_a_model_to_a_new_gpu(trained, tmp_path):
     """A simulated card on which all takes 2.6 times the prior's latency, and configs in several stages a half more."""
     gpu, problem = find_gpu("rtx2080ti"), find_op("matmul").problem(m=1024, n=1024, k=1024)
     (table,) = Recommender([]).context.tables(problem, gpu)  # Triton compiles for none before Ampere

@@ -44,7 +44,7 @@ def screened(visit: Visit, count: int) -> list[Task]:
     return [planned.tasks[i] for i in order[: min(count, planned.most - len(set(tried)))]]
 
 
-def test_cards_begin_different_problems_and_help_only_when_none_is_new():
+def test_gpus_start_different_problems_and_share_one_only_when_none_is_left():
     shared = SharedProblems(problems(100, 100), None)
     cards = ["card-0", "card-1", "card-2"]
     visits = [shared.next(card, cards) for card in cards]
@@ -57,14 +57,14 @@ def test_cards_begin_different_problems_and_help_only_when_none_is_new():
 
 
 @pytest.mark.parametrize(("configs", "helps"), [(12, False), (40, True)])
-def test_a_small_rest_is_not_worth_another_cards_inputs(configs, helps):
+def test_small_remainder_is_not_shared_with_another_gpu(configs, helps):
     shared = SharedProblems(problems(configs), None)
     cards = ["card-0", "card-1"]
     assert shared.next("card-0", cards) is not None
     assert (shared.next("card-1", cards) is not None) == helps
 
 
-def test_one_card_makes_what_compares_configs_and_keeps_it():
+def test_final_comparison_stays_on_one_gpu():
     shared = SharedProblems(problems(40), None)
     cards = ["card-0", "card-1"]
     for visit in [shared.next(card, cards) for card in cards]:
@@ -82,7 +82,7 @@ def test_one_card_makes_what_compares_configs_and_keeps_it():
     assert shared.next("card-0", cards) is None
 
 
-def test_a_share_whose_time_is_over_ends_the_screening():
+def test_expired_time_share_ends_the_screening():
     shared = SharedProblems(problems(40), None)
     cards = ["card-0", "card-1"]
     visits = [visit for card in cards if (visit := shared.next(card, cards))]

@@ -59,7 +59,7 @@ def job(source: str, defines: dict[str, str | int]) -> CompileJob:
 @pytest.mark.parametrize("declared", ['extern "C" __global__ void', "__global__ void"])
 @settings(few_examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(configs=st.lists(CONFIGS, min_size=2, max_size=4))
-def test_a_config_is_the_same_code_as_alone(nvrtc, declared, configs):
+def test_config_compiled_together_has_the_same_code(nvrtc, declared, configs):
     jobs = [job(TILES.replace("KERNEL", declared), config) for config in configs]
     assert all(map(can_be_together, jobs))
     alone = [compile_alone(each) for each in jobs]
@@ -78,7 +78,7 @@ def test_a_config_is_the_same_code_as_alone(nvrtc, declared, configs):
             assert code.resources == expected.resources
 
 
-def test_configs_with_and_without_dynamic_shared_memory_are_compiled_apart():
+def test_configs_with_and_without_dynamic_shared_memory_are_compiled_separately():
     configs = [{"TILE": tile, "UNROLLED": 1, "KEPT": dynamic} for tile in (32, 64) for dynamic in (0, 1)]
     keys = [together_key(job(TILES, config)) for config in configs]
     assert keys[0] == keys[2] != keys[1] == keys[3]
@@ -95,23 +95,23 @@ SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }
     "template <typename T> T twice(T x) { return 2 * x; }", "struct Pair { float x, y; };", "typedef TYPE Value;",
     '#include "mine.h"', 'extern "C" __global__ void other() {}', "#pragma diag_suppress 177", "#undef SCALE",
 ])  # fmt: skip
-def test_copies_that_would_see_each_other_are_kept_apart(before):
+def test_sources_whose_copies_interact_are_compiled_separately(before):
     assert can_be_together(job(SAXPY, {"SCALE": 2}))
     assert not can_be_together(job(f"{before}\n{SAXPY}", {"SCALE": 2}))
 
 
-def test_machine_code_is_of_one_config():
+def test_machine_code_is_compiled_for_one_config_only():
     assert not can_be_together(replace(job(SAXPY, {"SCALE": 2}), machine_code=True))
 
 
-def test_a_source_that_cannot_be_repeated_is_compiled_alone(nvrtc, cache):
+def test_source_that_cannot_be_repeated_is_compiled_alone(nvrtc, cache):
     jobs = [job(f"const int two = SCALE;\n{SAXPY}", {"SCALE": scale}) for scale in range(2, 6)]
     assert compile_together(jobs, "saxpy") is None
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert all(isinstance(results[each], Compiled) for each in jobs)
 
 
-def test_a_config_that_does_not_compile_costs_only_itself(nvrtc, cache):
+def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
     jobs = [job(f"#if SCALE == 5\n#error five\n#endif\n{SAXPY}", {"SCALE": scale}) for scale in range(12)]
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert len(results) == 12
@@ -121,7 +121,7 @@ def test_a_config_that_does_not_compile_costs_only_itself(nvrtc, cache):
             assert form(result.ptx) == form(compile_alone(each).ptx)
 
 
-def test_machine_code_follows_on_request(nvrtc, cache):
+def test_machine_code_is_added_on_request(nvrtc, cache):
     jobs = [job(SAXPY, {"SCALE": scale}) for scale in range(2, 12)]
     first = dict(compile_many(jobs, processes=1, cache=cache))
     assert any(isinstance(result, Compiled) and not result.cubin for result in first.values())
@@ -132,7 +132,7 @@ def test_machine_code_follows_on_request(nvrtc, cache):
 
 
 @pytest.mark.slow
-def test_a_config_that_takes_too_long_costs_only_itself(nvrtc, cache):
+def test_slow_config_fails_alone(nvrtc, cache):
     body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))
     source = SAXPY.replace("{", f"{{\n#if SCALE == 5\n{body}\n#endif\n", 1)
     jobs = [job(source, {"SCALE": scale}) for scale in range(2, 10)]
@@ -142,7 +142,7 @@ def test_a_config_that_takes_too_long_costs_only_itself(nvrtc, cache):
         assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
 
 
-def test_profiles_are_those_of_configs_that_are_compiled_alone(nvrtc, tmp_path, monkeypatch):
+def test_profiles_of_configs_compiled_together_equal_separate_ones(nvrtc, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path))
     kernel = load_kernel(ROOT / "docs" / "examples" / "blur.toml")
     problem = kernel.definition.problem()

@@ -60,12 +60,12 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
         ),
     ],
 )  # fmt: skip
-def test_launch_is_followed_to_parameters_and_numbers(host, grid, block, arguments):
+def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, arguments):
     (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
 
 
-def test_names_that_define_each_other_end():
+def test_circular_definitions_terminate():
     (launch,) = host_launches(
         KERNEL + "int a = c, c = a;\nint main() { f<<<a, 64 + c>>>(0, 1); }", "f", [("x", "f32"), ("n", None)]
     )
@@ -76,7 +76,7 @@ def test_names_that_define_each_other_end():
 @pytest.mark.parametrize(
     ("first", "step"), [("1 << 4000000000", "{0} + 1"), ("3", "{0} * {0}"), ("m", "{0} + {0}"), ("0", "{0} + {0}")]
 )
-def test_definitions_that_grow_end_at_once(first, step):
+def test_exponentially_growing_definitions_terminate_at_once(first, step):
     chain = "".join(f"int a{i + 1} = {step.format(f'a{i}')};\n" for i in range(60))
     program = f"{KERNEL}int main(int m, char **v) {{ int a0 = {first};\n{chain} f<<<a60, 64>>>(0, m); }}"
     (launch,) = host_launches(program, "f", [("x", "f32"), ("n", None)])
@@ -90,7 +90,7 @@ def test_definitions_that_grow_end_at_once(first, step):
         ("1'024UL", "1024"), ("1.5f", "1.5"), ("2.F", "2.0"), ("010.5f", "10.5"),
     ],
 )  # fmt: skip
-def test_literal_has_its_value_in_c(text, value):
+def test_literal_has_its_c_value(text, value):
     assert literal(text) == value
 
 
@@ -117,7 +117,7 @@ def test_empty_initializer_determines_neither_instance_nor_variable():
     assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
 
 
-def test_instance_on_two_lines_has_a_name_on_one():
+def test_multiline_instance_name_is_joined():
     program = (
         "template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n"
         "template __global__ void f<float,\n 4>(float *);\n"
@@ -126,20 +126,20 @@ def test_instance_on_two_lines_has_a_name_on_one():
 
 
 @pytest.mark.parametrize("text", ["a\nb", 'a"\\', "\r\t\x00\x1f\x7f", "plain é"])
-def test_quoted_text_is_a_toml_string(text):
+def test_quoted_text_becomes_a_toml_string(text):
     assert tomllib.loads(f"text = {quoted(text)}") == {"text": text}
 
 
-def test_type_on_several_lines_adds_no_line_to_the_spec():
+def test_multiline_type_adds_no_line_to_the_spec():
     tensor = SpecTensor(Parameter("x", True, False, "f32", 1, "const\n[evil]\r\x00 float"), "input", shape=("n",))
     assert tensor.line("x").endswith("  # const [evil] float *x")
 
 
-def test_draft_that_is_not_toml_gets_one_line(tmp_path, refuses):
+def test_invalid_toml_draft_is_refused_in_one_line(tmp_path, refuses):
     refuses(lambda: Draft(tmp_path / "k.cu", "f", "name = ", (), ()).kernel())
 
 
-def test_program_is_analyzed_with_nothing_typed(tmp_path):
+def test_program_is_analyzed_without_options(tmp_path):
     source = tmp_path / "program.cu"
     source.write_text(
         "#include <stdio.h>\n" + KERNEL + "int main() { int n = 4096; float *x; cudaMalloc(&x, n * sizeof(float));\n"
@@ -154,7 +154,7 @@ def test_program_is_analyzed_with_nothing_typed(tmp_path):
     assert 'block = ["64"]' in stated.text
 
 
-def test_an_instance_that_the_template_does_not_have_is_named(tmp_path, refuses):
+def test_missing_template_instance_is_named(tmp_path, refuses):
     (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
     refuses(lambda: draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32")))
     refuses(lambda: draft_spec(source, LaunchWords()))

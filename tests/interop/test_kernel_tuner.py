@@ -34,7 +34,7 @@ def read_one(write: Write, **arguments: Any) -> ForeignResult:
     return read_results(write(cache(entry(**arguments)))).results[0]
 
 
-def test_times_are_milliseconds_and_the_rest_is_kept(write):
+def test_times_are_read_as_milliseconds_and_other_fields_kept(write):
     file = read_results(write(cache(entry())))
     assert (file.tool, file.device, file.kernel) == ("Kernel Tuner", "NVIDIA GeForce RTX 3090", "vector_add")
     assert (file.tunables, file.dropped) == (("bx", "tile"), 0)
@@ -71,7 +71,7 @@ def test_cache_made_without_a_gpu_is_read(refuses):
     ("InvalidConfig", "constraint"), ("CompilationFailedConfig", "compile"), ("RuntimeFailedConfig", "crash"),
     ("ErrorConfig", "crash"), ("TimeoutFailedConfig", "timeout"),
 ])  # fmt: skip
-def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write, error, outcome):
+def test_error_instead_of_a_time_becomes_an_outcome_with_a_reason(write, error, outcome):
     for arguments in ({"time": error}, {"__error__": error}):
         result = read_one(write, **arguments)
         assert (result.outcome, result.error, result.latency_s) == (outcome, error, None)
@@ -84,14 +84,14 @@ def test_an_error_in_place_of_a_time_is_an_outcome_with_its_reason(write, error,
     ({"energy": 0.1, "ps_energy": 0.09}, 0.09, 180.0, "ps_energy"),
     ({"energy": 100.0}, None, None, None),  # 200 kW: not joules of one launch
 ])  # fmt: skip
-def test_energy_is_joules_of_a_launch_from_the_best_meter(write, arguments, joules, watts, method):
+def test_energy_is_joules_per_launch_from_the_best_sensor(write, arguments, joules, watts, method):
     result = read_one(write, **arguments)
     assert result.energy_j == (None if joules is None else pytest.approx(joules))
     assert result.power_w == (None if watts is None else pytest.approx(watts))
     assert result.energy_method == method
 
 
-def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write):
+def test_tuned_clock_and_power_limits_are_not_kernel_tunables(write):
     keys = ["bx", "tile", "nvml_pwr_limit", "nvml_gr_clock"]
     text = cache(entry(nvml_pwr_limit=250, nvml_gr_clock=1410), tune_params_keys=keys)
     (result,) = read_results(write(text)).results
@@ -99,7 +99,7 @@ def test_limits_of_the_card_that_were_tuned_are_no_tunables_of_the_kernel(write)
     assert (result.power_limit_w, result.locked_sm_clock_hz) == (250.0, 1.41e9)
 
 
-def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write):
+def test_cache_truncated_at_any_byte_yields_its_complete_entries(write):
     text = cache(*MANY)
     whole = read_results(write(text)).results
     ends = [text.index(json.dumps(entry)) + len(json.dumps(entry)) for entry in MANY]
@@ -116,7 +116,7 @@ def test_a_cache_cut_at_any_byte_gives_the_entries_that_are_complete(write):
             assert "\n" not in str(caught.value)
 
 
-def test_a_compressed_cache_that_is_cut_short_is_read_as_far_as_it_goes(write):
+def test_truncated_compressed_cache_is_read_up_to_the_end(write):
     text = cache(*(entry(bx=32 * i, time=0.1 + i / 7) for i in range(500)))
     data = gzip.compress(text.encode())
     assert len(read_results(write(data)).results) == 500

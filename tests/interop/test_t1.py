@@ -61,7 +61,7 @@ def load(tmp_path):
     return make
 
 
-def test_all_that_a_t1_file_says_arrives(load):
+def test_every_t1_field_is_read(load):
     kernel, left_out = load()
     problem = kernel.definition.problem()
     assert kernel.name == "scale_it"
@@ -81,7 +81,7 @@ def test_all_that_a_t1_file_says_arrives(load):
     assert kernel.initial_values["x"].numbers == (0.0, 2.5)
 
 
-def test_a_grid_without_a_problem_size_is_the_global_size(load):
+def test_grid_without_a_problem_size_is_the_global_size(load):
     def change(data: dict[str, Any]) -> None:
         spec = data["KernelSpecification"]
         del spec["ProblemSize"], spec["GridDivX"], spec["Arguments"][4:]
@@ -94,7 +94,7 @@ def test_a_grid_without_a_problem_size_is_the_global_size(load):
         assert bind_launches(kernel, config, kernel.definition.problem(), 86)[0].grid == (blocks, 1, 1)
 
 
-def test_types_with_a_width_in_bits_are_scalars(load):
+def test_types_with_a_bit_width_are_scalars(load):
     def change(data: dict[str, Any]) -> None:
         arguments = data["KernelSpecification"]["Arguments"]
         for argument, kind in zip(arguments[:2], ("uint8", "int16"), strict=True):
@@ -112,7 +112,7 @@ def test_types_with_a_width_in_bits_are_scalars(load):
     assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
 
 
-def test_arguments_may_be_missing_where_the_kernel_takes_none(load, refuses):
+def test_arguments_are_optional_for_a_kernel_without_parameters(load, refuses):
     def change(data: dict[str, Any]) -> None:
         del data["KernelSpecification"]["Arguments"]
 
@@ -135,7 +135,7 @@ def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
 SPEC, SPACE = "KernelSpecification", "ConfigurationSpace"
 
 
-def test_a_t1_file_that_is_none_gets_one_line(load, refuses):
+def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
     refuses(load, [
         keys(SPACE), keys(SPEC, "Language", to="OpenCL"), keys(SPEC, "KernelName", to="scael"),
         keys(SPEC, "KernelFile", to="other.cu"), keys(SPACE, "TuningParameters", 0, "Values", to="[64, 'x']"),
@@ -149,7 +149,7 @@ def test_a_t1_file_that_is_none_gets_one_line(load, refuses):
     ])  # fmt: skip
 
 
-def test_text_that_is_no_json_gets_one_line(tmp_path):
+def test_text_that_is_not_json_is_refused_in_one_line(tmp_path):
     for text in ("", "{", "[" * 100_000, "\x00"):
         (tmp_path / "t.json").write_text(text)
         with pytest.raises(UsageError, match=r"t\.json"):
@@ -157,7 +157,7 @@ def test_text_that_is_no_json_gets_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("divisors", [5, "block_size_x", {"X": 1}])
-def test_divisors_of_a_grid_that_are_no_list_are_one_line(load, divisors):
+def test_grid_divisors_that_are_not_a_list_are_refused_in_one_line(load, divisors):
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
         load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
     with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # GlobalSize alone decides the grid

@@ -51,7 +51,7 @@ def nvrtc():
 
 
 @pytest.mark.parametrize(("name", "apart"), [("stencil2d", 0.0), ("filter2d", 0.0), ("dedisperse", 0.02)])
-def test_a_sample_of_blocks_counts_what_the_whole_grid_does(name, apart, tmp_path):
+def test_sampled_blocks_give_the_counts_of_the_whole_grid(name, apart, tmp_path):
     """Instructions and requests to the last one; where addresses come from a table, nearly."""
     kernel = smaller(name, tmp_path)
     problem = kernel.definition.problem()

@@ -26,14 +26,14 @@ def space_of(spec):
     return kernel, Space(kernel, 80, limits(80), "f32", "any")
 
 
-def test_the_space_is_the_list_in_the_order_of_the_tunables_values():
+def test_space_equals_the_list_in_order_of_tunable_values():
     _, space = space_of(SPEC)
     assert [space.config(row) for row in range(len(space))] == [
         {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
     ]  # fmt: skip
 
 
-def test_launches_use_the_further_numbers_of_their_config():
+def test_launch_uses_extra_values_of_its_config():
     kernel, space = space_of(SPEC)
     problem = kernel.definition.problem()
     assert space.at(problem).column(kernel.launches[0].grid[0]).tolist() == [9, 7, 5]
@@ -45,7 +45,7 @@ def test_constraints_apply_to_listed_configs():
     assert space.columns["width"].tolist() == [64, 128]
 
 
-def test_a_config_that_is_not_listed_is_refused(refuses):
+def test_unlisted_config_is_refused(refuses):
     kernel, _ = space_of(SPEC)
     refuses(lambda: bind_launches(kernel, {"width": 64, "vector": 4}, kernel.definition.problem(), 80))
 
@@ -59,7 +59,7 @@ def test_every_listed_config_is_found_in_its_row(pairs):
     assert np.array_equal(found_rows, np.arange(len(space)))
 
 
-def test_lists_that_do_not_fit_are_refused_in_one_line(refuses):
+def test_inconsistent_list_is_refused_in_one_line(refuses):
     refuses(lambda configs: space_of(SPEC | {"configs": configs}), [
         {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
         {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},

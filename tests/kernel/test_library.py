@@ -67,13 +67,13 @@ def _problems(kernel: Kernel, dtype: str, layout: str) -> list[Problem]:
 
 
 @CASES
-def test_every_kernel_has_tens_to_a_few_thousand_configs_on_every_architecture(kernel, dtype, layout):
+def test_every_kernel_has_tens_to_thousands_of_configs_on_every_architecture(kernel, dtype, layout):
     for sm in (75, 80, 86, 89, 90, 100, 120):
         if kernel.runs_on(dtype, sm):
             assert 20 <= len(Space(kernel, sm, limits(sm), dtype, layout)) <= 8000
 
 
-def test_a_kernel_of_one_architecture_is_offered_on_no_other(refuses):
+def test_architecture_specific_kernel_is_offered_only_there(refuses):
     offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (89, 90, 100)}
     assert [sm for sm, names in offered.items() if "matmul_wgmma" in names] == [90]
     refuses(lambda: able_kernels("matmul", "f8e4m3", "nt", 86))
@@ -84,7 +84,7 @@ def test_a_kernel_of_one_architecture_is_offered_on_no_other(refuses):
 
 
 @CASES
-def test_some_config_runs_every_problem_however_awkward(kernel, dtype, layout):
+def test_every_awkward_problem_has_a_config(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 80)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):
@@ -92,7 +92,7 @@ def test_some_config_runs_every_problem_however_awkward(kernel, dtype, layout):
 
 
 @CASES
-def test_columns_of_every_kernel_hold_what_each_config_gives_alone(kernel, dtype, layout):
+def test_kernel_columns_match_the_values_of_each_config(kernel, dtype, layout):
     sm = max(kernel.least_sm(dtype), 89)
     space = Space(kernel, sm, limits(sm), dtype, layout)
     for problem in _problems(kernel, dtype, layout):
@@ -132,12 +132,12 @@ def test_kernels_are_found_by_op_dtype_and_layout():
     assert {kernel.op for kernel in kernels_for("gemm")} <= {"matmul"}
 
 
-def test_a_name_is_found_however_it_is_spelt():
+def test_kernel_name_is_found_in_any_spelling():
     for name in kernel_names():
         assert find_kernel(name.upper().replace("_", "-")).name == name
 
 
-def test_an_unknown_kernel_is_refused_with_the_nearest():
+def test_unknown_kernel_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError) as refusal:
         find_kernel("matmul_smit")
     assert "unknown kernel 'matmul_smit'" in str(refusal.value)

@@ -59,7 +59,7 @@ def visits(survey: Survey, count: int) -> list[PlannedProblem]:
     return [planned for _ in range(count) if (planned := survey.next()) is not None]
 
 
-def test_every_kernel_has_its_turn_before_any_has_another(subject: RefineSubject, tmp_path: Path) -> None:
+def test_every_kernel_is_drawn_once_before_any_is_drawn_twice(subject: RefineSubject, tmp_path: Path) -> None:
     survey, kernels = survey_of(subject, tmp_path), kernels_of(subject)
     assert not survey.every_kernel
     assert {drawn_kernel(each) for each in visits(survey, len(kernels))} == kernels
@@ -69,7 +69,7 @@ def test_every_kernel_has_its_turn_before_any_has_another(subject: RefineSubject
     assert survey.every_kernel
 
 
-def test_problems_are_drawn_from_alike_and_no_config_twice(subject: RefineSubject, tmp_path: Path) -> None:
+def test_problems_are_drawn_equally_and_no_config_twice(subject: RefineSubject, tmp_path: Path) -> None:
     planned = visits(survey_of(subject, tmp_path), 4 * len(kernels_of(subject)))
     assert {len(each.tasks) for each in planned} == {CONFIGS}
     keys = [(each.problem.key, *task.key) for each in planned for task in each.tasks]

@@ -51,7 +51,7 @@ def keys(database: Path) -> list[tuple[object, object]]:
         return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
 
 
-def test_a_budget_in_configs_is_kept_and_the_next_run_goes_on(library: Path, tmp_path: Path) -> None:
+def test_config_budget_is_kept_and_the_next_run_resumes(library: Path, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     first = refine(request(library, database, 5))
     assert first.measured == 5
@@ -72,7 +72,7 @@ def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
     assert result.ended == "the regret is below 90 %"
 
 
-def test_a_problem_that_counts_more_is_measured_first(library: Path, tmp_path: Path) -> None:
+def test_problem_with_more_weight_is_measured_first(library: Path, tmp_path: Path) -> None:
     asked = request(library, tmp_path / "k.duckdb")
     chooser = chooser_on(chosen_gpus(library, "auto")[0], asked)
     names = [visit.planned.name for visit in iter(chooser.next, None)]
@@ -84,7 +84,7 @@ def test_a_problem_that_counts_more_is_measured_first(library: Path, tmp_path: P
     assert first.planned.name == names[-1]
 
 
-def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:
+def test_energy_objective_measures_energy(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     recording = make_recording(tmp_path / "r.duckdb", 12)
     result = refine(replace(request(recording, database, 4), objective=Objective.ENERGY))
@@ -120,7 +120,7 @@ def _matmul() -> Problem:
     return find_op("matmul").problem(m=64, n=64, k=64)
 
 
-def test_contenders_of_all_problems_have_the_same_columns_to_learn_errors_from(
+def test_contenders_of_all_problems_have_equal_feature_columns(
     tmp_path: Path,
 ) -> None:
     wanted = [

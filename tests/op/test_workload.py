@@ -55,11 +55,11 @@ def each(request):
     return workload(request.param)
 
 
-def test_every_set_that_ships_is_tested_here():
+def test_every_shipped_workload_is_tested_here():
     assert workloads() == EXPECTED
 
 
-def test_the_layers_add_up_to_the_published_flops(each):
+def test_layers_add_up_to_the_published_flops(each):
     total = sum(layer.count * layer.problem.flops for layer in each.layers if layer.compared)
     assert each.published is not None
     assert each.compared_flops == total <= each.flops
@@ -67,7 +67,7 @@ def test_the_layers_add_up_to_the_published_flops(each):
     assert each.published.tolerance <= 0.01
 
 
-def test_the_layers_hold_the_published_weights(each):
+def test_layers_have_the_published_weights(each):
     weights = sum(
         layer.count * prod(layer.problem.tensors[name].shape)
         for layer in each.layers
@@ -77,7 +77,7 @@ def test_the_layers_hold_the_published_weights(each):
 
 
 @pytest.mark.parametrize("name", NORMALIZATION)
-def test_the_normalizations_hold_the_published_parameters(name):
+def test_normalizations_have_the_published_parameters(name):
     tensors = [
         layer.count * tensor.elements
         for layer in workload(name).layers
@@ -88,7 +88,7 @@ def test_the_normalizations_hold_the_published_parameters(name):
     assert sum(tensors) == NORMALIZATION[name]
 
 
-def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(each):
+def test_only_layers_in_the_published_figures_are_compared(each):
     for layer in each.layers:
         assert layer.compared == (
             layer.problem.op in WEIGHT
@@ -96,11 +96,11 @@ def test_layers_with_weights_are_compared_and_what_the_figures_leave_out_is_not(
         )
 
 
-def test_every_layer_on_up_to_16_rows_is_a_matvec(each):
+def test_every_layer_with_at_most_16_rows_is_a_matvec(each):
     assert all(layer.problem.dim["m"] > 16 for layer in each.layers_of("matmul"))
 
 
-def test_attention_is_as_wide_as_the_projections_around_it():
+def test_attention_width_matches_its_projections():
     def attention(name: str) -> dict[str, int]:
         (layer,) = workload(name).layers_of("attention")
         return layer.problem.dim
@@ -111,12 +111,12 @@ def test_attention_is_as_wide_as_the_projections_around_it():
     assert (attention("llama-3-8b-decode")["queries"], attention("llama-3-8b-decode")["keys"]) == (1, 2048)
 
 
-def test_equal_layers_are_one_entry_and_every_name_is_its_own(each):
+def test_equal_layers_are_merged_and_names_are_unique(each):
     assert max(Counter((layer.problem, layer.split) for layer in each.layers).values()) == 1
     assert max(Counter(layer.name for layer in each.layers).values()) == 1
 
 
-def test_a_set_says_where_it_comes_from_and_what_it_covers(each):
+def test_workload_states_its_origin_and_coverage(each):
     assert each.published is not None
     assert all((each.title, each.source, each.published.covers, each.published.source))
 
@@ -127,7 +127,7 @@ def test_depthwise_layers_have_as_many_groups_as_channels():
     assert all(dim["groups"] == dim["c"] == dim["k"] for dim in depthwise)
 
 
-def test_each_op_has_a_default_set_with_layers_of_its_own():
+def test_each_op_has_a_default_workload_with_its_layers():
     assert default_workload("conv").name == "resnet50"
     assert default_workload("mm").name == "llama-3-8b-prefill"
     assert default_workload("gemv").name == "llama-3-8b-decode"
@@ -135,7 +135,7 @@ def test_each_op_has_a_default_set_with_layers_of_its_own():
         assert default_workload(op).layers_of(op)
 
 
-def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for():
+def test_layers_of_one_op_use_the_requested_dtype_and_layout():
     layers = workload("resnet50").layers_of("conv", "fp16", "nhwc")
     assert sum(layer.count for layer in layers) == 53
     assert {(layer.problem.op, layer.problem.dtype, layer.problem.layout) for layer in layers} == {
@@ -143,7 +143,7 @@ def test_the_layers_of_one_op_take_the_dtype_and_layout_asked_for():
     }
 
 
-def test_a_set_is_found_by_loose_spelling():
+def test_workload_is_found_by_loose_spelling():
     assert workload("ResNet-50") is workload("resnet50")
     assert workload("MobileNet_V2").name == "mobilenetv2"
 
@@ -159,7 +159,7 @@ tolerance = 0.0
 """
 
 
-def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path, refuses):
+def test_invalid_workload_file_is_refused_by_name(tmp_path, refuses):
     def refused(text: str) -> None:
         path = tmp_path / "x.toml"
         path.write_text(text)
@@ -174,5 +174,5 @@ def test_a_file_that_is_no_workload_is_refused_by_name(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_a_file_that_is_not_there_is_refused_by_name(tmp_path, refuses):
+def test_missing_file_is_refused_by_name(tmp_path, refuses):
     refuses(lambda: load_workload(tmp_path / "absent.toml"))

@@ -53,7 +53,7 @@ def config_with(variant: Variant, **launch: int) -> Config:
 
 
 @pytest.mark.parametrize(("split", "k_tiles"), [(1, 1), (1, 7), (4, 11)])
-def test_a_matmul_of_full_tiles_is_predicted_to_the_last_count(nvrtc, split, k_tiles):
+def test_full_tile_matmul_counts_are_predicted_exactly(nvrtc, split, k_tiles):
     kernel = find_kernel("matmul_simt")
     for variant in sample("matmul_simt", "nn", SEVERAL):
         config = config_with(variant, split_k=split, raster=1)
@@ -64,7 +64,7 @@ def test_a_matmul_of_full_tiles_is_predicted_to_the_last_count(nvrtc, split, k_t
         assert {m: c for m, c in predicted.items() if c} == {m: c for m, c in emulated.items() if c}, config
 
 
-def test_instructions_at_the_edge_are_those_of_full_tiles(nvrtc):
+def test_edge_tiles_issue_the_instructions_of_full_tiles(nvrtc):
     kernel = find_kernel("matmul_simt")
     for variant in sample("matmul_simt", "nn", SEVERAL):
         config = config_with(variant, split_k=1, raster=1)
@@ -80,7 +80,7 @@ def test_instructions_at_the_edge_are_those_of_full_tiles(nvrtc):
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_a_convolution_issues_what_is_predicted(nvrtc, layout):
+def test_convolution_issues_the_predicted_instructions(nvrtc, layout):
     kernel = find_kernel("conv2d_implicit_gemm_simt")
     ran = 0
     for variant in sample("conv2d_implicit_gemm_simt", layout, 40):

@@ -9,7 +9,7 @@ from kernrec.kernel.spec import TensorValues
 from kernrec.profile.tensor_values import DRAWN_BYTES, sample_tensors
 
 
-def test_random_values_take_at_most_twice_the_memory_of_their_encoding():
+def test_random_values_take_at_most_twice_their_encoded_size():
     """An audit of a model draws tensors of `DRAWN_BYTES` in each of its processes."""
     tensor = SimpleNamespace(name="x", dtype="bf16", elements=DRAWN_BYTES // 2)
     kernel, problem = (

@@ -35,7 +35,7 @@ IN_LINE = 0.15
     ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 2, False),
     ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
 ])  # fmt: skip
-def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(nvrtc, monkeypatch, body, runs, idle):
+def test_idle_last_blocks_are_detected_from_few_blocks(nvrtc, monkeypatch, body, runs, idle):
     source = 'extern "C" __global__ void k(float* x, float* y, int n) { int i = blockIdx.x * 32 + threadIdx.x; BODY }'
     module = parse(compile_source(source.replace("BODY", body), 80).ptx)
     buffers = {name: np.zeros(4096, np.float32) for name in "xy"}
@@ -53,7 +53,7 @@ def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(nvrtc, mon
 
 
 @given(total=st.integers(4, 2000), tiles=st.integers(1, 6000))
-def test_levels_of_tiles_that_blocks_take_in_turn_add_up(total, tiles):
+def test_work_levels_of_persistent_blocks_add_up(total, tiles):
     parts = levels(lambda block: float(len(range(block, tiles, total))), total)
     assert sum(level.count for level in parts) in (0, total)
     if parts:
@@ -67,11 +67,11 @@ def test_levels_of_tiles_that_blocks_take_in_turn_add_up(total, tiles):
         start += level.count
 
 
-def test_one_block_at_an_end_makes_no_level():
+def test_single_end_block_makes_no_level():
     assert levels(lambda block: 1.0 if block == 99 else 5.0, 100) == ()
 
 
-def test_no_more_than_some_blocks_are_run_however_they_differ():
+def test_at_most_16_blocks_are_run():
     ran: list[int] = []
 
     def work(block: int) -> float:
@@ -110,7 +110,7 @@ def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dic
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("m", "n"), [(512, 512), (1024, 1280), (1280, 1408), (2048, 1792), (4096, 4096)])
-def test_a_persistent_triton_product_takes_as_long_as_the_plain_one(m, n, tmp_path):
+def test_persistent_triton_matmul_takes_as_long_as_the_plain_one(m, n, tmp_path):
     # Seen before: 16 tiles on 108 blocks were predicted at 0.16 of the plain kernel, 110 at 0.59, 1,024 at 0.81.
     pytest.importorskip("triton", reason="needs the extra `triton`")
     plain = triton_seconds(m, n, (), tmp_path / "a.duckdb")
@@ -160,7 +160,7 @@ arguments = ["a", "b", "c", "i32 m", "i32 n", "i32 k"]
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize(("m", "n"), [(256, 256), (1024, 864), (1024, 1024), (2048, 2048)])
-def test_a_persistent_cuda_product_takes_as_long_as_the_plain_one(m, n, nvrtc, tmp_path):
+def test_persistent_cuda_matmul_takes_as_long_as_the_plain_one(m, n, nvrtc, tmp_path):
     # With a block for each tile the kernel is a plain one; on an A100 eight blocks fit on each of 108 SMs.
     tiles = m // 32 * (n // 32)
     grids = sorted({tiles, 864, 1728, 4320})

@@ -32,19 +32,19 @@ def module(nvrtc):
     return parse(compile_source(SOURCE, 80).ptx)
 
 
-def test_bands_of_eight_rows_are_seen(module):
+def test_bands_of_eight_rows_are_detected(module):
     metrics = wave_metrics(module, launch(8), 10_000, [1.0, 0.0])
     assert [metrics[f"wave.a.{n}"] for n in (2, 8, 64, 128)] == [2, 8, 8, 8]
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
 
-def test_one_band_of_all_rows_reads_another_row_each_time(module):
+def test_single_band_reads_another_row_each_time(module):
     metrics = wave_metrics(module, launch(32), 10_000, [1.0, 0.0])
     assert metrics["wave.a.32"] == 32
     assert metrics["wave.b.32"] == 1
 
 
-def test_reads_behind_a_barrier_are_seen_where_they_are_wanted(nvrtc):
+def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
     """As where threads hand each other their addresses through shared memory."""
     handed = SOURCE.replace(
         "    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n"
@@ -70,7 +70,7 @@ extern "C" __global__ void copies(const int* x, int* y, int n, int part) {
 """
 
 
-def test_no_pass_is_made_for_buffers_that_are_only_added_to(nvrtc, monkeypatch):
+def test_buffers_that_are_only_added_to_need_no_extra_pass(nvrtc, monkeypatch):
     module = parse(compile_source(COPIES, 80).ptx)
     x = np.arange(1 << 16, dtype=np.int32)
     arguments = ["x", "y", np.int32(len(x)), np.int32(1)]
@@ -89,12 +89,12 @@ def test_no_pass_is_made_for_buffers_that_are_only_added_to(nvrtc, monkeypatch):
     assert len(budgets) == 4
 
 
-def test_nothing_is_sampled_where_neighbors_tell_as_much(module):
+def test_sampling_is_skipped_if_neighbors_suffice(module):
     assert wave_metrics(module, launch(8), 10_000, [1.0, 0.9]) == {}
     assert wave_metrics(module, launch(8, 4), 10_000, [1.0, 0.0]) == {}
 
 
-def test_bands_save_traffic_of_a_wave_that_l2_cannot_keep():
+def test_bands_save_wave_traffic_that_l2_cannot_keep():
     blocks, wave, own = np.array([4096.0]), np.array([64.0]), np.array([1 << 20])
 
     def moved(a: tuple[float, ...], b: tuple[float, ...]) -> float:

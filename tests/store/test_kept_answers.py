@@ -76,7 +76,7 @@ def log_of(person: Person, *, stored: bool) -> MeasurementLog:
         return log
 
 
-def test_what_is_kept_is_what_the_log_says(reader: Person) -> None:
+def test_kept_answers_equal_the_log(reader: Person) -> None:
     stored, derived = log_of(reader, stored=True), log_of(reader, stored=False)
     assert stored.answers == derived.answers
     assert stored.failures == derived.failures
@@ -84,12 +84,12 @@ def test_what_is_kept_is_what_the_log_says(reader: Person) -> None:
     assert len(stored.failures[PROBLEM.key]) == 2
 
 
-def test_answers_that_another_rule_combined_are_not_used(reader: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_answers_of_another_rule_are_ignored(reader: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.kept_answers._rule", lambda: "another")
     assert log_of(reader, stored=False).answers.keys() == {PROBLEM.key, OTHER.key}
 
 
-def test_what_was_kept_is_not_used_once_rows_came_or_went(reader: Person, tmp_path: Path) -> None:
+def test_kept_answers_are_ignored_after_rows_change(reader: Person, tmp_path: Path) -> None:
     assert Person(tmp_path / "ann").withdraw(tmp_path / "team", "true") == 9
     assert reader.pull(tmp_path / "team").withdrawn == 9
     after = log_of(reader, stored=True)

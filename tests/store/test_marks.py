@@ -52,7 +52,7 @@ def answers(path: Path) -> list[tuple[float, bool]]:
     return [(answer.latency_s, answer.merged) for answer in there.measured]
 
 
-def test_a_file_is_the_users_own_if_kernrec_wrote_it(tmp_path: Path) -> None:
+def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "own.duckdb", 1e-3)
     assert is_own(path)
     assert not is_own(foreign(path))
@@ -60,7 +60,7 @@ def test_a_file_is_the_users_own_if_kernrec_wrote_it(tmp_path: Path) -> None:
     assert not is_own(path)
 
 
-def test_the_database_at_the_users_own_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_at_the_default_path_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = foreign(made(tmp_path / "own.duckdb", 1e-3))
     monkeypatch.setenv("KERNREC_DB", str(path))
     assert paths.user_database() == path
@@ -68,7 +68,7 @@ def test_the_database_at_the_users_own_place_is_the_users_own(tmp_path: Path, mo
     assert answers(path) == [(1e-3, False)]
 
 
-def test_a_killed_writer_leaves_a_file_of_the_users_own(tmp_path: Path) -> None:
+def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
     database.add_measurements([measurement(position=5, latency_s=2e-3)])
@@ -78,7 +78,7 @@ def test_a_killed_writer_leaves_a_file_of_the_users_own(tmp_path: Path) -> None:
     assert {merged for _, merged in answers(path)} == {False}
 
 
-def test_scales_of_a_foreign_file_move_no_answer(tmp_path: Path) -> None:
+def test_scales_of_a_foreign_file_change_no_answer(tmp_path: Path) -> None:
     signer = key_of("ann")
     scaled = f"""
         INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}', NULL FROM measurement;
@@ -87,7 +87,7 @@ def test_scales_of_a_foreign_file_move_no_answer(tmp_path: Path) -> None:
     assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
 
 
-def test_a_foreign_file_does_not_say_which_of_its_rows_are_own_ones(tmp_path: Path) -> None:
+def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "a.duckdb", 1e-3)
     with Database.open(path, read_only=False) as database:
         database.add_measurements([measurement(session="second", position=0, config={"block_m": 1}, latency_s=3e-3)])
@@ -98,7 +98,7 @@ def test_a_foreign_file_does_not_say_which_of_its_rows_are_own_ones(tmp_path: Pa
     assert answers(foreign(path, silenced)) == [(2e-3, True)]
 
 
-def test_what_is_written_to_a_foreign_file_is_own_and_the_rest_is_others(tmp_path: Path) -> None:
+def test_rows_written_to_a_foreign_file_are_the_users_and_the_rest_are_not(tmp_path: Path) -> None:
     path = foreign(made(tmp_path / "a.duckdb", 1e-3, 2e-3), "INSERT INTO merged_row VALUES ('x', 'y')")
     with Database.open(path, read_only=False) as database:
         database.add_measurements([measurement(session="mine", latency_s=5e-3, config={"block_m": 1})])
@@ -106,7 +106,7 @@ def test_what_is_written_to_a_foreign_file_is_own_and_the_rest_is_others(tmp_pat
     assert is_own(path)
 
 
-def test_a_profile_of_others_displaces_none_of_the_users(tmp_path: Path, profile: object) -> None:
+def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: object) -> None:
     rows = {who: profile(compiler=f"nvrtc {version}", registers=registers) for who, version, registers in (  # type: ignore[operator]
         ("mine", "12.0", 32), ("theirs", "99.0", 255))}  # fmt: skip
     theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
@@ -124,7 +124,7 @@ def test_a_profile_of_others_displaces_none_of_the_users(tmp_path: Path, profile
         assert database.profiles(*named, own=True)[0].registers.tolist() == [255]
 
 
-def test_a_merged_kernel_has_the_owner_that_it_came_with(tmp_path: Path) -> None:
+def test_merged_kernel_keeps_its_owner(tmp_path: Path) -> None:
     kernel = kernel_from(SPEC, "scale.cu", "__global__ void scale(float* x) {}")
     theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
     with Database.open(theirs, read_only=False, create=True) as database:
@@ -140,7 +140,7 @@ def test_a_merged_kernel_has_the_owner_that_it_came_with(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_file_that_is_replaced_after_its_check_is_not_opened(
+def test_file_replaced_after_its_check_is_not_opened(
     tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was swapped between check and opening was used for one answer."""
@@ -161,7 +161,7 @@ def test_a_file_that_is_replaced_after_its_check_is_not_opened(
     assert len(checked) == 1
 
 
-def test_a_file_that_is_replaced_while_it_is_written_is_not_marked(tmp_path: Path, refuses: Refuses) -> None:
+def test_file_replaced_while_written_is_not_marked(tmp_path: Path, refuses: Refuses) -> None:
     """`db merge X --db P` marked whatever lay at P in the end as checked, for good."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")

@@ -78,7 +78,7 @@ measurements = st.builds(
 
 
 @given(measurements)
-def test_a_measurement_survives_the_journal_and_its_columns(measurement: Measurement) -> None:
+def test_measurement_survives_journal_and_columns(measurement: Measurement) -> None:
     assert Measurement.from_columns(json.loads(json.dumps(measurement.as_json()))) == measurement
     assert Measurement.from_columns(measurement.columns()) == measurement
     report = measurement.report
@@ -98,14 +98,14 @@ def test_measurements_survive_the_database(chosen: list[Measurement]) -> None:
         assert database.altered() == []
 
 
-def test_the_leaf_fields_are_the_columns_of_the_table(row) -> None:
+def test_leaf_fields_equal_the_table_columns(row) -> None:
     with Database.memory() as database:
         database.add_measurements([Measurement.from_columns(row())])
         columns = set(database.rows("measurement")[0]) - {"measurement_id", "config_id", "problem_id"}
     assert set(Measurement.from_columns(row()).columns()) == columns | {"config", "problem"}
 
 
-def test_an_unknown_column_is_named(row, refuses: Refuses) -> None:
+def test_unknown_column_is_named(row, refuses: Refuses) -> None:
     refuses(lambda: Measurement.from_columns(row(latency=1.0)))
 
 
@@ -169,7 +169,7 @@ def rows_of(database: Database, view: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_database) -> None:
+def test_migrated_schema_3_database_gives_the_same_answers(old_database) -> None:
     path, views = old_database
     with Database.open(path) as database:
         assert {view: [without_writer(r) for r in rows_of(database, view)] for view in views} == views
@@ -178,7 +178,7 @@ def test_a_database_of_schema_3_answers_the_same_after_its_migration(old_databas
 
 
 @pytest.mark.usefixtures("read_here")
-def test_rows_of_schema_3_state_in_columns_what_their_text_said(old_database, row) -> None:
+def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row) -> None:
     path, _ = old_database
     with Database.open(path) as database:
         assert database.altered() == []
@@ -195,7 +195,7 @@ def test_rows_of_schema_3_state_in_columns_what_their_text_said(old_database, ro
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_row_has_the_same_key_whether_it_was_migrated_or_is_added_today(old_database, row, tmp_path) -> None:
+def test_migrated_row_has_the_same_key_as_a_new_row(old_database, row, tmp_path) -> None:
     path, _ = old_database
     today = [Measurement.from_columns(row(**arguments)) for arguments in TODAY]
     with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:

@@ -44,7 +44,7 @@ def answering(database: Database) -> list[int]:
     return sorted(answer.config["block_m"] for answer in database.measured(GPU, [KERNEL], PROBLEM.key))
 
 
-def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Path) -> None:
+def test_retracted_row_stays_in_the_log_but_is_not_used(base: Path) -> None:
     alice = Person(base / "alice")
     with Database.open(alice.database) as database:
         assert answering(database) == [2, 3]
@@ -59,7 +59,7 @@ def test_a_row_that_was_taken_back_stays_in_the_log_and_answers_nothing(base: Pa
     assert take_back(alice, "true") == 2  # what is taken back already is not chosen again
 
 
-def test_of_two_that_contradict_each_other_the_one_that_is_left_answers() -> None:
+def test_retraction_of_one_contradictory_row_restores_the_other() -> None:
     with Database.memory() as database:
         keys = database.add_measurements([measurement(position=0, latency_s=s) for s in (1e-3, 5e-3)])
         assert answering(database) == []
@@ -92,7 +92,7 @@ def test_a_bundle_leaves_withdrawn_rows_out(base: Path) -> None:
         assert sessions(database.rows("measurement")) == [("monday", 1), ("monday", 2)]
 
 
-def test_a_strangers_retractions_are_rows_like_others(base: Path) -> None:
+def test_untrusted_retractions_are_ordinary_rows(base: Path) -> None:
     """Hash, form and time of each are checked before anything is looked at."""
     alice = Person(base / "alice")
     with Database.memory() as database:

@@ -14,11 +14,11 @@ SWEEP = [
 ]
 
 
-def test_a_sweep_that_agrees_with_itself_is_left_alone():
+def test_consistent_sweep_is_accepted():
     assert list(judged(SWEEP)) == SWEEP
 
 
-def test_less_power_at_a_higher_clock_is_named():
+def test_lower_power_at_a_higher_clock_is_reported():
     *others, last = judged([*SWEEP[:-1], replace(SWEEP[-1], power_w=109.0)])
     assert others == SWEEP[:-1]
     assert last.doubt == "less power at a higher clock"
@@ -31,13 +31,13 @@ def test_less_power_at_a_higher_clock_is_named():
     ({"rates": {"issue.fma32": 1e12}}, "more FMA than that clock allows"),
     ({"limit_w": 100.0}, "more power than the limit"),
 ])  # fmt: skip
-def test_impossible_power_is_named(changes, says):
+def test_impossible_power_is_reported(changes, says):
     (load,) = judged([replace(SWEEP[0], **changes)])  # type: ignore[arg-type]
     assert load.doubt == says
     assert load.weight == DOUBTED
 
 
-def test_a_product_that_draws_less_than_its_neighbors_in_the_same_time_is_misread():
+def test_matmul_with_less_power_than_its_equally_fast_neighbors_is_reported():
     shapes = np.array([[m, 4096, 4096] for m in (64, 65, 66, 67, 1024)])
     watts = np.array([600.0, 605.0, 300.0, 598.0, 350.0])
     these = Products("b200_sxm", "VLLM", "bfloat16", shapes, np.full(5, 1e-4), watts, np.full(5, 1000.0))

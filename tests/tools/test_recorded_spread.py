@@ -10,12 +10,12 @@ ROW = {
 }  # fmt: skip
 
 
-def test_an_interval_is_at_least_three_percent_to_either_side():
+def test_interval_is_at_least_three_percent_on_each_side():
     assert interval(np.zeros(0)) == pytest.approx((1 / (1 + LEAST), 1 + LEAST))
     assert interval(np.linspace(-0.2, 0.1, 1001)) == pytest.approx((np.exp(-0.185), np.exp(0.085)))
 
 
-def test_drift_between_versions_is_not_in_the_interval():
+def test_drift_between_versions_is_excluded_from_the_interval():
     spread, noise = Spread(), np.random.default_rng(0).normal(0, 0.05, 2000)
     for m, error in enumerate(noise):
         spread.add_later(ROW | {"m": m}, 0.57e-5 * np.exp(error))
@@ -25,7 +25,7 @@ def test_drift_between_versions_is_not_in_the_interval():
     assert coverage(spread, "s")["problems held out"] == pytest.approx(0.9, abs=0.03)
 
 
-def test_too_few_repeats_take_those_of_the_backend_then_of_the_recorder():
+def test_too_few_repeats_use_the_spread_of_the_backend_or_recorder():
     spread = Spread()
     for gpu, stack, factor in (("a100", "vLLM", 1.1), ("h100", "SGLang", 1.2)):
         for _ in range(ENOUGH):
@@ -42,7 +42,7 @@ def test_neighbors_are_compared_in_proportion_to_their_work():
     assert np.abs(factors) == pytest.approx(np.log(1.1) / np.sqrt(2), rel=1e-6)
 
 
-def test_power_is_compared_between_neighbors_that_take_the_same_time():
+def test_power_is_compared_between_equally_fast_neighbors():
     rows = [ROW | {"m": m, "power_w": 400.0 if m % 2 else 480.0} for m in range(2 * ENOUGH)]
     assert power_width(rows, ["m", "n", "k"]) == pytest.approx(np.log(1.2))
     assert power_width([], ["m"]) == pytest.approx(0.05)

@@ -53,7 +53,7 @@ def test_known_coefficients_are_recovered_and_stored():
     assert all("10 problems, each held out" in line and line.endswith(": kept") for line in fitted.findings)
 
 
-def test_the_power_limit_hides_no_coefficient():
+def test_power_limit_hides_no_coefficient():
     """A machine that draws so much that half of its rows run at the limit, at a lower clock than the prior assumes."""
     groups = machines(simulated_groups(12), static_power=1.4, core_energy=1.7)
     capped = np.concatenate([g.energy_j / g.latency_s > 0.98 * g.inputs.gpu.tdp_w for g in groups])
@@ -64,7 +64,7 @@ def test_the_power_limit_hides_no_coefficient():
     assert fitted.calibration.core_energy == pytest.approx(1.7, rel=0.1)
 
 
-def test_without_energy_only_time_is_fitted():
+def test_only_time_is_fitted_without_energy():
     groups = [replace(g, energy_j=np.full(len(g), np.nan)) for g in machines(simulated_groups(4))]
     (fitted,) = fit(groups)
     assert fitted.calibration is not None
@@ -86,7 +86,7 @@ def test_calibration_that_does_not_help_is_not_stored():
     assert all("no help, not kept" in line for line in fitted.findings)
 
 
-def test_a_machine_of_the_data_sheet_keeps_the_data_sheet():
+def test_data_sheet_machine_keeps_its_coefficients():
     (fitted,) = fit(machines(simulated_groups(10), **dict.fromkeys(KNOWN, 1.0)))
     if fitted.calibration is not None:  # noise may be fitted, but nothing else
         assert all(getattr(fitted.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
@@ -105,7 +105,7 @@ def test_undetermined_coefficient_keeps_its_value():
     assert fitted.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
 
 
-def test_architectures_are_fitted_apart():
+def test_architectures_are_fitted_separately():
     ours = machines(simulated_groups(5))
     theirs = machines(simulated_groups(5, gpu="a100-sxm4-80gb", seed=2), core_time=0.8)
     by_arch = {fitted.arch: fitted.calibration for fitted in fit(ours + theirs)}
@@ -113,7 +113,7 @@ def test_architectures_are_fitted_apart():
     assert by_arch[RTX4090].core_time == pytest.approx(1.6, rel=0.05)
 
 
-def test_too_few_say_how_many_are_missing(refuses):
+def test_too_few_rows_error_states_how_many_are_missing(refuses):
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 1} problems, {FEWEST_ROWS - 12} configs are missing"):
         fit(simulated_groups(1, rows=12))
     with pytest.raises(KernrecError, match=f"{FEWEST_PROBLEMS - 2} problems, 0 configs are missing"):
@@ -134,12 +134,12 @@ def test_saved_calibration_reads_back(tmp_path):
     assert load(tmp_path) == {}
 
 
-def test_equal_multipliers_have_equal_hashes_and_others_have_not():
+def test_hash_depends_on_the_multipliers():
     assert stored(core_time=1.25).hash == replace(stored(core_time=1.25), rows=99).hash
     assert len({stored().hash, stored(core_time=1.25).hash, stored(dram_time=1.25).hash}) == 3
 
 
-def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
+def test_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(text: str) -> None:
         (tmp_path / FILE).write_text(text)
         load(tmp_path)
@@ -151,7 +151,7 @@ def test_a_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
 
 
 @pytest.mark.parametrize("value", ["1e9", "0", "NaN", '"x"', "null"])
-def test_a_multiplier_out_of_range_is_refused(tmp_path, value):
+def test_multiplier_out_of_range_is_refused(tmp_path, value):
     path = save({RTX4090: stored(core_time=1.25)}, tmp_path)
     path.write_text(path.read_text().replace("1.25", value))
     with pytest.raises(UsageError, match="not a calibration"):
@@ -159,7 +159,7 @@ def test_a_multiplier_out_of_range_is_refused(tmp_path, value):
 
 
 @pytest.mark.parametrize("change", [{"rows": 1e309}, {"energy_rows": 1e309}, {"time_factor": [1e309, 1.0]}])
-def test_a_number_beyond_what_a_double_holds_is_refused(tmp_path, change):
+def test_number_beyond_double_range_is_refused(tmp_path, change):
     path = save({RTX4090: stored()}, tmp_path)
     content = json.loads(path.read_text())
     content["architectures"][0] |= change
@@ -177,20 +177,20 @@ def random_parts(rows: int = 200, count: int = 3) -> np.ndarray:
     return np.exp(np.random.default_rng(0).normal(0.0, 1.0, (rows, count)))
 
 
-def test_the_multipliers_of_exact_rows_are_recovered():
+def test_multipliers_of_exact_rows_are_recovered():
     expected = np.array([0.5, 1.7, 1.1])
     multipliers = fit_multipliers(shares_of(random_parts(), expected), np.ones(200), 8.0)
     assert multipliers == pytest.approx(expected, rel=0.01)
 
 
-def test_a_part_that_is_hardly_there_keeps_its_multiplier():
+def test_nearly_absent_part_keeps_its_multiplier():
     parts = random_parts() * [1.0, 1.0, 1e-4]
     multipliers = fit_multipliers(shares_of(parts, np.array([0.5, 1.7, 3.0])), np.ones(200), 8.0)
     assert multipliers[2] == 1.0
     assert multipliers[:2] == pytest.approx([0.5, 1.7], rel=0.01)
 
 
-def test_a_multiplier_that_is_not_plausible_is_not_fitted():
+def test_implausible_multiplier_is_not_fitted():
     multipliers = fit_multipliers(shares_of(random_parts(), np.array([20.0, 1.7, 1.1])), np.ones(200), 8.0)
     assert multipliers[0] == 1.0
     assert (multipliers > 0).all()

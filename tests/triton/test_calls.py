@@ -35,7 +35,7 @@ def written(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text())
 
 
-def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path):
+def test_launch_becomes_a_call_and_equal_launches_are_merged(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.call_scale(X, Y)
         kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that changes no code
@@ -59,7 +59,7 @@ def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path):
     assert again.files == [first]
 
 
-def test_an_edited_call_stays(tmp_path):
+def test_edited_call_is_kept(tmp_path):
     for _ in range(2):
         with kernrec.triton.capture(tmp_path) as captured:
             kernels.call_scale(X, Y)
@@ -67,7 +67,7 @@ def test_an_edited_call_stays(tmp_path):
     assert captured.files[0].read_text() == "# mine\n"
 
 
-def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(tmp_path):
+def test_autotuned_function_has_all_configs_with_grids_and_heuristics(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.tuned_add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     (file,) = captured.files
@@ -79,14 +79,14 @@ def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(t
     assert [config["even"] for config in configs_of(kernel)] == [1, 0]
 
 
-def test_the_drop_in_is_captured_with_all_its_configs_and_ranks_nothing(tmp_path, monkeypatch):
+def test_drop_in_decorator_is_captured_with_all_configs_and_ranks_none(tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.triton.tuner.Tuner.chosen", None)
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     assert [config["BLOCK"] for config in written(captured.files[0])["configs"]] == [64, 256]
 
 
-def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_what_they_are(tmp_path):
+def test_index_contents_are_stored_beside_the_call_and_views_are_described(tmp_path):
     order = np.arange(64, dtype=np.int64)[::-1].copy()
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.gather[(1,)](np.zeros((8, 64), np.float16)[:, :8], order, Y[:64], 64, BLOCK=64)
@@ -98,7 +98,7 @@ def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_wha
     assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
 
 
-def test_a_source_in_a_compiler_s_cache_is_copied_beside_the_call(tmp_path):
+def test_source_in_a_compiler_cache_is_copied_beside_the_call(tmp_path):
     cache = tmp_path / "torchinductor_me" / "ab"
     cache.mkdir(parents=True)
     (cache / "cab.py").write_text((ROOT / "tests" / "triton" / "captured_kernels.py").read_text())
@@ -118,7 +118,7 @@ class Matrix(np.ndarray):
         return 1 << 20
 
 
-def test_the_block_of_a_descriptor_is_the_constant_that_a_hook_sets_it_to(tmp_path):
+def test_descriptor_block_is_the_constant_set_by_a_hook(tmp_path):
     matrix = np.zeros((128, 128), np.float16).view(Matrix)
     described = [TensorDescriptor(matrix, [128, 128], [128, 1], [1, 8]) for _ in range(2)]
     with kernrec.triton.capture(tmp_path) as captured:
@@ -141,7 +141,7 @@ class Missing:
         raise RuntimeError("no memory")
 
 
-def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path, monkeypatch):
+def test_missing_contents_are_requested_by_argument(tmp_path, monkeypatch):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.gather[(1,)](X, Missing(), Y, 64, BLOCK=64)
     assert written(captured.files[0])["arguments"]["order"]["contents"] == "not kept: the tensor had none"
@@ -172,7 +172,7 @@ def test_addresses_in_an_array_cannot_be_replayed(tmp_path):
     assert not record.contents
 
 
-def test_calls_per_function_are_bounded(tmp_path):
+def test_calls_per_function_are_limited(tmp_path):
     with kernrec.triton.capture(tmp_path, per_function=2) as captured:
         for n in (100, 200, 300, 400):
             kernels.call_scale(X[:n], Y)
@@ -180,7 +180,7 @@ def test_calls_per_function_are_bounded(tmp_path):
     assert list(captured.left_out.values()) == [2]
 
 
-def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path, refuses):
+def test_nested_capture_and_unknown_gpu_are_refused(tmp_path, refuses):
     with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="running already"):
         kernrec.triton.capture(tmp_path).__enter__()
     refuses(lambda: kernrec.triton.capture(tmp_path, gpu="a101").__enter__())
@@ -219,7 +219,7 @@ served.rows.call(np.zeros(256, np.float32), np.zeros(256, np.float32))
 
 
 @pytest.mark.slow
-def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_as_such(tmp_path):
+def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     """A package that turns Triton off where it finds no driver, as vLLM does."""
     folder = tmp_path / "site-packages" / "served"
     folder.mkdir(parents=True)

@@ -70,7 +70,7 @@ def rows() -> list[dict[str, Any]]:
         return database.rows("measurement")
 
 
-def test_every_config_that_the_program_measured_is_a_row_and_says_who_measured(monkeypatch):
+def test_every_config_measured_by_the_program_becomes_a_row_with_its_origin(monkeypatch):
     monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA A100-SXM4-80GB", 0))
     monkeypatch.setattr(machine, "sensors", lambda uuid: None)
     function = tuned()
@@ -88,7 +88,7 @@ def test_every_config_that_the_program_measured_is_a_row_and_says_who_measured(m
     assert (recorder.rows, recorder.refused) == (3, {})
 
 
-def test_outside_of_the_block_nothing_is_kept_and_the_listener_before_hears_all():
+def test_listener_records_only_inside_its_block_and_forwards_events():
     heard: list[str] = []
 
     def before(**event: Any) -> None:
@@ -105,7 +105,7 @@ def test_outside_of_the_block_nothing_is_kept_and_the_listener_before_hears_all(
     assert (heard, len(rows())) == (["scale", "scale"], 3)
 
 
-def test_recorded_rows_never_displace_measurements_by_the_protocol():
+def test_recorded_rows_never_replace_protocol_measurements():
     with kernrec.triton.record():
         launch(tuned())
     with Database.open(Path(os.environ["KERNREC_DB"]), read_only=False) as database:
@@ -128,14 +128,14 @@ def test_recorded_rows_never_displace_measurements_by_the_protocol():
     assert sorted(of_config.values()) == [0, 0]
 
 
-def test_a_config_that_cannot_run_is_kept_as_such():
+def test_failed_config_is_stored_as_failed():
     with kernrec.triton.record() as recorder:
         launch(tuned((0.5, float("inf"), 0.4)))
     assert sorted(row["outcome"] for row in rows()) == ["constraint", "ok", "ok"]
     assert recorder.rows == 3
 
 
-def test_times_with_hooks_say_so():
+def test_times_with_hooks_are_marked():
     class Output(Tensor):
         def zero_(self) -> None:
             pass
@@ -147,7 +147,7 @@ def test_times_with_hooks_say_so():
     }
 
 
-def test_the_drop_in_answers_with_what_was_recorded():
+def test_drop_in_decorator_uses_recorded_rows():
     with kernrec.triton.record():
         launch(tuned())
     function = kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"], do_bench=None)(tuned_kernels.scale)
@@ -155,7 +155,7 @@ def test_the_drop_in_answers_with_what_was_recorded():
     assert function.best_config is tuned_kernels.CONFIGS[1]
 
 
-def test_the_drop_in_s_own_measurements_are_kept_once():
+def test_drop_in_decorator_stores_its_measurements_once():
     def bench(launch: Any, quantiles: Any) -> list[float]:
         return [0.5, 0.4, 0.6]
 
@@ -164,7 +164,7 @@ def test_the_drop_in_s_own_measurements_are_kept_once():
     assert (len(rows()), recorder.rows) == (2, 0)
 
 
-def test_times_of_triton_s_cache_on_disk_were_not_measured_here():
+def test_times_from_the_triton_disk_cache_are_not_stored():
     launch(tuned(cache_results=True), N * 4)
     with kernrec.triton.record() as recorder:
         launch(tuned((), cache_results=True), N * 4)
@@ -180,7 +180,7 @@ def test_unstorable_rows_are_reported_once_and_the_program_continues():
     assert (recorder.rows, list(recorder.refused), rows()) == (0, ["scale"], [])
 
 
-def test_rows_wait_for_a_database_that_is_in_use(monkeypatch, tmp_path):
+def test_rows_wait_for_a_locked_database(monkeypatch, tmp_path):
     keep, failures = listener.keep, [UsageError("own.duckdb is in use by another process")]
 
     def busy_once(*arguments: Any) -> None:
@@ -198,18 +198,18 @@ def test_rows_wait_for_a_database_that_is_in_use(monkeypatch, tmp_path):
     assert ["own.duckdb is in use" in str(warning.message) for warning in seen] == [True]
 
 
-def test_two_recorders_are_refused():
+def test_second_recorder_is_refused():
     with kernrec.triton.record(), pytest.raises(UsageError, match="is being recorded already"):
         kernrec.triton.record()
 
 
-def test_a_release_without_a_listener_is_refused(monkeypatch):
+def test_triton_without_listeners_is_refused(monkeypatch):
     monkeypatch.setattr(triton.knobs, "autotuning", object())
     with pytest.raises(UsageError, match=r"Triton 3\.\d+\.\d+ has no listener for its autotuner; Triton 3.8 or later"):
         kernrec.triton.record()
 
 
-def test_without_a_block_a_program_records_to_its_end(tmp_path):
+def test_recorder_without_a_block_records_until_exit(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "import kernrec, triton\n"

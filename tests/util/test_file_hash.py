@@ -12,13 +12,13 @@ def written(root: Path, contents: dict[str, str]) -> list[Path]:
     return [root / name for name in contents]
 
 
-def test_files_are_the_same_wherever_they_are_and_in_whichever_order(tmp_path):
+def test_hash_ignores_location_and_order(tmp_path):
     here = written(tmp_path / "here", {"a.py": "1", "ptx/b.py": "2"})
     there = written(tmp_path / "there", {"ptx/b.py": "2", "a.py": "1"})
     assert files_hash(tmp_path / "here", here) == files_hash(tmp_path / "there", there)
 
 
-def test_another_content_name_or_boundary_is_another_hash(tmp_path):
+def test_hash_depends_on_content_names_and_boundaries(tmp_path):
     variants = [{"a": "1", "b": "2"}, {"a": "1", "b": "3"}, {"a": "1", "c": "2"}, {"a": "12"}, {"a": "1b\n1\n2"}, {}]
     hashes = {files_hash(root := tmp_path / str(i), written(root, item)) for i, item in enumerate(variants)}
     assert len(hashes) == len(variants)

@@ -8,7 +8,7 @@ from kernrec.util.light_property import cached_property as light
 
 
 @pytest.mark.parametrize("kind", [light, standard])
-def test_a_property_is_computed_when_it_is_first_read_and_kept(kind):
+def test_property_is_computed_once_on_first_read(kind):
     computed = []
 
     class Circle:

@@ -29,7 +29,7 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_scratch_folder_is_private_and_deleted_at_the_end(temporary):
+def test_scratch_folder_is_private_and_deleted_at_the_end(temporary):
     with scratch_folder() as folder:
         assert list(temporary.iterdir()) == [folder]
         assert os.name == "nt" or folder.stat().st_mode & 0o777 == 0o700

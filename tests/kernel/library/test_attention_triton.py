@@ -86,18 +86,18 @@ def test_awkward_problems_are_computed_without_races(case):
 @pytest.mark.slow
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("breaks", "old", "new"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
-def test_breaking_one_thing_in_the_source_is_noticed(breaks, old, new):
+def test_mutated_source_fails(breaks, old, new):
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     config = dict(zip(COLUMNS, (64, 64, 32, 3, 4), strict=True))
     runs = [(80, problem("f16", 40, shape, "bshd"), config) for shape in (PROMPT, FULL)]
     assert wrong(replace(KERNEL, source=KERNEL.source.replace(old, new)), runs), breaks
 
 
-def test_a_mutant_changes_one_place_of_the_source():
+def test_mutant_changes_one_place_of_the_source():
     assert [KERNEL.source.count(old) for _, old, _ in MUTANTS] == [1] * len(MUTANTS)
 
 
-def test_the_cases_have_every_value_of_every_tunable():
+def test_cases_cover_every_tunable_value():
     for place, tunable in enumerate(KERNEL.tunables):
         assert {values[place] for *_, values in CASES} == set(tunable.values), tunable.name
     assert KERNEL.listed is not None
@@ -105,7 +105,7 @@ def test_the_cases_have_every_value_of_every_tunable():
 
 
 @for_all(data=st.data())
-def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data):
+def test_spec_trip_count_matches_the_blocks(data):
     assert KERNEL.listed is not None
     config = dict(zip(COLUMNS, data.draw(st.sampled_from(KERNEL.listed.rows)), strict=True))
     keys, heads = data.draw(st.integers(1, 700)), data.draw(st.integers(1, 4))
@@ -122,7 +122,7 @@ def test_the_trips_of_the_spec_are_those_that_the_blocks_make(data):
     assert depth == {"unmasked": unmasked[-1], "masked": tiles[-1] - unmasked[-1]}
 
 
-def test_every_listed_config_fits_the_a100_and_no_block_asks_for_more_than_a_card_has():
+def test_every_listed_config_fits_the_a100_and_its_shared_memory():
     assert KERNEL.listed is not None
     for sm in (80, 86, 89, 120):
         assert len(Space(KERNEL, sm, limits(sm), "f16", "bhsd")) == len(KERNEL.listed.rows) - (sm != 80)
@@ -136,7 +136,7 @@ def test_kernel_with_shipped_profiles_is_recommended():
         )
 
 
-def test_prompts_and_tokens_of_every_head_have_an_answer():
+def test_prefill_and_decode_with_any_head_size_have_an_answer():
     query = Query(Objective.LATENCY, top=50)
     for head_dim, queries in ((40, 4096), (64, 1), (128, 2048), (256, 512)):
         dims = {"heads": 8, "kv_heads": 2, "queries": queries, "keys": 4096, "head_dim": head_dim, "causal": 1}

@@ -28,7 +28,7 @@ SHAPE = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 129, "causal": 1}
 @pytest.mark.parametrize(
     "case", [PLAIN, WIDE, NARROW_8BIT, TURNS_8BIT], ids=lambda case: "-".join(map(str, case[1].values()))
 )
-def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(case):
+def test_warpgroup_trip_loads_each_byte_once_and_multiplies_its_tiles(case):
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
@@ -44,7 +44,7 @@ def test_a_trip_of_warpgroups_brings_each_byte_once_and_multiplies_its_tiles(cas
 
 
 @pytest.mark.parametrize("case", [NARROW_8BIT, TURNS_8BIT, WIDE_8BIT], ids=lambda case: str(case[1]["head"]))
-def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case):
+def test_8_bit_values_are_transposed_once_without_bank_conflicts(case):
     kernel, config, dtype, _ = case
     compiled = not_assembled(*code_of(kernel, config, dtype))
     trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
@@ -59,7 +59,7 @@ def test_values_of_8_bits_are_turned_once_without_bank_conflicts(case):
     [THREE, TURNS, WIDE, THREE_8BIT, TURNS_8BIT, WIDE_8BIT],
     ids=lambda case: "-".join(map(str, (case[2], *case[1].values()))),
 )
-def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line(case):
+def test_warpgroups_have_enough_registers_and_products_stay_asynchronous(case):
     compiled = assembled(*code_of(*case[:3]))
     resources = compiled.resources["attention_wgmma"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
@@ -67,7 +67,7 @@ def test_warpgroups_have_registers_enough_and_their_products_are_not_put_in_line
     assert "setmaxnreg" not in compiled.log
 
 
-def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups():
+def test_rows_without_a_tensor_map_get_no_warpgroup_config():
     space = Space(WGMMA, 90, limits(90), "f16", "bhsd")
     assert len(space.at(problem_of("f16", 72, SHAPE)).rows)
     assert not len(space.at(problem_of("f16", 68, SHAPE)).rows)
@@ -78,7 +78,7 @@ def test_rows_that_no_tensor_map_describes_get_no_config_of_warpgroups():
 
 
 @pytest.mark.parametrize("layout", WGMMA.layouts)
-def test_boxes_of_warpgroups_are_tokens_of_one_head_in_either_layout(layout):
+def test_warpgroup_boxes_cover_tokens_of_one_head_in_both_layouts(layout):
     problem = problem_of("bf16", 88, {"batch": 2, "heads": 6, "kv_heads": 3, "queries": 70, "keys": 90}, layout)
     arguments = bind_launches(WGMMA, PLAIN[1], problem, 90)[0].arguments
     q, k, _ = (argument for argument in arguments if isinstance(argument, MapHandle))
@@ -88,7 +88,7 @@ def test_boxes_of_warpgroups_are_tokens_of_one_head_in_either_layout(layout):
     assert k.box == tuple({0: 32, tokens: 176}.get(axis, 1) for axis in range(4))
 
 
-def test_an_overlap_of_products_and_weights_is_there_for_every_head_of_8_bits():
+def test_overlap_is_offered_for_every_8_bit_head_size():
     space = Space(WGMMA, 90, limits(90), "f8e4m3", "bhsd")
     for dim in (64, 128, 192, 256):
         rows = space.at(problem_of("f8e4m3", dim, SHAPE)).rows
@@ -237,11 +237,11 @@ EQUIVALENT: list[tuple[str, str, str, Case, dict[str, int]]] = [
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("old", "new", "case", "shape"), MUTANTS, ids=[f"{old.strip()[:60]}" for old, *_ in MUTANTS])
-def test_breaking_one_thing_in_the_source_is_noticed(old, new, case, shape):
+def test_mutated_source_fails(old, new, case, shape):
     assert is_noticed(old, new, case, shape)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("why", "old", "new", "case", "shape"), EQUIVALENT, ids=[why for why, *_ in EQUIVALENT])
-def test_a_change_that_breaks_nothing_is_not_noticed(why, old, new, case, shape):
+def test_harmless_change_passes(why, old, new, case, shape):
     assert not is_noticed(old, new, case, shape), why

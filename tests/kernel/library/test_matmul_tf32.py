@@ -33,14 +33,14 @@ SPREAD = [(config, KERNEL.layouts[(i + step) % 4]) for i, config in enumerate(CO
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("config", "layout"), SPREAD, ids=named)
-def test_whole_numbers_are_multiplied_exactly_and_without_races(config, layout):
+def test_integers_are_multiplied_exactly_without_races(config, layout):
     problem = awkward(config, "tf32", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert KERNEL.misfit(config, problem, limits(SM)) is None
     assert exact(KERNEL, config, problem, SM)
 
 
 @LAYOUTS
-def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout):
+def test_operands_round_to_nearest_ten_bits(layout):
     config = CONFIGS[1]
     problem = awkward(config, "tf32", layout)
     operands = inputs(problem, seed=3)
@@ -55,7 +55,7 @@ def test_operands_are_rounded_to_ten_bits_to_nearest_and_no_further(layout):
 
 @pytest.mark.every(2)
 @LAYOUTS
-def test_products_of_a_batch_are_those_of_each_pair(layout):
+def test_batched_matmul_equals_separate_matmuls(layout):
     for config in (CONFIGS[1], CONFIGS[6]):  # aligned and unaligned shares of the sum
         problem, alone = (awkward(config, "tf32", layout, batch=batch) for batch in (3, 1))
         operands = inputs(problem, seed=1)
@@ -97,7 +97,7 @@ BREAKS = [
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("number", "layout", "old", "new"), BREAKS, ids=[f"{b[1]} {b[2]}" for b in BREAKS])
-def test_breaking_one_thing_in_the_source_is_noticed(number, layout, old, new):
+def test_mutated_source_fails(number, layout, old, new):
     config, kernel = CONFIGS[number], broken(KERNEL, old, new)
     problem = awkward(config, "tf32", layout, k=156)  # shares of 2 or 3 tiles where there are four
     if not breaks(kernel, config, problem, SM):

@@ -77,7 +77,7 @@ def test_awkward_rows_are_computed_without_races(kernel, dtype):
 @pytest.mark.slow
 @pytest.mark.every(8)
 @pytest.mark.parametrize(("name", "breaks", "old", "new", "config"), MUTANTS, ids=[f"{m[0]}: {m[1]}" for m in MUTANTS])
-def test_breaking_one_thing_in_the_source_is_noticed(name, breaks, old, new, config):
+def test_mutated_source_fails(name, breaks, old, new, config):
     pytest.importorskip("triton.compiler", reason="needs the extra `triton`")
     kernel = find_kernel(name)
     problems = [kernel.definition.problem("f32", "row", **dims) for dims in OPS[kernel.op].problems]
@@ -86,12 +86,12 @@ def test_breaking_one_thing_in_the_source_is_noticed(name, breaks, old, new, con
     assert faults(replace(kernel, source=kernel.source.replace(old, new)), runs), breaks
 
 
-def test_a_mutant_changes_one_place_of_the_source():
+def test_mutant_changes_one_place_of_the_source():
     assert [find_kernel(name).source.count(old) for name, _, old, *_ in MUTANTS] == [1] * len(MUTANTS)
 
 
 @EACH
-def test_the_chosen_configs_have_every_value_of_every_tunable(kernel):
+def test_listed_configs_cover_every_tunable_value(kernel):
     for tunable in kernel.tunables:
         assert {config[tunable.name] for *_, config in chosen(kernel)} == set(tunable.values), tunable.name
 

@@ -43,14 +43,14 @@ def nvrtc() -> None:
         pytest.skip(str(error))
 
 
-def test_the_first_config_is_the_one_that_would_be_recommended() -> None:
+def test_first_planned_config_is_the_top_recommendation() -> None:
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
-def test_the_plan_is_the_whole_space_each_config_once() -> None:
+def test_plan_contains_every_config_once() -> None:
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
     valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).valid(MATVEC).sum()) for kernel in kernels}
@@ -59,7 +59,7 @@ def test_the_plan_is_the_whole_space_each_config_once() -> None:
     assert Counter(task.kernel_name for task in target.tasks) == valid
 
 
-def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() -> None:
+def test_lower_effort_plans_the_most_promising_configs_first() -> None:
     (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(most)) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
@@ -67,7 +67,7 @@ def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() ->
     assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
-def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
+def test_sample_is_spread_over_the_space_and_states_its_probabilities() -> None:
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
     (whole,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions())
     (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions(100, drawn=True))
@@ -78,12 +78,12 @@ def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config
     assert 0.35 < np.mean(places) / len(whole.tasks) < 0.65
 
 
-def test_a_problem_that_the_card_cannot_hold_is_refused(refuses: Refuses) -> None:
+def test_problem_that_exceeds_gpu_memory_is_refused(refuses: Refuses) -> None:
     problem = find_op("matmul").problem(m=40_000, n=40_000, k=40_000)
     refuses(lambda: plan_library([("large", problem)], find_gpu("t4"), Context([]), PlanOptions()))
 
 
-def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_a_profile_is_planned_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stack, "profiles", lambda *_: {})
     first, same, other = (
         plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(20, seed=seed))[0].tasks for seed in (1, 1, 2)
@@ -91,14 +91,14 @@ def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeyp
     assert first == same != other
 
 
-def test_without_any_prediction_the_search_begins_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_without_predictions_starts_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stack, "profiles", lambda *_: {})
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     assert target.search is not None
     assert target.search.batch(0) == FIRST_COLD
 
 
-def test_configs_without_a_profile_are_predicted_from_those_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_without_a_profile_are_predicted_from_profiled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     (whole,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     profiles = Stack.profiles
 
@@ -129,7 +129,7 @@ def half_of(table: ProfileTable) -> ProfileTable:
     return replace(table, **{name: getattr(table, name)[::2] for name in columns})
 
 
-def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
+def test_rows_of_library_kernels_store_the_compiled_tunables(nvrtc: None, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(3))
     ahead = CompileQueue(GPU.sm, processes=2)
@@ -175,7 +175,7 @@ def test_urgent_code_is_compiled_before_unused_code(nvrtc: None, monkeypatch: py
         ahead.stop()
 
 
-def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words(nvrtc: None) -> None:
+def test_compile_error_is_stored_with_the_compilers_message(nvrtc: None) -> None:
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)

@@ -45,17 +45,6 @@ def test_few_groups_add_the_spread_of_the_prior():
     assert enough.summary == "9 held-out problems"
 
 
-@pytest.mark.parametrize("groups", [2, 4, 7])
-def test_a_pooled_interval_covers_as_long_as_the_prior_holds_what_it_says(groups):
-    """Groups that err as the prior says it does: nine tenths of the time within a factor of `INTERVAL`."""
-    draw, deviation, inside = np.random.default_rng(groups), math.log(INTERVAL) / 1.645, []
-    for _ in range(1000):
-        seen = draw.normal(0.0, deviation, groups)
-        interval = calibrate(np.repeat(seen, 4), np.repeat(np.arange(groups), 4), "GPU")
-        inside.append(abs(draw.normal(0.0, deviation)) <= interval.width)
-    assert np.mean(inside) >= 0.87
-
-
 def test_a_large_group_counts_no_more_than_a_small_one():
     residual = np.concatenate([np.full(10_000, 0.01), np.full(20, 1.0)])
     group = np.concatenate([np.zeros(10_000, int), np.arange(1, 21)])

@@ -7,8 +7,6 @@ from kernrec.compile import NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.model.prior.epilogue import epilogue
-from kernrec.model.prior.power import PowerModel
 from kernrec.op import encode_elements, find_op, inputs
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
@@ -52,18 +50,6 @@ def test_the_instructions_are_those_that_the_kernels_execute(name, dtype):
             )
         issued = sum(count for metric, count in stated.items() if metric.startswith("issue."))
         assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
-
-
-def test_unused_epilogue_costs_nothing():
-    power = PowerModel.for_gpu(GPU)
-    assert epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
-    assert epilogue(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None
-    bias = epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, bias=1))
-    gelu = epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, activation=2))
-    assert bias is not None
-    assert gelu is not None
-    assert (bias[2], gelu[2]) == (128.0, 0.0)
-    assert gelu[0] > 0.0
 
 
 def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums():

@@ -1,7 +1,5 @@
 """The search for the least energy finds it, and measures the energy of few configs."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -35,12 +33,6 @@ def test_guide_finds_the_least_energy_with_few_measurements():
     assert len(guide.energy_j) < 0.5 * len(guide.latency_s)
 
 
-def test_latency_alone_needs_no_energy():
-    guide = run((1.0, 0.0), 40)
-    assert not guide.with_energy
-    assert guide.energy_j == {}
-
-
 def test_guide_finds_both_ends_of_a_front():
     guide = run(None)
     able = np.arange(len(ENERGY)) % 17 > 0
@@ -57,15 +49,3 @@ def test_the_first_energies_are_of_the_fastest_and_none_is_asked_for_twice():
     first = guide.energy_round()
     assert first == sorted(configs, key=lambda config: LATENCY[config])[:FIRST_ENERGY]
     assert not set(first) & set(guide.energy_round())  # its energy could not be measured
-
-
-def test_a_config_whose_interval_is_above_the_best_is_left_out():
-    guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=0), (0.0, 1.0))
-    for config in range(0, 144, 5):
-        guide.tell_latency(config, float(LATENCY[config]))
-        guide.tell_energy(config, float(ENERGY[config]))
-    slow = int(LATENCY.argmax())
-    guide.tell_latency(slow, float(LATENCY[slow]))
-    guide.energy_j.pop(slow, None)
-    assert slow not in guide.energy_round()
-    assert math.isfinite(guide.log_cost(0))

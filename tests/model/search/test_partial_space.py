@@ -42,17 +42,6 @@ def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_
     assert (best <= of_all - np.log(1.0 - MARGIN)).all()
 
 
-def test_promising_configs_are_tried_before_unknown_ones(monkeypatch):
-    def tried_until_within(eager: float) -> int:
-        monkeypatch.setattr(partial_space, "EAGER", eager)
-        search, cost, tried = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
-        while not len(tried) or (cost[tried].min(axis=0) > cost.min(axis=0) - np.log(1.0 - MARGIN)).any():
-            tried = np.concatenate((tried, search.propose(tried, np.exp(cost[tried][:, :2])).rows))
-        return len(tried)
-
-    assert tried_until_within(partial_space.EAGER) < tried_until_within(3.0)
-
-
 def test_configs_like_those_that_fail_are_not_tried():
     cost = costs(0)[:, :1]
     fails = TUNABLES[:, 0] * TUNABLES[:, 1] > 64

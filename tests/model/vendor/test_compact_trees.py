@@ -37,13 +37,6 @@ def test_predictions_are_those_of_xgboost_up_to_leaves_of_a_byte(seed, rounds, l
     assert small.predict(matrix) == pytest.approx(expected, abs=3e-3 * rounds)
 
 
-def test_a_node_takes_four_bytes_and_a_few_bits():
-    boosted, _ = booster(1, 6, 7)
-    _, arrays = compact(trees(boosted), 4, 0.0)
-    nodes = int(arrays["nodes"].sum())
-    assert sum(a.nbytes for name, a in arrays.items() if name not in ("cuts", "cut_count", "nodes")) <= 2.2 * nodes
-
-
 @pytest.mark.parametrize(("name", "change"), [
     ("cut", lambda a: a[:-1]), ("column", lambda a: a + 4), ("cut", lambda a: np.full_like(a, 255)),
     ("leaf", lambda a: a[1:]), ("inner", lambda a: ~a), ("cuts", lambda a: a[2:]), ("nodes", lambda a: a[::-1] * 0),

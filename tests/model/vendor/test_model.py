@@ -1,12 +1,9 @@
 """The shipped model of products, asked for problems one by one and together."""
 
-import numpy as np
 import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import Bound, Card
-from kernrec.model.vendor.features import matmul
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
 from kernrec.op import find_op
@@ -54,27 +51,6 @@ def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded():
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]
     assert {gpu for gpu, head in heads if "trees" in vars(head)} == {"h200-sxm"}
     assert len({gpu for gpu, _ in heads}) > 2
-
-
-@pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32")])
-def test_latencies_are_those_of_predictions_whose_features_are_made_once(gpu, dtype, monkeypatch):
-    card, problem = find_gpu(gpu), find_op("matmul").problem(dtype, "nn", m=999, n=1001, k=777)
-    made: list[int] = []
-    bound = matmul.bound
-
-    def counted(card: Card, sizes: np.ndarray, layout: str) -> Bound:
-        made.append(sizes.shape[1])
-        return bound(card, sizes, layout)
-
-    monkeypatch.setattr(matmul, "bound", counted)
-    stacks = model()
-    before = stacks.latencies(problem, card)
-    alone = len(made)
-    predictions = stacks.predict(problem, card)
-    assert len(made) == alone
-    assert max(made) <= 16  # the problem, and larger numbers of its rows
-    lines = [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
-    assert sorted(before, key=lambda line: line[1].value) == lines == stacks.latencies(problem, card)
 
 
 @pytest.mark.parametrize(("op", "gpu", "dtype", "sizes", "items"), [

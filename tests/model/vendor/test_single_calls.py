@@ -63,24 +63,9 @@ def test_shipped_lines_have_no_hosts_time_and_say_how_unsure_the_rest_is(op, dty
     assert short.busy["launch"] == NORMAL_S
 
 
-@pytest.mark.parametrize("gpu", ["rtx3090", "rtx4090"])
-@pytest.mark.parametrize(("channels", "side"), [(64, 56), (128, 28), (256, 14), (512, 7)])
-def test_small_convolutions_on_cards_not_recorded_are_no_calls_of_the_recorder(gpu, channels, side):
-    sizes = {"c": channels, "k": channels, "h": side, "w": side, "padding": 1}
-    (line,) = model("conv2d").predict(find_op("conv2d").problem("f32", **sizes), find_gpu(gpu))
-    assert line.latency_s.value < 200e-6  # 208 to 328 us before
-    assert wide(line.latency_s) > 2.0
-
-
 def test_work_outside_of_what_was_recorded_widens_the_interval():
     (entry,) = model("conv2d").sets
     assert entry.work is not None
     inside, below, above = entry.work.distance(np.log2(np.array([[1e-4], [1e-8], [1e2]])))
     assert inside == 0
     assert min(below, above) > 0.3
-
-
-def test_sets_of_calls_that_were_timed_alone_are_read_as_such():
-    for op, alone in (("matmul", {"single"}), ("conv2d", {"conv"}), ("moe", set())):
-        sets = {entry.recorded.name: entry.recorded.timing.alone for entry in model(op).sets}
-        assert {name for name, each in sets.items() if each} == alone
