@@ -146,8 +146,6 @@ def print_manifest(manifest: "Manifest") -> None:
             print(f"measured {values[0]}" if values[0] == values[-1] else f"measured {values[0]} to {values[-1]}")
         elif values:
             print(f"{name}: {', '.join(values)}")
-    if manifest.models:
-        print(f"models: {', '.join(model.file for model in manifest.models)}")
 
 
 class PullOptions(options.Options):

@@ -11,7 +11,7 @@ from kernrec.store.database import Database
 from kernrec.store.intake import add_checked, adding_to
 from kernrec.store.keys import LARGEST_SIGNATURE, Signer, signer_of
 from kernrec.store.reader import checked_segments
-from kernrec.store.share.manifest import LARGEST_DOCUMENT, TABLES, Manifest, Model, Segment, parse_manifest
+from kernrec.store.share.manifest import LARGEST_DOCUMENT, TABLES, Manifest, Segment, parse_manifest
 from kernrec.store.share.place import MANIFEST, Place, ZipFile
 from kernrec.store.share.privacy import PRIVATE
 from kernrec.util.scratch import scratch_folder
@@ -36,19 +36,19 @@ class Bundle:
 
 
 def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], signer: Signer) -> Manifest:
-    """Write a bundle: its segments and models first, then the signature, and the manifest last.
+    """Write a bundle: its segments first, then the signature, and the manifest last.
 
     Args:
         place: of the bundle's files.
         manifest: without an owner.
-        files: by name (`Segment.name`, `Model.name`) the files of the segments and models.
+        files: Files of the segments by `Segment.name`.
         signer: whose bundle it is.
 
     Returns:
         The manifest with its owner.
     """
-    for item in manifest.items:
-        place.write(item.name, files[item.name])
+    for segment in manifest.segments:
+        place.write(segment.name, files[segment.name])
     owned = replace(manifest, owner=signer.key)
     write_content(place, _signature_name(MANIFEST), signer.sign(owned.to_bytes()))
     write_content(place, MANIFEST, owned.to_bytes())
@@ -153,8 +153,8 @@ def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: 
             raise UsageError(f"its rows are of {rows}, which its manifest does not say")
 
 
-def fetch(place: Place, item: Segment | Model, target: Path) -> None:
-    """Copy a segment or model from a place; raise `UsageError` if its size or hash is not that of the manifest."""
+def fetch(place: Place, item: Segment, target: Path) -> None:
+    """Copy a segment from a place; raise `UsageError` if its size or hash is not that of the manifest."""
     digest = hashlib.sha256()
     with target.open("xb") as file:
         for piece in place.read(item.name, item.size):

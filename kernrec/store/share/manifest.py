@@ -32,7 +32,6 @@ TEXT = re.compile(
 _VERSION = 1
 _BUNDLE, _WITHDRAWAL, _OLD_WITHDRAWAL = "kernrec bundle", "kernrec withdrawal", "kernrec retraction"
 _LARGEST_SEGMENT = 2**30
-_LARGEST_MODEL = 2**26
 _MOST_SEGMENTS = 10_000
 _MOST_ROWS = 10**9
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -59,27 +58,12 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Model:
-    """One file of a trained model or calibration."""
-
-    file: str
-    """Its name in the folder of models."""
-    sha256: str
-    size: int
-    """Bytes."""
-
-    @property
-    def name(self) -> str:
-        """Name of the file in its bundle."""
-        return f"models/{self.sha256}"
-
-
-@dataclass(frozen=True)
 class Manifest:
     """The parts of a bundle, and whose they are."""
 
     segments: tuple[Segment, ...]
-    models: tuple[Model, ...] = ()
+    models: tuple[str, ...] = ()
+    """Names of model files, which bundles of kernrec 0.1 could have; they are never read."""
     created_at: str = ""
     """UTC."""
     made_by: str = ""
@@ -92,14 +76,9 @@ class Manifest:
     """Public key that must have signed the manifest; empty until the bundle is written."""
 
     @property
-    def items(self) -> "list[Segment | Model]":
-        """Its segments and models."""
-        return [*self.segments, *self.models]
-
-    @property
     def size(self) -> int:
-        """Bytes of its segments and models."""
-        return sum(item.size for item in self.items)
+        """Bytes of its segments."""
+        return sum(segment.size for segment in self.segments)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -164,7 +143,7 @@ def parse_manifest(content: bytes, title: str) -> Manifest:
             raise ValueError("its provenance is not an object")
         manifest = Manifest(
             tuple(map(_segment, listed(document, "segments", _MOST_SEGMENTS))),
-            tuple(map(_model, listed(document, "models", _MOST_SEGMENTS))),
+            tuple(_matching(each, "file", _MODEL) for each in listed(document, "models", _MOST_SEGMENTS)),
             _moment(document, "created_at"),
             _matching(document, "made_by", TEXT),
             _matching(document, "licence", TEXT),
@@ -231,11 +210,6 @@ def _segment(value: Any) -> Segment:
         raise ValueError(f"a segment is of the table {value['table']!r:.40}")
     size, rows = _whole(value, "size", _LARGEST_SEGMENT), _whole(value, "rows", _MOST_ROWS)
     return Segment(value["table"], _matching(value, "sha256", _HASH), size, rows)
-
-
-def _model(value: Any) -> Model:
-    size = _whole(value, "size", _LARGEST_MODEL)
-    return Model(_matching(value, "file", _MODEL), _matching(value, "sha256", _HASH), size)
 
 
 def _texts(values: Any) -> list[str]:

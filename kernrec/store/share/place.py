@@ -21,7 +21,7 @@ WITHDRAWAL = re.compile(r"withdrawn/[0-9a-f]{64}\.json")
 OLD = re.compile(r"manifests/[0-9a-f]{64}\.(?:json|sig)")
 """The name of a manifest or signature of a remote of kernrec 0.1, which had bundles in parts."""
 _CHANGES = re.compile(r"manifest\.json|manifest\.sig|index\.json")
-_PART = re.compile(r"segments/[0-9a-f]{64}\.parquet|models/[0-9a-f]{64}")
+_PART = re.compile(r"segments/[0-9a-f]{64}\.parquet")
 _NAME = re.compile("|".join(each.pattern for each in (_CHANGES, _PART, OLD, WITHDRAWAL, BUNDLE)))
 MOST_NAMES = 20_000
 """Names of a place; more are refused."""

@@ -170,8 +170,6 @@ def placed_bundle(place: Place, name: str, folder: Path) -> Bundle:
         raise UsageError(f"its name has to be {right}")
     if bundle.manifest.size > LARGEST_BUNDLE:
         raise UsageError(f"it unpacks to more than {LARGEST_BUNDLE} bytes")
-    if bundle.manifest.models:
-        raise UsageError("it holds models; a place has measurements only")
     return bundle
 
 
