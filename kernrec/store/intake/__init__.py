@@ -1,10 +1,10 @@
-"""Rows of strangers: read and checked by a process of its own with limits, then added.
+"""Read and check untrusted rows in a separate process with limits, then add them.
 
-a stranger's file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain
-Parquet -> parent (`kernrec.store.reader`): add the rows
+untrusted file -> child (read_file.py): open, check the tables, check every row (row_checks.py), write plain Parquet ->
+parent (`kernrec.store.reader`): add the rows
 
-The database that gets the rows is opened once they were checked. Many rows are added to a copy of it
-(`kernrec.store.rewritten`). So queries go on meanwhile.
+The database that gets the rows is opened after they were checked. Many rows are added to a copy of it
+(`kernrec.store.rewritten`), so that queries continue meanwhile.
 """
 
 import os
@@ -21,7 +21,7 @@ from kernrec.util.human import counted
 from kernrec.util.scratch import remove_abandoned, scratch_folder
 
 _MANY_BYTES = 2**24
-"""Size of checked rows from which on they are added to a copy: to add less takes no second."""
+"""Size of checked rows above which they are added to a copy; smaller amounts take less than a second."""
 
 
 def merge(database: Database, other: Path, note: Callable[[str], object] = str) -> int:
@@ -73,11 +73,11 @@ def add_checked(database: Database, checked: Path, signer: str = "", apart_from:
 
 @contextmanager
 def adding_to(path: Path, checked: Path | None = None) -> Iterator[Database]:
-    """A database open for rows of a file; it is made if there is none, and deleted again if the file is refused.
+    """Open a database to add rows of a file; create it if needed, and delete it again if the file is refused.
 
     Args:
-        path: of the database.
-        checked: a folder with the rows that will be added; for many, queries ask the file as it was until the end.
+        path: Path of the database.
+        checked: Folder with the rows that will be added. If they are many, queries use the old file until the end.
     """
     existed = path.exists()
     size = sum(file.stat().st_size for file in checked.iterdir()) if checked else 0

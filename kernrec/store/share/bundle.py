@@ -1,4 +1,4 @@
-"""Bundles: written to a folder or zip file, read from one, and their rows taken."""
+"""Write bundles to folders or zip files, read them, and import their rows."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from kernrec.store.share.privacy import PRIVATE
 from kernrec.util.scratch import scratch_folder
 
 _MOST_UNPACKED = 4
-"""Times the bytes of a zip file: files in it are stored, and other programs pack Parquet little smaller."""
+"""Most unpacked bytes per byte of a zip file: files in it are stored, and Parquet hardly compresses further."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ def write_bundle(place: Place, manifest: Manifest, files: Mapping[str, Path], si
     """Write a bundle: its segments first, then the signature, and the manifest last.
 
     Args:
-        place: of the bundle's files.
-        manifest: without an owner.
+        place: Place of the bundle's files.
+        manifest: Manifest without an owner.
         files: Files of the segments by `Segment.name`.
-        signer: whose bundle it is.
+        signer: Owner of the bundle.
 
     Returns:
         The manifest with its owner.
@@ -63,14 +63,14 @@ def write_content(place: Place, name: str, content: bytes) -> None:
 
 
 def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
-    """Return the bundle whose manifest a place has; the manifest and its signature were checked.
+    """Return the bundle of a manifest at a place, once the manifest and its signature were checked.
 
     Args:
-        place: of the bundle's files.
-        name: of its manifest.
+        place: Place of the bundle's files.
+        name: Name of its manifest.
 
     Raises:
-        UsageError: for anything else than a bundle, and for a signature that does not fit.
+        UsageError: It is not a bundle, or its signature does not fit.
     """
     manifest, content = read_signed(place, name, parse_manifest)
     if isinstance(place, ZipFile) and manifest.size > _MOST_UNPACKED * place.path.stat().st_size:
@@ -79,10 +79,10 @@ def read_bundle(place: Place, name: str = MANIFEST) -> Bundle:
 
 
 def read_signed(place: Place, name: str, parse: Callable[[bytes, str], Any]) -> tuple[Any, bytes]:
-    """Return a document of a place and its bytes; its signature is the file beside it.
+    """Return a document of a place and its bytes; its signature is in the file beside it.
 
     Raises:
-        UsageError: if `parse` refuses the document, or its owner has not signed it.
+        UsageError: `parse` refuses the document, or its owner has not signed it.
     """
     content = b"".join(place.read(name, LARGEST_DOCUMENT))
     document = parse(content, f"{name} of {place.title}")
@@ -117,19 +117,19 @@ def import_to(path: Path, bundle: Bundle) -> int:
 
 
 def take_groups(bundles: Sequence[Bundle], folder: Path, title: str, *, placed: bool = False) -> None:
-    """Write the checked rows of bundles to a folder, as `exchange.add_rows` takes them.
+    """Write the checked rows of bundles to a folder, as `exchange.add_rows` reads them.
 
-    Configs and problems that measurements refer to must be in the same bundle. `exchange.SOURCES` says by number which
-    bundles a measurement is in. The folder is private to this program.
+    Each bundle must contain the configs and problems of its measurements. `exchange.SOURCES` lists by number which
+    bundles contain a measurement. The folder is private to this program.
 
     Args:
-        bundles: at least one.
-        folder: for the rows.
-        title: of all bundles, in messages.
-        placed: whether the bundles are at a place, where rows are measurements of the manifest's GPU.
+        bundles: At least one bundle.
+        folder: Folder for the rows.
+        title: Name of all bundles in messages.
+        placed: Whether the bundles are at a place, where rows are measurements of the manifest's GPU.
 
     Raises:
-        UsageError: if a file is not what the manifest says, or a row cannot be taken.
+        UsageError: A file does not match the manifest, or a row cannot be accepted.
     """
     with scratch_folder() as temporary:
         files: list[dict[str, list[Path]]] = []

@@ -1,8 +1,8 @@
-"""Withdrawing measurements: in a database of one's own, at a place that they were pushed to, and in copies of them.
+"""Withdraw measurements: in the user's database, at a place that they were pushed to, and in copies of them.
 
-In a database a retraction names a measurement by its key (`kernrec.store.retractions`). At a place a withdrawal names
-measurements by what is not private (`outgoing.likeness_key`), and so holds for every copy of them, whatever its key. A
-push writes one for what was withdrawn here.
+In a database, a retraction names a measurement by its key (`kernrec.store.retractions`). At a place, a withdrawal names
+measurements by their columns that are not private (`outgoing.likeness_key`), and so applies to every copy, whatever its
+key. A push writes one for measurements that were withdrawn here.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from kernrec.store.share.pulled import apply_withdrawal, settle, working_on
 from kernrec.util.scratch import scratch_folder
 
 Agree = Callable[[Sequence[Row]], bool]
-"""Is shown the rows before anything is written; False: nothing is."""
+"""Function that gets the rows before anything is written; if it returns False, nothing is."""
 Sessions = Mapping[str, list[str]]
-"""By session, measurements by `likeness_key`."""
+"""Measurements by session, as `likeness_key`."""
 
 _SHOWN = ("measurement_id", "measured_at", "session", "gpu", "kernel", "key", "tunables", "latency_s")
 _COPIED = ("measurement_id", "signer", "reason", "retracted_at")
@@ -38,10 +38,10 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
     """Withdraw measurements of a database; return their number.
 
     Args:
-        path: of the database.
-        condition: which, in SQL about `measurement JOIN problem JOIN config`.
-        reason: for whoever reads the log.
-        agree: see `Agree`.
+        path: Path of the database.
+        condition: SQL condition on `measurement JOIN problem JOIN config`.
+        reason: Note for readers of the log.
+        agree: See `Agree`.
     """
     with Database.open(path, read_only=False) as database:
         rows = _chosen(database, condition)
@@ -54,9 +54,15 @@ def withdraw_here(path: Path, condition: str, reason: str, *, agree: Agree) -> i
 def withdraw_there(
     place: Place, condition: str, signer: Signer, reason: str, *, agree: Agree, own: Path | None = None
 ) -> int:
-    """Withdraw measurements that this key pushed to a place; return how many there were.
+    """Withdraw measurements that this key pushed to a place; return their number.
 
-    The arguments are those of `withdraw_here`; `own` is a database in which the same measurements no longer answer.
+    Args:
+        place: Place that they were pushed to.
+        condition: See `withdraw_here`.
+        signer: The user's key.
+        reason: Note for readers of the log.
+        agree: See `Agree`.
+        own: Database in which the same measurements are withdrawn, too.
     """
     names = place.names()
     if any(map(OLD.fullmatch, names)):
@@ -98,7 +104,7 @@ def publish(place: Place, path: Path, sessions: Sessions, signer: Signer, reason
 
 
 def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequence[str]) -> dict[str, Sessions]:
-    """Return by reason what this key pushed in bundles of these names and withdrew in a database since."""
+    """Return by reason what this key pushed in bundles with these names and has withdrawn in a database since."""
     mine = (
         "SELECT measurement_id, any_value(reason) AS reason FROM db.retraction "
         f"WHERE signer IN ('', {quoted(signer.key)}) GROUP BY ALL"
@@ -117,15 +123,14 @@ def withdrawn_here(path: Path, database: Database, signer: Signer, names: Sequen
 
 
 def withdraw_copies(path: Path) -> dict[str, int]:
-    """Apply the withdrawals that were pulled to the copies of measurements in a database.
+    """Apply pulled withdrawals to the copies of measurements in a database.
 
-    Rows come into a database by many ways: a bundle, a colleague's file, the file of what was pulled. A copy stays in
-    the log and answers no more once a trusted key withdraws what it shared, unless somebody else whose rows were
-    pulled, the user among them, still shares the same measurement. The row of `retraction` that says so here names the
-    signer and has no signature: others do not believe it, and `kernrec db trust KEY --remove` ends it.
+    Rows enter a database in many ways: a bundle, a colleague's file, the file of pulled rows. A copy stays in the log
+    and is no longer used once a trusted key withdraws what it shared, unless somebody else whose rows were pulled, or
+    the user, still shares the same measurement. `kernrec db trust KEY --remove` ends the withdrawal.
 
     Returns:
-        How many measurements no longer answer, by who withdrew them, as answers call them.
+        Number of measurements that are no longer used, by the name of who withdrew them.
     """
     gone: Counter[str] = Counter()
     keys = [key for key in (*trusted(), own_key()) if key]
@@ -184,13 +189,13 @@ def _add(database: Database, keys: Iterable[str], reason: str) -> None:
 
 
 def _likenesses(database: Database, rest: str, folder: Path, more: str = "") -> list[Path]:
-    """Write files of the likenesses of measurements, with their sessions, which are quick to compare.
+    """Write the likenesses of measurements, with their sessions, to files.
 
     Args:
-        database: to read.
-        rest: of the query, after `FROM db.measurement`.
-        folder: for the files.
-        more: columns beside.
+        database: Database to read.
+        rest: Rest of the query, after `FROM db.measurement`.
+        folder: Folder for the files.
+        more: Additional columns.
     """
     likeness = likeness_key(database.columns("measurement"))
     query = f"SELECT session, {likeness} AS likeness{more} FROM db.measurement {rest}"
