@@ -71,7 +71,7 @@ def test_retraction_of_one_contradictory_row_restores_the_other() -> None:
 def test_a_merge_takes_every_row_and_no_withdrawal(base: Path) -> None:
     notes: list[str] = []
     with Database.memory() as database:
-        assert merge(database, base / "alice" / "data/kernrec/kernrec.duckdb", notes.append) == 5
+        assert merge(database, base / "alice" / "data/kernrec/kernrec.duckdb", notes.append) == 7
         assert answering(database) == [1, 2, 3]
         assert database.rows("retraction") == []
     (note,) = notes
