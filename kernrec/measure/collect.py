@@ -1,10 +1,12 @@
-"""One campaign: what next (`Chooser`) -> measure -> journal -> database -> learn -> enough?
+"""One campaign: choose what to measure (`Chooser`), measure it, store it, learn from it, and decide when to stop.
 
-Every strategy shares this loop. `Strategy.ALL` works through plans that are made beforehand; the others choose visit
-after visit. The devices of this machine make the measurements, or the GPUs of a cluster do (`kernrec.cluster`).
+    Chooser -> device -> journal -> database -> Chooser
 
-Several GPUs of one kind share the problems, and one GPU measures each problem: two GPUs of a kind differ by more than
-good configs do. One campaign at a time fills a database.
+Every strategy shares this loop. `Strategy.ALL` works through plans that are made beforehand; the others choose visit by
+visit. The devices of this machine make the measurements, or the GPUs of a cluster do (`kernrec.cluster`).
+
+Several GPUs of one model share the problems, and one GPU measures each problem: two GPUs of a model differ by more than
+good configs do. Only one campaign at a time fills a database.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,16 +48,16 @@ def collect(
     """Measure what is requested.
 
     Args:
-        request: problems, device, strategy and database.
-        report: called with each measurement and note.
-        stopping: called often; once it returns true, collecting ends.
+        request: Problems, device, strategy and database.
+        report: Called with each measurement and note.
+        stopping: Called often; once it returns true, collecting ends.
 
     Returns:
-        The result; an error after measuring has begun is part of it.
+        The result. Errors after the first measurement are part of it.
 
     Raises:
-        UsageError: before anything is measured: no such device, a problem that nothing can run, an impossible budget.
-        KernrecError: before anything is measured: no driver.
+        UsageError: Before measuring: no such device, a problem that nothing can run, an impossible budget.
+        KernrecError: Before measuring: no driver.
     """
     if request.strategy is Strategy.PLAN and request.budget == CampaignBudget():
         request = replace(request, budget=CampaignBudget(USUAL_BUDGET_S))
@@ -76,14 +78,14 @@ def collect_at(
     report: Report = lambda progress: None,
     stopping: Stopping = lambda: False,
 ) -> list[tuple[OperatingPoint, CollectResult]]:
-    """Collect at each operating point; the first result that ends early is the last. Raises as `collect`.
+    """Collect at each operating point; stop after the first result that ends early. Raises as `collect` does.
 
     Args:
-        points: checked before anything is measured. The GPU is as before once this ends, in any way; at
-            `DEFAULT_POINT` alone, nothing is set.
-        request: names one GPU of this machine.
-        report: as for `collect`.
-        stopping: as for `collect`.
+        points: Checked before anything is measured. The GPU's settings are restored at the end, in any case. With only
+            `DEFAULT_POINT`, nothing is set.
+        request: Names one GPU of this machine.
+        report: See `collect`.
+        stopping: See `collect`.
     """
     if tuple(points) == (DEFAULT_POINT,):
         return [(DEFAULT_POINT, collect(request, report, stopping))]
@@ -104,16 +106,16 @@ def collect_at(
 
 
 def operating_points(limits_w: Sequence[float], clocks_hz: Sequence[float]) -> tuple[OperatingPoint, ...]:
-    """Return every pair of a power limit and a clock; the GPU's own if there are none of a kind."""
+    """Return every pair of a power limit and a clock; without limits or clocks, the GPU's current one."""
     return tuple(OperatingPoint(*pair) for pair in product(limits_w or (None,), clocks_hz or (None,)))
 
 
 def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
-    """Return the chooser of a request on a kind of GPU; `Strategy.ALL` has none on one machine. Raises as `collect`.
+    """Return the chooser of a request on a GPU model; `Strategy.ALL` has none on one machine. Raises as `collect` does.
 
     Args:
-        gpu: name in the catalog.
-        request: names the strategy.
+        gpu: Name in the catalog.
+        request: Names the strategy.
     """
     if request.strategy is Strategy.PLAN:
         return card_plan(gpu, request)
@@ -124,7 +126,8 @@ def chooser_on(gpu: str, request: CollectRequest) -> Chooser:
 
 @contextmanager
 def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Journal, int]]:
-    """(the journal of a request's database; how many rows of interrupted runs entered the database)."""
+    """Yield the journal of a request's database, and the number of rows of interrupted runs that entered the
+    database."""
 
     def note(text: str) -> None:
         report(Progress("", "", "", 0, 0, note=text))
@@ -138,7 +141,7 @@ def open_journal(request: CollectRequest, report: Report) -> Iterator[tuple[Jour
 
 
 def concluded(result: CollectResult, journal: Journal, database: Path) -> CollectResult:
-    """Return a result once the rest of the journal is in the database, with the reason if that or all else failed."""
+    """Store the rest of the journal and return the result, with the reason if that or all else failed."""
     error, stored = result.error, result.stored
     try:
         stored += ingest(journal, database)
@@ -151,7 +154,7 @@ def concluded(result: CollectResult, journal: Journal, database: Path) -> Collec
 
 
 def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
-    """Return the devices of a request, at least one. Raises as `collect`."""
+    """Return the devices of a request, at least one. Raises as `collect` does."""
     if request.recording is not None:
         gpus = chosen_gpus(request.recording, request.gpu)
         return [recorded_device(request.recording, gpu, request.seed) for gpu in gpus]
@@ -166,7 +169,7 @@ def devices_of(request: CollectRequest, scratch: Path) -> list[MeasuringDevice]:
 
 
 class _LocalRun:
-    """The measurements of one request on this machine."""
+    """Measurements of one request on this machine."""
 
     def __init__(self, request: CollectRequest, journal: Journal, report: Report, stopping: Stopping) -> None:
         self._request, self._journal, self._report, self._stopping = request, journal, report, stopping
@@ -174,7 +177,7 @@ class _LocalRun:
         self.result = CollectResult()
 
     def measure_plans(self, devices: Sequence[MeasuringDevice]) -> None:
-        """Measure the planned problems, those of a kind of GPU divided among its devices."""
+        """Measure the planned problems; the GPUs of one model share them."""
         plans = {gpu: planned_on(gpu, self._request) for gpu in dict.fromkeys(device.gpu for device in devices)}
         alike = {gpu: [device for device in devices if device.gpu == gpu] for gpu in plans}
         shares = [(each, plans[each.gpu][alike[each.gpu].index(each) :: len(alike[each.gpu])]) for each in devices]
@@ -186,7 +189,7 @@ class _LocalRun:
         self._run(campaigns)
 
     def measure_chosen(self, device: MeasuringDevice, chooser: Chooser) -> None:
-        """Measure what a chooser wants, visit after visit."""
+        """Measure what a chooser selects, visit by visit."""
 
         def take(progress: Progress) -> None:
             self._report(progress)
@@ -217,7 +220,7 @@ class _LocalRun:
         number: int | None = None,
         devices: int = 1,
     ) -> Campaign:
-        """A campaign on a device, which has a number if there are several."""
+        """Return a campaign on a device, with a number if there are several devices."""
         request = self._request
 
         def earlier(problem: Problem) -> list[Measurement]:
