@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.profile_configs import Profiles
 
 _RECORDED = "recorded"
-"""Value of --effort for the configs that the database has measurements of."""
+"""Value of --effort: only configs with measurements in the database."""
 
 
 @options.takes(AnalyzeOptions)
@@ -171,7 +171,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """Return the analysis and report its progress (`files`: the database and the folder of the kernel's files)."""
+    """Analyze a kernel and report progress; `files` has the database and the folder of the kernel's files."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -222,7 +222,7 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
 
 
 class _Measuring:
-    """Measures a kernel, and prints progress and failures on standard error."""
+    """Measures a kernel, and reports progress and failures on standard error."""
 
     def __init__(self, measurement: "KernelMeasurement") -> None:
         self._measurement = measurement
@@ -256,7 +256,7 @@ class _Measuring:
         self.end()
 
     def end(self) -> None:
-        """Exit with the status of whatever ended the measurement early, and print the reason."""
+        """Print why the measurement ended early, and exit with the matching status."""
         collected = self._collected
         if collected is not None and collected.error is not None:
             print(f"kernrec: {collected.error}", file=sys.stderr)

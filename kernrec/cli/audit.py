@@ -43,7 +43,7 @@ def audit(wanted: AuditOptions) -> None:
 
     The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
-    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
+    triton unless --names is given. `kernrec.serve_audit` in Python has further settings.
     """
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -157,7 +157,7 @@ class _ShortNames:
             if not end.endswith("=*") and end:
                 ends[end] = None
         self.stars = {end: "*" * number for number, end in enumerate(ends, 2)} if len(audit.files) > 1 else {}
-        """Stars by the ending that they replace."""
+        """Number of stars for each ending that they replace."""
 
     def of(self, audited: "AuditedFile") -> str:
         sizes, end = self._parts[audited.file.name]
@@ -165,7 +165,7 @@ class _ShortNames:
 
 
 def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
-    """Return remarks on files, one line for all files with the same remark."""
+    """Return remarks on files; files with the same remark share a line."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
@@ -215,7 +215,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
+    """Return tile, group, warps and stages of a config."""
     if "GROUP_SIZE_M" not in config:
         return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")

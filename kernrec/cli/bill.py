@@ -1,4 +1,4 @@
-"""`--gpus` and `--bill`: the yearly cost of a network from prices of energy and GPUs."""
+"""`--gpus` and `--bill`: compute the yearly cost of a network from prices of energy and GPUs."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.compare import CardPrice
 
 _FLEET = ("gpus", "hours", "utilization")
-"""Options beside --bill that say how much runs in a year."""
+"""Options besides --bill that determine the work of a year."""
 PARTS = (*_FLEET, "calls", "energy", "carbon")
 _EXAMPLE = "energy=0.25EUR/kWh,carbon=380g/kWh"
 _HOURS = 8760.0
@@ -50,7 +50,7 @@ class Billed(Options):
 
     @property
     def tariff(self) -> "Tariff | None":
-        """Return a year's work and prices; None if --bill states neither. Raises `UsageError` if a value is
+        """Return a year's work and prices; None without --bill and related options. Raises `UsageError` if a value is
         impossible, or a part lacks another part that it needs.
         """
         parts = {name: self.parts[name] for name in PARTS if name in self.parts}
@@ -72,10 +72,11 @@ class Billed(Options):
         )
 
     def prices(self, gpus: "Sequence[GPU]") -> "dict[str, CardPrice]":
-        """Return the prices of GPUs by name. All must be in one currency, and all bought or all rented.
+        """Return the prices of GPUs by name. All prices must have one currency, and all GPUs must be bought, or all
+        rented.
 
         Args:
-            gpus: The GPUs that are compared.
+            gpus: The GPUs to compare.
         """
         from kernrec.gpu import find_gpu
         from kernrec.gpu.find import UnknownGPU

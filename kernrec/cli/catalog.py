@@ -19,7 +19,7 @@ _UNITS = {
     "l2_bytes": "l2",
     "tdp_w": "power",
 }
-"""Column headings of figures whose cells contain the unit."""
+"""Column headings of figures with the unit in each cell."""
 
 
 class ListOptions(options.Options):

@@ -126,7 +126,7 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the subjects of fronts: the given shapes, or the layers of the network or of the op's workload."""
+    """Return the subjects of fronts: the given shapes, or the layers of the network or the op's workload."""
     from kernrec.page.subject import Subject, subject_of
     from kernrec.recommender.networks.network import NetworkRequest, layers_of
 

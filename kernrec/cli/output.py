@@ -1,4 +1,4 @@
-"""Output formats of an answer: table, wide table, CSV, JSON or Markdown."""
+"""Print an answer as table, wide table, CSV, JSON or Markdown."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -26,7 +26,7 @@ Licence = Annotated[str | None, typer.Option(help="License of the rows, such as 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
 Untrusted = Annotated[bool, typer.Option("--untrusted", help="Take bundles that no key that you trust signed, too.")]
 _SHOWN = 20
-"""Most rows listed before a withdrawal."""
+"""Maximum rows listed before a withdrawal."""
 
 
 class Selected(options.Options):
@@ -46,7 +46,7 @@ class Selected(options.Options):
 
 
 def op_name(database: Path, op: str) -> str:
-    """Return the name of an op of the catalog, or of an op that a user's spec declares."""
+    """Return the name of an op, from kernrec or from a user's spec."""
     from kernrec.op import find_op
     from kernrec.store import Database
 
@@ -122,7 +122,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask under which license the user's rows are shared. Raises `UsageError` if nobody can answer."""
+    """Ask for the license under which to share the user's rows. Raises `UsageError` if nobody can answer."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -132,7 +132,7 @@ def asked_licence(others: str) -> str:
 
 
 def print_leaving(leaving: "Outgoing") -> None:
-    """List the rows that would be pushed, and the columns that change."""
+    """List the rows to push, and the columns that change."""
     print_manifest(leaving.manifest)
     for name, count in leaving.changed.items():
         print(f"{name} leaves in another form in {counted(count, 'measurement')}")
@@ -178,7 +178,7 @@ def pull(wanted: PullOptions) -> None:
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply pulled withdrawals to copies of the rows in a database, and list whose rows are no longer used."""
+    """Apply pulled withdrawals to copied rows in a database, and list whose rows are no longer used."""
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():

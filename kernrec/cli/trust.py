@@ -52,7 +52,7 @@ def trust(wanted: TrustOptions) -> None:
 
 
 def _remove(key: str) -> None:
-    """Remove a trusted key. For a key that was never trusted, drop the rows that `--untrusted` accepted."""
+    """Remove a trusted key. If the key was never trusted, drop the rows that `--untrusted` accepted."""
     from kernrec.store import Database, keys
     from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer

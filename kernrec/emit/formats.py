@@ -1,9 +1,9 @@
-"""The table of formats. A module of this folder writes each:
+"""Define the formats. A module of this package writes each format:
 
     def emit(answers: Sequence[Recommendation]) -> Files         # with an example: emit(answers, detail, format's name)
 
-It gets one answer for each problem, all for one GPU, and returns the files by name. To add a format, add a module and
-an entry of `FORMATS`. The command line, its help and the reference follow.
+`emit` gets one answer per problem, all for one GPU, and returns the files by name. To add a format, add a module and an
+entry of `FORMATS`; the command line, its help and the reference use this table.
 """
 
 from collections.abc import Sequence
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A format in which answers can be written."""
+    """Format of emitted files."""
 
     name: str
     content: str
     """Short description for the help."""
     writer: str
-    """Module of this folder that has `emit`."""
+    """Module of this package with the function `emit`."""
     folder: str = ""
-    """Module that writes a folder instead of one file; empty if none does."""
+    """Module that writes a folder instead of one file; empty if there is none."""
     many: bool = False
-    """Whether one file can contain several problems, such as those of a network."""
+    """Whether one file can contain several problems, such as the layers of a network."""
     example: str = ""
-    """Example of the detail after the name and a colon. In such formats, new entries are added to an existing file."""
+    """Example of the detail that follows the name and a colon. Such a format adds new entries to an existing file."""
     detail: str = ""
     compiled: bool = False
-    """Whether the writer compiles kernels. Triton kernels need Triton to be installed."""
+    """Whether the writer compiles kernels; for Triton kernels, this requires Triton."""
     language: Literal["cuda", "triton"] | None = None
     """Language of the kernels that the format can contain; None for both."""
     suffix: str = ""
     """Suffix that a file of this format must have; empty for any."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether an `--output` names a folder: it exists as one, or has no suffix."""
+        """Return whether `--output` names a folder: an existing one, or a name without suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -68,17 +68,18 @@ REMOVED = {
     "cubin": "--emit ptx writes PTX, which ptxas assembles",
     "fatbin": "--emit cuda writes the source, which nvcc -fatbin compiles",
     "triton-cache": "--emit triton writes the source with its config",
+    "ptx:": "--emit cuda writes the source, which an older nvcc compiles to PTX of its own version",
 }
 """Replacements for formats of earlier versions."""
 
 
 def format_named(name: str) -> Format:
-    """Return the format of this name, which may be followed by a colon and a detail. Raises `UsageError` if the name
-    is unknown. The message has the nearest name.
+    """Return the format of a name, which a colon and a detail may follow. Raises `UsageError` with the nearest name if
+    the name is unknown.
     """
     base, colon, detail = name.partition(":")
-    if base in REMOVED:
-        raise UsageError(f"--emit {base} was removed: {REMOVED[base]}")
+    if instead := REMOVED.get(base) or REMOVED.get(base + colon):
+        raise UsageError(f"--emit {name:.60} was removed: {instead}")
     if base not in FORMATS:
         raise unknown("format to emit", base, FORMATS)
     form = FORMATS[base]
@@ -92,21 +93,19 @@ def format_named(name: str) -> Format:
 def emit(
     answers: "Sequence[Recommendation]",
     name: str,
-    isa: tuple[int, int] | None = None,
     folder: bool = False,
     untrusted: bool = False,
 ) -> Files:
-    """Return the best configs of answers in a format: the content of each file by its name.
+    """Write the best configs of answers in a format: return the content of each file by name.
 
     Args:
-        answers: One for each problem, all for one GPU.
+        answers: One answer per problem, all for one GPU.
         name: A key of `FORMATS`, with its detail after a colon.
-        isa: Version of the PTX ISA for `ptx`; None for the compiler's own.
         folder: Whether to write the format's folder instead of its file.
-        untrusted: Whether to write the source of other people, too.
+        untrusted: Whether to also write the source of other people's kernels.
 
     Raises:
-        UsageError: The format is unknown, or takes one problem and gets several.
+        UsageError: The format is unknown, or cannot contain several problems.
         KernrecError: A compiler is not installed, or the format cannot hold the kernel.
     """
     form = format_named(name)
@@ -118,8 +117,6 @@ def emit(
         )
     if len({answer.gpu.name for answer in answers}) != 1:
         raise UsageError(f"--emit {name} is for one GPU: give one")
-    if isa is not None and form.name != "ptx":
-        raise UsageError(f"a version of the PTX ISA is for --emit ptx, not for {name}")
     _check_language(answers, form)
     owned = [answer.best.kernel for answer in answers if answer.best.kernel.owner is not None]
     if owned and not untrusted and (form.language or form.compiled):
@@ -128,15 +125,12 @@ def emit(
             " read it first, --untrusted-source writes it"
         )
     write = import_module(f"kernrec.emit.{form.folder if folder else form.writer}").emit
-    extra = (form.detail, form.name) if form.example else (isa,) if isa is not None else ()
-    files: Files = write(answers, *extra)
+    files: Files = write(answers, *((form.detail, form.name) if form.example else ()))
     return files
 
 
 def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
-    """Raise `UsageError` if the best config is of a kernel that the format cannot contain. Do not use another
-    kernel.
-    """
+    """Raise `UsageError` if the format cannot contain the best config's kernel; do not use another kernel."""
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

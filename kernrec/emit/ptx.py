@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def compiled_choice(choice: "Choice") -> "Compiled":
-    """Return the code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does. Raises
-    `KernrecError` if there is no compiler, or the source does not compile.
+    """Return the compiled code of a config; Triton's PTX requests shared memory at the launch, like machine code.
+    Raises `KernrecError` if there is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
 
@@ -50,18 +50,9 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
     )
 
 
-def emit(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
-    """Return the PTX of the best config. A comment at the top has the launch and the toolkit that accepts it.
-
-    Args:
-        isa: Version of the PTX ISA to write; None for the compiler's.
-    """
-    from kernrec.compile.ptx_isa import isa_of, toolkit_of, with_isa
-
+def emit(answers: "Sequence[Recommendation]") -> Files:
+    """Return the PTX of the best config, with the launch in a comment at the top."""
     best = answers[0].best
     compiled = compiled_choice(best)
-    code = compiled.ptx if isa is None else with_isa(compiled.ptx, isa)
-    major, minor = isa_of(code)
-    needs = f"// PTX ISA {major}.{minor}: for a driver or ptxas of CUDA {toolkit_of((major, minor))} or later."
-    text = "\n".join([*launch_comment(best, launches_of(best, compiled)), needs]) + "\n" + code
+    text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx
     return {f"{best.kernel.name}.ptx": text.encode()}

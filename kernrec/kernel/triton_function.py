@@ -15,6 +15,7 @@ and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from itertools import count, takewhile
 
 from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression
@@ -32,6 +33,9 @@ TYPES = {
 
 SPECIALIZED = 16
 """Divisor that Triton itself checks for arguments."""
+
+_ITEM = "{name}__{index}"
+"""Name of an item of an argument that is a tuple."""
 
 SCRATCH = 2
 """Number of pointers that Triton passes after the function's own arguments: its scratch memory and the profiler's."""
@@ -66,6 +70,16 @@ class TritonFunction:
     """Module name of the source; empty to execute its text."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)
     """Tensor descriptors by parameter."""
+
+
+def item_names(name: str, number: int) -> list[str]:
+    """Return the names under which a launch passes the items of an argument that is a tuple."""
+    return [_ITEM.format(name=name, index=index) for index in range(number)]
+
+
+def items_of(name: str, names: Collection[str]) -> list[str]:
+    """Return those of `names` that are items of the tuple `name`, in order; empty if it is no tuple."""
+    return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
 
 
 def triton_function(

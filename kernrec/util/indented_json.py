@@ -1,4 +1,4 @@
-"""Write indented JSON faster than `json.dumps(value, indent=2)`, which has no compiled code for indents."""
+"""Write indented JSON faster than `json.dumps(value, indent=2)`, which uses no compiled code for indented output."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,15 +8,15 @@ _text: Callable[[str], str] = json.encoder.encode_basestring_ascii
 
 
 def json_pieces(value: Any, line: str = "\n", levels: int = 3) -> Iterator[str]:
-    """Yield the text of `json.dumps(value, indent=2)` in pieces, so that a large text is never in memory as a whole.
+    """Yield the text of `json.dumps(value, indent=2)` in pieces, to never hold a large text in memory.
 
     Args:
         value: Plain value.
-        line: Beginning of the lines of the value.
-        levels: Number of outer levels that are yielded member by member.
+        line: Line end and indent before each line of the value.
+        levels: Number of outer levels to yield member by member.
 
     Raises:
-        TypeError: Part of the value is not plain.
+        TypeError: Part of the value is not a JSON value.
     """
     kind, inner = value.__class__, line + "  "
     if not levels or not value or kind not in (dict, list, tuple):
@@ -35,7 +35,7 @@ def json_pieces(value: Any, line: str = "\n", levels: int = 3) -> Iterator[str]:
 
 
 def _written(value: Any, line: str) -> str:
-    """Return the text of a value whose lines begin with `line`."""
+    """Return the text of a value, with `line` before each of its lines."""
     kind = value.__class__
     if kind is str:
         return _text(value)
@@ -59,7 +59,7 @@ def _written(value: Any, line: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return the text of a number, a boolean or null, with the standard writer for numbers that are not finite."""
+    """Return the text of a number, boolean or null; numbers that are not finite go through the standard writer."""
     if value.__class__ is float and value == value and abs(value) != float("inf"):
         return float.__repr__(value)
     return int.__repr__(value) if value.__class__ is int else json.dumps(value)

@@ -1,7 +1,7 @@
 """Provide `cached_property` for objects that every query creates.
 
-The standard one takes a lock of the class in Python 3.11, and looks twice in later versions, so the first read is
-slower. Here, concurrent threads may both compute the value.
+The standard `cached_property` takes a lock in Python 3.11, and does two look-ups in later versions, so the first read
+is slower. Here, concurrent threads may both compute the value.
 """
 
 from collections.abc import Callable

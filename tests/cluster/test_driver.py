@@ -1,27 +1,23 @@
 """The driver: whom it refuses, what it keeps before it goes on, and what it gives out; its cards are scripted."""
 
-import pickle
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from kernrec.cluster import driver as driver_module
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, with_own_kernels
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
 from kernrec.cluster.driver import CardLost, Driver, Reply
 from kernrec.cluster.shared_problems import SharedProblems
-from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.chooser import Visit
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
+from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
-from kernrec.recommender.context import Context
 from kernrec.recommender.request import Objective
 
 PROBLEM = find_op("elementwise").problem(n=64)
@@ -136,16 +132,6 @@ def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reas
     assert {card for card, _ in cluster.visits} == {"first"}
 
 
-def test_gpu_with_another_kernrec_version_is_not_opened(cluster, tmp_path):
-    cluster.opened, cluster.sources = {"first": opened(), "second": CardLost("opened")}, {"second": "newer"}
-    assert run(cluster, tmp_path) == ["node is left out: its kernrec (newer) is not the driver's (sources)"]
-
-
-def test_gpu_with_another_driver_version_is_noted(cluster, tmp_path):
-    cluster.opened = {"first": opened(), "second": opened(uuid_hash="second", driver="580")}
-    assert run(cluster, tmp_path) == ["rtx3090 on node: driver 580, others have 570: the rows say so"]
-
-
 def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, tmp_path):
     cluster.opened = {
         "first": opened(),
@@ -196,22 +182,3 @@ def test_rows_are_journaled_before_the_next_call_and_drifted_rows_count(cluster,
     assert cluster.journaled == [0, 8]
     outcomes = [measured.outcome for measured in cluster.visits[1][1].earlier]
     assert outcomes == ["quarantined"] * 2 + ["ok"] * 6
-
-
-def test_campaign_without_gpus_ends_with_one_line(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver_module, "_NO_CARD_S", 0.1)
-    cluster.opened = {"first": CardLost("lost: its node died")}
-    error = "no card of the cluster answers for 0.1 s; the same command goes on when there is one"
-    assert len(run(cluster, tmp_path, error=error)) == 1
-
-
-def test_pickled_library_problem_keeps_tasks_and_search():
-    softmax = find_op("softmax").problem(rows=64, columns=256)
-    (planned,) = plan_library([("layer", softmax)], find_gpu("h200"), Context([]), PlanOptions(8))
-    there = with_own_kernels(pickle.loads(pickle.dumps(planned)))
-    assert there.tasks == planned.tasks
-    assert [task.code for task in there.tasks] == [task.code for task in planned.tasks]
-    assert there.search is not None
-    assert planned.search is not None
-    nothing = np.array([], dtype=np.int64), np.array([])
-    assert there.search.order(*nothing).tolist() == planned.search.order(*nothing).tolist()

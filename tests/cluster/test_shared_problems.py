@@ -4,7 +4,6 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given
 
 from kernrec.cluster.shared_problems import SharedProblems
@@ -56,14 +55,6 @@ def test_gpus_start_different_problems_and_share_one_only_when_none_is_left():
     assert {visit.planned.energy for visit in (first, helper)} == {EnergyRule.NONE}
 
 
-@pytest.mark.parametrize(("configs", "helps"), [(12, False), (40, True)])
-def test_small_remainder_is_not_shared_with_another_gpu(configs, helps):
-    shared = SharedProblems(problems(configs), None)
-    cards = ["card-0", "card-1"]
-    assert shared.next("card-0", cards) is not None
-    assert (shared.next("card-1", cards) is not None) == helps
-
-
 def test_final_comparison_stays_on_one_gpu():
     shared = SharedProblems(problems(40), None)
     cards = ["card-0", "card-1"]
@@ -80,17 +71,6 @@ def test_final_comparison_stays_on_one_gpu():
         assert len(last.earlier) == 40
         shared.done(last, 1.0, over)
     assert shared.next("card-0", cards) is None
-
-
-def test_expired_time_share_ends_the_screening():
-    shared = SharedProblems(problems(40), None)
-    cards = ["card-0", "card-1"]
-    visits = [visit for card in cards if (visit := shared.next(card, cards))]
-    for visit in visits:
-        shared.done(visit, 1.0)  # over, with nothing measured
-    last = shared.next("card-0", cards)
-    assert last is not None
-    assert last.planned.finals
 
 
 @few_examples(30)

@@ -109,14 +109,6 @@ def test_each_gpu_type_has_its_own_search_and_energy_measurements(tmp_path):
     assert Counter(row["tier"] for row in rows_of(tmp_path) if row["energy_j"] is not None) == {"coarse": 6}
 
 
-@pytest.mark.deep
-def test_gpu_time_budget_ends_the_campaign(tmp_path):
-    make_recording(tmp_path / "recorded.duckdb", 140, energy=False)
-    limited = replace(request(tmp_path, REFINE, None), budget=CampaignBudget(0.7, None))
-    assert only(collect_on(CardCluster(tmp_path, 2), limited)).ended == "the budget is spent"
-    assert 0 < len(rows_of(tmp_path)) < 126
-
-
 def test_impossible_request_is_refused_before_measuring(tmp_path, refuses):
     def refused(changed: dict[str, Any]) -> None:
         for size in (256, 512):

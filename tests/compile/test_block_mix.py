@@ -81,14 +81,6 @@ def test_missing_or_failing_disassembler_falls_back_to_ptx_counts(program, monke
 
 
 @needs_disassembler
-def test_environment_variable_disables_machine_code(monkeypatch):
-    ptx = HEAD + LOOP.replace("LIMIT", "8")
-    assert machine_code(ptx, 86) is not None
-    monkeypatch.setenv(COUNTS, "ptx")
-    assert machine_code(ptx, 86) is None
-
-
-@needs_disassembler
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 @pytest.mark.parametrize("limit", ["%r1", "8"])
 def test_unrolled_loop_counts_are_divided_by_its_trips(limit, sm):
@@ -103,17 +95,3 @@ def test_unrolled_loop_counts_are_divided_by_its_trips(limit, sm):
     assert mix.issue[1]["fma32"] == pytest.approx(1.0)
     assert sum(mix.issue[1].values()) < sum(lowered(function)[1].values())
     assert sum(issue.get("st_global", 0.0) for issue in mix.issue) == pytest.approx(1.0)
-
-
-@needs_disassembler
-def test_packed_halves_and_merged_loads_count_once():
-    packed = "".join(f"ld.shared.b16 %h{i}, [tile+{2 * i}];\n" for i in range(1, 5)) + "".join(
-        f"fma.rn.f16 %h{i}, %h{i}, %h{i}, %h{i};\n" for i in range(1, 5)
-    )
-    stores = "".join(f"st.global.b16 [%rd3+{128 * i}], %h{i};\n" for i in range(1, 5))
-    ptx = HEAD + f".shared .align 16 .b8 tile[64];\n{packed}{stores}ret;\n}}\n"
-    code = machine_code(ptx, 86)
-    assert code is not None
-    (issue,) = block_mix(parse(ptx).functions["k"], code["k"]).issue
-    assert issue["st_global"] == 4
-    assert issue["f16"] <= 4

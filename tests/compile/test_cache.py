@@ -48,13 +48,6 @@ def test_cache_stores_compile_errors_but_not_accidents_or_missing_headers(nvrtc,
     assert not CompileError("slow", reason="timeout").lasting
 
 
-def test_unwritable_folder_disables_the_cache(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    for cache in (CompileCache(tmp_path / "file" / "compile"), CompileCache(None)):
-        cache.put("ab12", RESULT)
-        assert cache.get("ab12") is None
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser writes anywhere")
 def test_read_only_folder_is_still_read(cache):
     cache.put("ab12", RESULT)

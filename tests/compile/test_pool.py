@@ -33,17 +33,6 @@ def test_every_job_returns_once_with_its_own_result(nvrtc, cache, saxpy):
     assert not workers()
 
 
-def test_cached_code_starts_no_process(nvrtc, cache, saxpy):
-    jobs = [CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3)]
-    for job in jobs:
-        compile_source(job.source, job.sm, job.defines, cache=cache)
-    seen = []
-    for job, _ in compile_many(jobs, cache=cache):
-        seen.append(job)
-        assert not workers()
-    assert seen == jobs
-
-
 def test_slow_job_is_stopped_and_the_others_continue(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
     jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
@@ -90,13 +79,6 @@ def test_killed_worker_fails_only_one_job(nvrtc, cache, saxpy, slow):
     assert all(compiled.cubin for compiled in results.values())
 
 
-def test_abandoned_batch_leaves_no_process(nvrtc, cache, saxpy):
-    batch = compile_many((CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(10**6)), processes=2, cache=cache)
-    next(batch)
-    batch.close()
-    assert not workers()
-
-
 def test_processes_compile_several_batches_and_end_when_closed(nvrtc, cache, saxpy):
     compiling = CompilingProcesses(2)
     first, second, third = ([CompileJob(saxpy, 80, {"SCALE": scale + n}) for n in range(3)] for scale in (0, 10, 20))
@@ -112,29 +94,6 @@ def test_processes_compile_several_batches_and_end_when_closed(nvrtc, cache, sax
     assert all(results[job] == compile_source(job.source, job.sm, job.defines, cache=cache) for job in third)
     compiling.close()
     assert not workers()
-
-
-BLOCKED = """
-import multiprocessing, signal, sys
-from kernrec.compile.pool import interrupts_blocked
-def show():
-    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
-    with interrupts_blocked(context):
-        process = context.Process(target=show)
-        process.start()
-    process.join()
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="looks at the mask of POSIX signals")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_first_process_ignores_interrupts(tmp_path, method):
-    (script := tmp_path / "first.py").write_text(BLOCKED)
-    command = [sys.executable, script, method]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
-    assert done.stdout == "True\n"
 
 
 INTERRUPTED = """

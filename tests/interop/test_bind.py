@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.import_export import Recording, import_bound
+from kernrec.interop.import_results import Recording, import_bound
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel
@@ -101,27 +101,6 @@ def test_tunables_match_in_any_case_and_fixed_macros_are_checked(database, kerne
         bind(database, kernel, other, gpu="rtx3090")
 
 
-def test_csv_with_named_columns_is_bound(database, kernel, write):
-    rows = ("32,1,0.5,100,ok,RTX 3090,9", "64,2,,,crash,RTX 3090,9", "128,1,,,none,,")
-    text = "\n".join(("BX,tile,time_ms,energy_mJ,outcome,gpu,runs", *rows))
-    done = bind(database, kernel, write(text, "rows.csv"), ignored=("runs",))
-    assert (done.gpu.name, done.parts[0].outcomes) == ("rtx3090", {"ok": 1, "crash": 1})
-    assert done.notes == ("1 configs without a result were skipped",)
-    (good,) = [row for row in database.rows("measurement") if row["outcome"] == "ok"]
-    assert good["latency_s"] == pytest.approx(0.5e-3)
-    assert good["energy_j"] == pytest.approx(0.1)
-    assert good["power_w"] == pytest.approx(200.0)
-
-
-def test_parquet_file_is_bound_with_its_clock(database, kernel, tmp_path):
-    path = tmp_path / "rows.parquet"
-    query = "SELECT 32 AS bx, 2 AS Tile, 512.0 AS runtime_us, 1560 AS locked_sm_clock_mhz"
-    duckdb.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
-    assert bind(database, kernel, path, gpu="rtx3090").results == 1
-    (row,) = database.rows("measurement")
-    assert (row["latency_s"], row["locked_sm_clock_hz"]) == (pytest.approx(512e-6), 1560e6)
-
-
 WRONG = {
     "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
     "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
@@ -205,11 +184,6 @@ def test_any_damaged_table_is_refused_in_one_line(write, header, lines):
     assert "\n" not in message
 
 
-def test_truncated_parquet_file_is_refused(database, kernel, write):
-    with pytest.raises(UsageError, match=r"rows\.parquet"):
-        bind(database, kernel, write(b"PAR1" + bytes(64), "rows.parquet"), gpu="rtx3090")
-
-
 def test_oversized_parquet_file_is_refused(database, kernel, tmp_path):
     """Three million equal rows take a few kilobytes."""
     path = tmp_path / "rows.parquet"
@@ -218,26 +192,6 @@ def test_oversized_parquet_file_is_refused(database, kernel, tmp_path):
     assert path.stat().st_size < 100_000
     with pytest.raises(UsageError, match=r"3000000 rows.*not read"):
         bind(database, kernel, path, gpu="rtx3090")
-
-
-def test_failed_rows_excluded_by_the_spec_are_skipped_with_a_note(database, kernel, write):
-    path = write(cache(entry(), entry(bx=256, tile=2, time="RuntimeFailedConfig")))
-    done = bind(database, kernel, path)
-    assert done.results == 1
-    assert done.notes == ("1 failures were skipped: scale excludes their configs",)
-
-
-def test_matching_register_counts_are_reported(database, kernel, write):
-    done = bind(database, kernel, write(cache(entry(smem_bytes=128), entry(bx=64, smem_bytes=256 + 1024))))
-    assert done.notes == ("registers and shared memory of 2 recorded configs agree with scale.cu",)
-    assert {row["smem_bytes"] for row in database.rows("measurement")} == {128, 1280}
-
-
-def test_68_ms_for_a_trivial_problem_is_implausible():
-    nothing, gpu = find_op("matmul").problem(m=1, n=1, k=1), find_gpu("a100")
-    message = implausible([0.068], nothing, gpu)
-    assert message is not None
-    assert "in which a single thread does matmul[m=1,n=1,k=1]" in message
 
 
 @pytest.mark.parametrize("gpu", ["t4", "a100", "rtx4090", "h200"])

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from kernrec.interop.config_list import read_config_list
-from kernrec.interop.inductor_table import entry, product_key
 
 TILES = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}
 OPTIONS = {"num_warps": 4, "num_stages": 3}
@@ -22,13 +21,6 @@ def test_tile_names_follow_the_function(tmp_path):
     source = "def f(a, BLOCK_M, BLOCK_N, BLOCK_K): ..."
     assert read_config_list(path, source) == [short, short | {"BLOCK_M": 32}]
     assert read_config_list(path, f"def f({', '.join(TILES)}): ...")[0] == TILES | OPTIONS
-
-
-def test_lookup_table_is_read_as_a_config_list(tmp_path):
-    config = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8} | OPTIONS
-    key = product_key({"m": 128, "n": 64, "k": 256}, "f16", "nn")
-    path = written(tmp_path, {key: [entry(config, 256, "f16")]})
-    assert read_config_list(path, "def f(BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M): ...") == [config]
 
 
 def test_autotune_cache_is_read_as_a_config_list(tmp_path):

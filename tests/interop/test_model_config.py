@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.model_config import Experts, Quantization, StateSpace, read_model
+from kernrec.interop.model_config import Experts, Quantization, read_model
 from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, written
 
 
@@ -23,14 +23,6 @@ def test_multimodal_model_uses_its_language_model(tmp_path):
     assert {linear.name for linear in model.linears} >= {"queries, keys, values", "shared experts, down"}
 
 
-def test_each_gpu_has_at_least_one_key_value_head(tmp_path):
-    model = read_model(str(written(tmp_path, QWEN_FP8)))
-    queries = model.linears[0]
-    assert queries.of_rank(1) == (16 * 256 + 2 * 2 * 256, 2048)
-    assert queries.of_rank(8) == (2 * 256 + 2 * 256, 2048)
-    assert queries.of_rank(3) is None
-
-
 def test_latent_attention_has_its_own_layers(tmp_path):
     deepseek = {
         "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
@@ -40,14 +32,6 @@ def test_latent_attention_has_its_own_layers(tmp_path):
     shapes = {linear.of_rank(8) for linear in read_model(str(written(tmp_path, deepseek))).linears}
     # vLLM ships these for DeepSeek-V3 on eight GPUs, as N=...,K=...
     assert shapes >= {(2112, 7168), (3072, 1536), (4096, 512), (7168, 2048), (4608, 7168), (7168, 2304), (7168, 256)}
-
-
-def test_state_space_layers_are_read_in_both_spellings(tmp_path):
-    nemotron = {"hidden_size": 4480, "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128}
-    bamba = {"hidden_size": 4096, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128}
-    bamba["mamba_ssm_cache_dtype"] = "float32"  # type: ignore[assignment]
-    assert read_model(str(written(tmp_path, nemotron))).state_space == StateSpace(128, 80, 128, "float16")
-    assert read_model(str(written(tmp_path, bamba))).state_space == StateSpace(128, 64, 128, "float32")
 
 
 @pytest.mark.parametrize(

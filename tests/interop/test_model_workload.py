@@ -7,10 +7,10 @@ import pytest
 
 from kernrec.interop.workload_files import find_workload
 from kernrec.measure.problems import select_layers
-from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
+from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Workload, workload
 from tests.helpers.models import DEEPSEEK_V3, GEMMA_2_9B, LLAMA_3_8B, MIXTRAL_8X7B, QWEN3_30B_A3B
-from tests.helpers.serving import AWQ, written
+from tests.helpers.serving import written
 
 PARAMETERS = {
     "llama": (LLAMA_3_8B, 8_030_261_248),
@@ -53,22 +53,6 @@ def test_model_config_has_the_work_of_the_shipped_workload(tmp_path, fields, shi
         assert work[0] == work[1]
 
 
-def test_window_limits_the_keys_per_token(tmp_path):
-    model = find_workload(str(written(tmp_path, GEMMA_2_9B)), None, 8192)
-    keys = {layer.name: (layer.problem.dim["keys"], layer.count) for layer in model.layers_of("attention")}
-    assert keys == {"attention": (8192, 21), "attention, window": (4096, 21)}
-    prompt = find_workload(str(tmp_path), None, 8192, "prefill")
-    assert [layer.problem.sizes["window"] for layer in prompt.layers_of("attention")] == [0, 4096]
-
-
-def test_quantized_weights_have_their_data_type(tmp_path):
-    kinds = {layer.name: layer.problem.dtype for layer in find_workload(str(written(tmp_path, DEEPSEEK_V3))).layers}
-    assert kinds["mlp experts"] == kinds["attention o_proj"] == "f8block"
-    assert kinds["lm_head"] == kinds["mlp gate (router)"] == "bf16"
-    grouped = find_workload(str(written(tmp_path / "awq", {**LLAMA_3_8B, "quantization_config": AWQ})))
-    assert {layer.problem.dtype for layer in grouped.layers if layer.quantized} == {"w4a16"}
-
-
 def test_parts_without_an_op_are_listed(tmp_path):
     deepseek = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
     assert deepseek.unknown == ("61 layers of latent attention (MLA) over 2048 cached tokens: no op has them yet",)
@@ -77,14 +61,6 @@ def test_parts_without_an_op_are_listed(tmp_path):
     (note,) = find_workload(str(written(tmp_path / "qwen", qwen))).notes
     assert "rotary embedding" in note
     assert "biases of q, k and v" in note
-
-
-def test_more_gpus_than_key_value_heads_duplicate_heads(tmp_path, refuses):
-    eight = as_tensor_parallel(find_workload(str(written(tmp_path, QWEN3_30B_A3B))), 8)
-    sizes = {layer.name: layer.problem.dim for layer in eight.layers}
-    assert sizes["attention"]["kv_heads"] == 1
-    assert sizes["attention qkv_proj"]["m"] == (32 // 8 + 2) * 128
-    refuses(lambda: as_tensor_parallel(find_workload(str(tmp_path)), 5))
 
 
 def test_batch_size_multiplies_tokens_but_not_weights(tmp_path):
@@ -113,10 +89,3 @@ def test_incomplete_config_is_refused_in_one_line(tmp_path, refuses):
         ({"model_type": "mamba2"}, None, None), ({"num_attention_heads": 33}, None, None),
         ({"num_hidden_layers": 10**6}, None, None), ({}, 8193, None), ({}, 0, None), ({}, None, "prefil"),
     ])  # fmt: skip
-
-
-def test_context_and_phase_are_refused_where_they_do_not_apply(refuses):
-    assert "token 8192" in find_workload("llama-3-8b-decode", None, 8192).title
-    assert find_workload("llama-3-8b-decode", None, 8192).layers_of("attention")[0].problem.dim["keys"] == 8192
-    refuses(lambda: find_workload("resnet50", None, 8192))
-    refuses(lambda: find_workload("llama-3-8b-decode", None, None, "prefill"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import ImportSummary, Recording, import_bound
+from kernrec.interop.import_results import ImportSummary, Recording, import_bound
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.store import Database
 from tests.interop.test_bind import SOURCE, SPEC
@@ -45,13 +45,6 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
     note = "1 config had several times, up to 2.50 apart; the median of each is there, 3 rows were skipped"
     assert note in done.notes
-
-
-def test_constant_ignored_column_adds_no_note(kernel, tmp_path):
-    rows = "bx,tile,padding,time_ms\n32,1,7,0.4\n64,1,8,0.5\n"
-    done, times = imported(kernel, tmp_path, rows, ignored=("padding",))
-    assert times == pytest.approx([0.4e-3, 0.5e-3])
-    assert not any("several" in note for note in done.notes)
 
 
 def test_all_unknown_columns_are_named(kernel, tmp_path):

@@ -1,7 +1,6 @@
 """Specs that are made of a source and a few words on its launch."""
 
 import tomllib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,44 +66,12 @@ def test_launch_options_produce_the_spec_in_the_guide():
     assert draft.assumed == ("width * height elements in blurred",)
 
 
-def test_block_size_is_a_tunable_only_if_the_code_reads_it():
-    words = LaunchWords(grid="ceil(n/blockDim.x)", arguments=("n=5000", "a=2.5"))
-    (tunable,) = draft_spec(SAXPY, words).kernel().tunables
-    assert (tunable.name, tunable.values, tunable.launch) == ("block_x", (64, 128, 256, 512), True)
-    kernel = draft_spec(SAXPY, LaunchWords(words.entry, words.grid, "192", words.arguments)).kernel()
-    assert kernel.tunables == ()
-    assert kernel.launches[0].grid[0].evaluate({"n": 5000}) == 27
-    assert kernel.spec["launch"][0]["arguments"] == ["f32 2.5", "x", "y", "i32 n"]
-
-
 @pytest.mark.parametrize("text", ["1e-6", "1E-6", "1e-6f", ".000001", "0.0000010"])
 def test_fraction_is_written_as_in_c(text):
     kernel = draft_spec(SAXPY, LaunchWords(grid="1", arguments=("n=5000", f"a={text}"))).kernel()
     (fraction, *_) = kernel.launches[0].arguments
     assert isinstance(fraction, ScalarArgument)
     assert fraction.value.evaluate({}) == 1e-6
-
-
-def test_packed_weights_have_a_fraction_of_the_elements():
-    words = LaunchWords(grid="ceil(n/block_x)", arguments=("n=4096", "a=2", "x=f32[n/8]"))
-    problem = draft_spec(SAXPY, words).kernel().definition.problem()
-    assert problem.tensors["x"].shape == (512,)
-
-
-def test_dimension_may_occur_only_in_the_grid(rows, refuses):
-    words = ("N=1024", "m=64", "flip=0", "step=1", "batch=7", "out=[N*batch]", "index=i32[N]")
-    launch = LaunchWords(None, "ceil(N/THREADS), batch", "64,256", words, shared="4")
-    kernel = draft_spec(rows, launch).kernel()
-    assert kernel.definition.problem().sizes["batch"] == 7
-    assert kernel.definition.problem(batch=9).tensors["out"].elements == 1024 * 9
-    assert kernel.launches[0].grid[1].evaluate({"batch": 9}) == 9
-    refuses(lambda: draft_spec(rows, replace(launch, grid="8", arguments=("batch=7",))))
-    refuses(lambda: draft_spec(rows, replace(launch, arguments=("batch=x",))))
-
-
-def test_missing_block_size_is_requested(tmp_path, refuses):
-    (path := tmp_path / "a.cu").write_text('extern "C" __global__ void a(int* x) { x[threadIdx.x] = 1; }')
-    refuses(lambda: draft_spec(path, LaunchWords(grid="ceil(8/block_x)")))
 
 
 INDEXED = """

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.interop.t1 import load_t1
 from kernrec.kernel import Space, bind_launches
@@ -112,14 +111,6 @@ def test_types_with_a_bit_width_are_scalars(load):
     assert [argument.ctype for argument in kernel.launches[0].arguments if hasattr(argument, "ctype")] == ["f32", "i8"]
 
 
-def test_arguments_are_optional_for_a_kernel_without_parameters(load, refuses):
-    def change(data: dict[str, Any]) -> None:
-        del data["KernelSpecification"]["Arguments"]
-
-    refuses(lambda: load(change))
-    refuses(lambda: load(change, "__global__ void scale() { int x = WPT; }"))
-
-
 def keys(*path: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:
     def change(data: Any) -> None:
         for key in path[:-1]:
@@ -147,18 +138,3 @@ def test_invalid_t1_file_is_refused_in_one_line(load, refuses):
         keys(SPEC, "Arguments", 4, "Name", to="coefficients"), keys(SPEC, "Arguments", 1, "FillType", to="BinaryHDF"),
         keys(SPEC, "LocalSize"), keys(SPEC, "ProblemSize", to=[-1]), keys(SPEC, "Arguments", to={}),
     ])  # fmt: skip
-
-
-def test_text_that_is_not_json_is_refused_in_one_line(tmp_path):
-    for text in ("", "{", "[" * 100_000, "\x00"):
-        (tmp_path / "t.json").write_text(text)
-        with pytest.raises(UsageError, match=r"t\.json"):
-            load_t1(tmp_path / "t.json")
-
-
-@pytest.mark.parametrize("divisors", [5, "block_size_x", {"X": 1}])
-def test_grid_divisors_that_are_not_a_list_are_refused_in_one_line(load, divisors):
-    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):
-        load(lambda data: data["KernelSpecification"].update(GridDivX=divisors))
-    with pytest.raises(UsageError, match="GridDivX: expected a list, got"):  # GlobalSize alone decides the grid
-        load(lambda data: data["KernelSpecification"].update(GridDivX=divisors, ProblemSize=[], Arguments=[]))

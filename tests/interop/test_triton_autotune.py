@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import import_results
+from kernrec.interop.import_results import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -38,16 +38,6 @@ def test_configs_have_their_meta_parameters_and_median_time(tmp_path):
     assert fast.config == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
     assert fast.latency_s == pytest.approx(0.5e-3)
     assert (failed.outcome, failed.latency_s) == (Outcome.CONSTRAINT, None)
-
-
-def test_register_limit_and_cluster_are_kept_if_present(tmp_path):
-    entries = [(config(), [0.5, 0.4, 0.6]), (config(maxnreg=128, num_ctas=2), [0.5, 0.4, 0.6])]
-    assert set(read_results(write(tmp_path, entries)).tunables) >= {"maxnreg", "num_ctas"}
-
-
-def test_triton_3_2_cache_without_a_later_attribute_is_read(tmp_path):
-    earlier = {name: value for name, value in config().items() if name != "ir_override"}
-    assert read_results(write(tmp_path, [(earlier, [0.5, 0.4, 0.6])])).results[0].config["num_warps"] == 4
 
 
 @pytest.mark.parametrize(("entry", "says"), [
@@ -102,8 +92,3 @@ def test_cache_of_the_installed_triton_is_read(tmp_path, monkeypatch):
         {"BLOCK": 128, "num_warps": 8, "num_stages": 3},
     ]
     assert [result.outcome for result in file.results] == [Outcome.OK, Outcome.CONSTRAINT]
-
-
-def test_configs_with_different_parameters_are_refused(tmp_path, refuses):
-    other = config() | {"kwargs": {"BLOCK_M": 64, "BLOCK_K": 64}}
-    refuses(lambda: read_results(write(tmp_path, [(config(), [0.5, 0.4, 0.6]), (other, [0.5, 0.4, 0.6])])))

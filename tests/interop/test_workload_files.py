@@ -34,19 +34,6 @@ def test_repeated_shapes_are_one_layer_and_unknown_ops_are_listed(tmp_path):
     assert network.unknown == ("1 of op 'rope', which is not known",)
 
 
-def test_most_frequent_request_of_a_log_comes_first(tmp_path):
-    path = tmp_path / "calls.jsonl"
-    line = '{"op": "mm", "shape": {"m": %d, "n": 8, "k": 8}, "dtype": "f16", "gpu": "h200"}\n'
-    path.write_text(line % 32 + line % 64 + "\n" + line % 64)
-    assert [(layer.problem.dim["m"], layer.count) for layer in find_workload(str(path)).layers] == [(64, 2), (32, 1)]
-
-
-def test_names_from_files_are_printable(tmp_path):
-    path = tmp_path / "names.csv"
-    path.write_text('op,name,m,n,k\nmm,"evil\x1b[31m\nname",8,8,8\n')
-    assert find_workload(str(path)).layers[0].name == "evil [31m name"
-
-
 def test_malformed_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(name: str, text: str) -> None:
         path = tmp_path / name

@@ -47,21 +47,9 @@ def test_probe_problems_have_full_tiles(tiled, config):
     assert probe_problems(tiled, 1, config, "f32", "nn", 89) == ()
 
 
-def test_impossible_geometry_is_refused(tiled, config, refuses):
-    def refused(field: str, texts: tuple[str, ...]) -> None:
-        broken = replace(tiled.launches[0], **{field: tuple(parse(text) for text in texts)})
-        bind_launches(replace(tiled, launches=(broken,)), config, PROBLEM, 89)
-
-    refuses(refused, [("grid", ("m - 200", "1", "1")), ("grid", ("m / 2", "1", "1")), ("grid", ("dtype", "1", "1"))])
-
-
 @pytest.mark.parametrize(("ctype", "text"), [("i32", "2 ** 31"), ("u32", "-1"), ("i32", "1 / 2"), ("f32", "dtype")])
 def test_scalar_out_of_range_of_its_type_is_refused(tiled, config, ctype, text):
     argument = replace(tiled.launches[0].arguments[4], ctype=ctype, value=parse(text))
     broken = replace(tiled.launches[0], arguments=(argument,))
     with pytest.raises(UsageError, match=rf"argument '{ctype} .*, expected an? (number|integer) from -?\d"):
         bind_launches(replace(tiled, launches=(broken,)), config, PROBLEM, 89)
-
-
-def test_problem_of_another_op_is_refused(tiled, config, refuses):
-    refuses(lambda: bind_launches(tiled, config, find_op("conv").problem(c=4, h=9, w=9, k=4), 89))

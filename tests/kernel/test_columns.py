@@ -74,14 +74,6 @@ def test_columns_of_random_expressions_match_each_config(texts, a, b, c):
         np.testing.assert_array_equal(np.broadcast_to(column(made, text, c=c), len(configs)), expected, text)
 
 
-def test_groups_contain_exactly_the_rows_with_equal_values():
-    rows = np.random.default_rng(0).integers(0, (3, 2, 4), (300, 3))
-    index, first = space(VALUES, rows).groups([0, 2])  # type: ignore[attr-defined]
-    pairs = rows[:, ::2].tolist()
-    assert len(first) == len({tuple(pair) for pair in pairs})
-    assert [pairs[first[group]] for group in index] == pairs
-
-
 def test_text_used_as_a_number_is_refused_in_one_line():
     made = space({"s": VALUES["s"]}, facts={"dtype": "f32"})
     with pytest.raises(ValueError, match="expression 's \\* dtype': text 'f32' where a number is expected"):
@@ -91,24 +83,7 @@ def test_text_used_as_a_number_is_refused_in_one_line():
     assert column(made, "m if dtype == 'f32' else 0", m=3) == 3
 
 
-def test_unused_let_is_not_evaluated():
-    lets = {"wrong": parse("dtype * m"), "chosen": parse("s + m if m > 1 else wrong")}
-    made = space({"s": VALUES["s"]}, None, lets, {"dtype": "f32"})
-    np.testing.assert_array_equal(column(made, "chosen", m=2), [3, 4, 5])
-    with pytest.raises(ValueError, match="expression 'dtype \\* m'"):
-        column(made, "chosen", m=1)
-
-
 def test_circular_lets_are_refused():
     lets = {"a": parse("b + 1"), "b": parse("a + 1")}
     with pytest.raises(ValueError, match="nested too deeply"):
         column(space({}, None, lets), "a")
-
-
-def test_more_tunables_than_mask_bits_keep_their_values():
-    values = {f"t{i}": np.array([i, i + 1]) for i in range(70)}
-    rows = np.random.default_rng(0).integers(0, 2, (50, 70))
-    made = space(values, rows)
-    for name in (0, 62, 63, 64, 69):
-        np.testing.assert_array_equal(column(made, f"t{name} * m", m=2), 2 * (name + rows[:, name]))
-    np.testing.assert_array_equal(column(made, "t63 + t69"), 132 + rows[:, 63] + rows[:, 69])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import limits
-from kernrec.kernel import Space, bind_launches
+from kernrec.kernel import Space
 from kernrec.kernel.spec_reader import kernel_from
 
 SPEC = {
@@ -31,23 +31,6 @@ def test_space_equals_the_list_in_order_of_tunable_values():
     assert [space.config(row) for row in range(len(space))] == [
         {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
     ]  # fmt: skip
-
-
-def test_launch_uses_extra_values_of_its_config():
-    kernel, space = space_of(SPEC)
-    problem = kernel.definition.problem()
-    assert space.at(problem).column(kernel.launches[0].grid[0]).tolist() == [9, 7, 5]
-    assert bind_launches(kernel, {"width": 128, "vector": 4}, problem, 80)[0].grid == (5, 1, 1)
-
-
-def test_constraints_apply_to_listed_configs():
-    _, space = space_of(SPEC | {"constraints": ["blocks < 8"]})
-    assert space.columns["width"].tolist() == [64, 128]
-
-
-def test_unlisted_config_is_refused(refuses):
-    kernel, _ = space_of(SPEC)
-    refuses(lambda: bind_launches(kernel, {"width": 64, "vector": 4}, kernel.definition.problem(), 80))
 
 
 @given(st.sets(st.tuples(st.sampled_from([64, 128, 256]), st.sampled_from([1, 4])), min_size=1))

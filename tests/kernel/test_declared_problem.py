@@ -1,7 +1,5 @@
 """Problems that a kernel's spec declares for itself."""
 
-import pickle
-
 import pytest
 
 from kernrec.errors import UsageError
@@ -54,13 +52,6 @@ def test_shape_expression_may_divide_and_subtract_dimensions(folder):
     assert op.problem(width=17).tensors["image"].shape == (60, 1)
     with pytest.raises(UsageError, match="tensor image: 'width - 16' is 0 at width=16, expected an integer of at"):
         _ = op.problem(width=16).tensors
-
-
-def test_kernel_can_be_pickled(folder):
-    kernel = load_kernel(folder / "kernel.toml")
-    again = pickle.loads(pickle.dumps(kernel))
-    assert (again.hash, again.source, again.initial_values) == (kernel.hash, kernel.source, kernel.initial_values)
-    assert again.definition.problem().key == kernel.definition.problem().key
 
 
 def test_invalid_problem_is_refused_in_one_line(folder, refuses):

@@ -13,8 +13,6 @@ from kernrec.kernel import (
     bind_launches,
     find_kernel,
     kernel_names,
-    kernels_for,
-    probe_problems,
 )
 from kernrec.op import Problem, find_op
 from tests.helpers.shapes import shapes
@@ -109,32 +107,6 @@ def test_kernel_columns_match_the_values_of_each_config(kernel, dtype, layout):
                 assert [int(column[place]) for column in columns[bound.index]] == expected
                 for loop, depth in depths[bound.index].items():
                     assert 0 <= depth[place] <= bound.trips[loop]
-
-
-@CASES
-def test_every_launch_is_probed_on_small_problems(kernel, dtype, layout):
-    sm = max(kernel.least_sm(dtype), 89)
-    space = Space(kernel, sm, limits(sm), dtype, layout)
-    for row in random.Random(0).sample(range(len(space)), 8):
-        config = space.config(row)
-        for index, launch in enumerate(kernel.launches):
-            assert launch.probes
-            for problem in probe_problems(kernel, index, config, dtype, layout, sm):
-                bound = {launch.index: launch for launch in bind_launches(kernel, config, problem, sm)}
-                assert index not in bound or bound[index].blocks <= 64
-                assert problem.bytes < 64 << 20
-
-
-def test_kernels_are_found_by_op_dtype_and_layout():
-    for kernel in all_kernels():
-        assert kernel in kernels_for(kernel.op, kernel.dtypes[0], kernel.layouts[-1])
-        assert kernel not in kernels_for(kernel.op, "f64" if "f64" not in kernel.dtypes else "i1")
-    assert {kernel.op for kernel in kernels_for("gemm")} <= {"matmul"}
-
-
-def test_kernel_name_is_found_in_any_spelling():
-    for name in kernel_names():
-        assert find_kernel(name.upper().replace("_", "-")).name == name
 
 
 def test_unknown_kernel_is_refused_with_the_nearest_name():

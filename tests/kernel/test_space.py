@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Expression, Kernel, Space, bind_launches, parse
-from kernrec.kernel.spec import LIMITS, Tunable
+from kernrec.kernel.spec import Tunable
 from kernrec.op import Problem, find_op
 from tests.helpers.depth import few_examples
 
@@ -43,29 +43,12 @@ def test_space_is_the_product_of_values_that_satisfy_the_constraints(tiled, sm):
     assert space.valid(EASY).all()
 
 
-def test_space_has_hundreds_to_thousands_of_distinct_configs(space):
-    assert 500 < len(space) < 8000
-    assert len(np.unique(np.stack(list(space.columns.values())), axis=1).T) == len(space)
-    assert all(column.dtype == np.int64 for column in space.columns.values())
-
-
 def test_no_config_exceeds_the_block_limits(tiled):
     for sm in (75, 80, 86, 89, 90, 100, 120):
         space = Space(tiled, sm, limits(sm), "f32", "nn")
         launch, here = tiled.launches[0], space.at(EASY)
         assert here.column(launch.threads).max() <= limits(sm).max_threads_per_block
         assert here.column(launch.shared).max() <= limits(sm).smem_per_block
-
-
-def test_less_shared_memory_only_removes_configs(tiled, space, ada):
-    smaller = Space(tiled, 89, replace(ada, smem_per_block=32 << 10), "f32", "nn")
-    configs = {tuple(smaller.config(i).items()) for i in range(len(smaller))}
-    assert configs < {tuple(space.config(i).items()) for i in range(len(space))}
-
-
-def test_constraint_may_depend_on_the_architecture(tiled):
-    assert not Space(tiled, 75, limits(75), "f32", "nn").columns["async_copy"].any()
-    assert Space(tiled, 80, limits(80), "f32", "nn").columns["async_copy"].any()
 
 
 SIZES = st.one_of(st.integers(1, 300), st.sampled_from([512, 1000, 4096, 20_000]))
@@ -105,25 +88,6 @@ def _at(column: object, row: int) -> object:
     return column[row].item() if isinstance(column, np.ndarray) else column
 
 
-def test_early_row_restriction_gives_the_same_rows(space):
-    here = space.at(matmul(1000, 1000, 64))
-    assert 0 < len(here.rows) < len(space)
-    for launch in space.kernel.launches:
-        for expression in filter(None, (launch.blocks, launch.threads, launch.shared, launch.prefetch, launch.when)):
-            everywhere = np.broadcast_to(here.column(expression), len(space))
-            part = np.broadcast_to(here.column(expression, here.rows), len(here.rows))
-            assert np.array_equal(part, everywhere[here.rows])
-
-
-def test_expression_without_tunables_stays_a_scalar(space):
-    first, second = space.kernel.launches
-    assert space.fixed(first.threads)
-    assert not space.fixed(first.blocks)
-    blocks = space.at(EASY).column(second.blocks)
-    assert blocks == 4096 * 4096 // 256
-    assert isinstance(blocks, int)
-
-
 def test_configs_share_code_exactly_if_only_run_time_tunables_differ(tiled, space):
     codes = space.variants
     assert len(codes.keys) == len(set(codes.keys)) == len(codes.rows) == codes.index.max() + 1
@@ -158,10 +122,6 @@ def test_unbounded_space_is_refused_before_memory_runs_out(tiled, ada):
     endless = replace(tiled, tunables=tunables, constraints=(), implied=(), lets={})
     with pytest.raises(UsageError, match="the space of tiled has over 4000000 configs already at t3"):
         Space(endless, 89, ada, "f32", "nn")
-
-
-def test_constraints_may_use_the_gpu_limits(ada):
-    assert all(isinstance(getattr(ada, name), int) for name in LIMITS)
 
 
 @few_examples(15)

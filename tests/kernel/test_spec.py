@@ -2,7 +2,6 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.kernel import Space
-from kernrec.op import find_op
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +37,3 @@ def test_config_of_another_kernel_is_refused(tiled, config, change, message):
         tiled.config(config | change)
     with pytest.raises(UsageError, match="is missing stages"):
         tiled.config({name: value for name, value in config.items() if name != "stages"})
-
-
-def test_misfit_names_the_violated_constraint(tiled, ada, config):
-    problem = find_op("matmul").problem(m=256, n=256, k=256)
-    assert tiled.misfit(config, problem, ada) is None
-    assert tiled.fits(config, problem, ada)
-    assert "split_k" in str(tiled.misfit(config | {"split_k": 4}, find_op("matmul").problem(m=256, n=256, k=3), ada))
-
-
-def test_unimplemented_variant_is_refused(tiled, refuses):
-    refuses(lambda dtype, layout, sm: tiled.require(dtype, layout, sm), [
-        ("f16", "nn", 89), ("f32", "col", 89), ("f32", "nn", 70),
-    ])  # fmt: skip

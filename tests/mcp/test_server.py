@@ -108,28 +108,6 @@ def test_tools_answer_requests(answered, name):
     assert json.loads(text_of(answer)) == answer.structured_content
 
 
-def test_tools_accept_other_inputs(answered):
-    _, answers = answered
-    assert answers["recommend"].structured_content["inputs"] == "random"
-    assert answers["zeros"].structured_content["inputs"] == "zeros"
-    assert {row["inputs"] for row in answers["compare"].structured_content["gpus"]} == {"zeros"}
-    assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
-
-
-def test_tools_accept_a_backend_and_a_gpu_file(answered):
-    lines = answered[1]["backend"].structured_content["lines"]
-    assert {line["stack"] for line in lines} == {"vLLM"}
-    assert answered[1]["card file"].structured_content["gpu"] == "mine"
-
-
-def test_comparison_of_a_model_reports_gpus_with_too_little_memory(answered):
-    first, second = answered[1]["model"].structured_content["gpus"]
-    assert (first["fits"], second["fits"]) == (True, False)
-    assert (first["name"], first["batch"], first["per"]) == ("vLLM today", 8, "token")
-    assert "latency_s" not in second
-    assert "does not fit" in second["reason"]
-
-
 def test_check_tool_reports_whether_a_kernel_is_correct(answered):
     right, wrong, beyond = (answered[1][name].structured_content for name in ("right", "wrong", "out of bounds"))
     assert right["correct"]

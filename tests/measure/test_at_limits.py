@@ -13,7 +13,6 @@ from kernrec.measure.device import card_limits, nvml
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from tests.helpers.refusals import Refuses
 
 CARD = Card(0, "GPU-aaaa", "NVIDIA H200", 0)
 
@@ -65,7 +64,3 @@ def test_early_end_at_one_limit_skips_the_rest(
     measured = collect_at(operating_points([300.0, 400.0], []), replace(REQUEST, gpu="0"))
     assert history == ["check 2", "set 300", "restore"]
     assert [result for _, result in measured] == [end]
-
-
-def test_limits_require_a_single_gpu(refuses: Refuses) -> None:
-    refuses(lambda: collect_at(operating_points([300.0], []), replace(REQUEST, gpu="all")))

@@ -3,23 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.results import CampaignBudget
-from kernrec.measure.collect import chooser_on, collect
-from kernrec.measure.device.replay import chosen_gpus
+from kernrec.measure.collect import collect
 from kernrec.measure.refine_planner import Refined
-from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
-from kernrec.model.learn import features
-from kernrec.op import Problem, find_op, problem_from_key
-from kernrec.recommender.contenders import side_by_side
+from kernrec.op import Problem, find_op
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
-from tests.helpers.recording import BEST, make_recording
+from tests.helpers.recording import make_recording
 
 pytestmark = pytest.mark.usefixtures("measured_here")
 
@@ -72,18 +67,6 @@ def test_refinement_stops_at_the_bound(library: Path, tmp_path: Path) -> None:
     assert result.ended == "the regret is below 90 %"
 
 
-def test_problem_with_more_weight_is_measured_first(library: Path, tmp_path: Path) -> None:
-    asked = request(library, tmp_path / "k.duckdb")
-    chooser = chooser_on(chosen_gpus(library, "auto")[0], asked)
-    names = [visit.planned.name for visit in iter(chooser.next, None)]
-    assert len(names) == 3
-    counted = [WantedProblem(name, problem_from_key(name), 1.0 + 99.0 * (name == names[-1])) for name in names]
-    chooser = chooser_on(chosen_gpus(library, "auto")[0], replace(asked, problems=counted))
-    first = chooser.next()
-    assert first is not None
-    assert first.planned.name == names[-1]
-
-
 def test_energy_objective_measures_energy(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     recording = make_recording(tmp_path / "r.duckdb", 12)
@@ -92,14 +75,6 @@ def test_energy_objective_measures_energy(tmp_path: Path) -> None:
         rows = [row for row in opened.rows("measurement") if row["outcome"] == "ok"]
     assert {str(row["tier"]) for row in rows} == {"screen", "coarse"}
     assert sum(row["energy_j"] is not None for row in rows) == result.measured > 0
-
-
-def test_best_unpredicted_config_is_found_without_measuring_all(tmp_path: Path) -> None:
-    recording, database = make_recording(tmp_path / "r.duckdb", 100, energy=False), tmp_path / "k.duckdb"
-    result = refine(request(recording, database, 32))
-    (answer,) = result.changed
-    assert any(f"x={x} " in answer.after for x in range(BEST["x"] - 1, BEST["x"] + 2))  # a neighbor is 2 % slower
-    assert len(keys(database)) == 32
 
 
 def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path: Path) -> None:
@@ -118,22 +93,3 @@ def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path:
 
 def _matmul() -> Problem:
     return find_op("matmul").problem(m=64, n=64, k=64)
-
-
-def test_contenders_of_all_problems_have_equal_feature_columns(
-    tmp_path: Path,
-) -> None:
-    wanted = [
-        WantedProblem(key, problem_from_key(key))
-        for key in ("matmul[m=512,n=512,k=512]f16,nn", "matmul[m=64,n=256,k=1024]f16,nn")
-    ]
-    subject = subject_on("a100-sxm4-80gb", CollectRequest(wanted, tmp_path / "k.duckdb"))
-    first, second = side_by_side(subject.contenders)
-    assert first.inputs is not None
-    assert second.inputs is not None
-    assert first.inputs.shape[1] == second.inputs.shape[1]
-    kernels = {kernel for item in subject.contenders for kernel, _ in item.keys}
-    tunables = {name for item in subject.contenders for _, config in item.keys for name, _ in config}
-    earlier = first.inputs[:, : -len(kernels) - len(tunables)]
-    assert earlier.shape[1] == len(features.names())
-    assert len(np.unique(earlier, axis=0)) > 1

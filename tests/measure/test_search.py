@@ -50,13 +50,6 @@ def test_energy_search_measures_few_energies_and_resumes(strategy: Strategy, tmp
     assert len(coarse) == len(set(coarse)) == second.energies
 
 
-def test_unavailable_energy_is_reported(tmp_path: Path) -> None:
-    recording = make_recording(tmp_path / "r.duckdb", 20, energy=False)
-    result, searched = search(recording, tmp_path / "k.duckdb", 5, Objective.ENERGY)
-    assert result.error == "energy is not measured on this device; --objective latency needs none"
-    assert searched.best is None
-
-
 def test_several_problems_are_refused_before_measuring(tmp_path: Path, refuses: Refuses) -> None:
     recording = tmp_path / "r.duckdb"
     make_measured_database(recording, problems=2, configs=2)

@@ -70,13 +70,6 @@ def test_attention_matches_its_definition(problem, seed):
 
 
 @given(attentions())
-def test_flops_count_the_attended_pairs(problem):
-    d = problem.sizes
-    pairs = sum(len(meeting(d, query)) for query in range(d["queries"]))
-    assert problem.flops == 2 * 2 * d["batch"] * d["heads"] * pairs * d["head_dim"]
-
-
-@given(attentions())
 def test_grouped_queries_share_keys_and_values_in_memory(problem):
     d = problem.sizes
     assert d["group"] * d["kv_heads"] == d["heads"]
@@ -97,14 +90,6 @@ def test_layout_moves_values_without_changing_them(problem, seed):
         name: tensor.shape for name, tensor in other.tensors.items() if tensor.role == "input"
     }
     assert_allclose(reference(other, swapped)["o"].swapaxes(1, 2), reference(first, tensors)["o"], atol=1e-14)
-
-
-def test_last_token_of_causal_attention_equals_decode():
-    prompt = ATTENTION.problem(heads=4, kv_heads=2, queries=6, head_dim=8, causal=1)
-    token = ATTENTION.problem(heads=4, kv_heads=2, queries=1, keys=6, head_dim=8)
-    tensors = inputs(prompt)
-    last = tensors | {"q": tensors["q"][:, :, -1:]}
-    assert_allclose(reference(token, last)["o"], reference(prompt, tensors)["o"][:, :, -1:], atol=1e-14)
 
 
 def test_large_scores_do_not_overflow():
@@ -147,14 +132,3 @@ def test_attention_scales_apply_to_scores_and_results():
     assert_allclose(
         reference(problem, tensors | {"v_scale": twice["v_scale"]})["o"], reference(problem, tensors)["o"] * 2
     )
-
-
-def test_unmasked_attention_allows_more_queries_than_keys():
-    assert ATTENTION.problem(heads=8, queries=4096, keys=77, head_dim=40).tensors["k"].shape == (1, 8, 77, 40)
-
-
-def test_problem_without_a_window_keeps_its_key():
-    plain = ATTENTION.problem("bf16", heads=8, queries=64, head_dim=64, causal=1)
-    assert plain == ATTENTION.problem("bf16", heads=8, queries=64, head_dim=64, causal=1, window=0, kv_dtype=0)
-    assert "window" not in plain.key
-    assert "kv_dtype" not in plain.key

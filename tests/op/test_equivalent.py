@@ -17,12 +17,6 @@ def test_matvec_and_small_matmul_have_the_same_forms():
     assert as_op(rows, "matmul") is rows
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_matmul_with_one_column_is_a_matvec_with_one_vector(layout):
-    column = MATMUL.problem("f32", layout, m=100, n=1, k=8)
-    assert equivalents(column) == (column, MATVEC.problem("f32", m=100, k=8))
-
-
 @pytest.mark.parametrize(("dtype", "layout", "dims"), [
     ("bf16", "nt", {"m": 17}), ("bf16", "nn", {"m": 4}), ("bf16", "tn", {"m": 4}), ("bf16", "nt", {"m": 4, "batch": 2}),
     ("bf16", "nt", {"m": 4, "bias": 1}), ("bf16", "nt", {"m": 4, "activation": 1}), ("i8", "nt", {"m": 4}),

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from kernrec.errors import UsageError
 from kernrec.op import Problem, decode_elements, find_op, inputs, problem_from_key, reference
 
 MATMUL = find_op("matmul")
@@ -43,28 +42,6 @@ def test_batch_is_a_series_of_separate_matmuls(m, n, k, batch, layout):
     expected = [reference(single, {name: tensors[name][i] for name in "ab"})["c"] for i in range(batch)]
     assert_allclose(reference(many, tensors)["c"], expected, atol=1e-14)
     assert (many.flops, many.bytes) == (batch * single.flops, batch * single.bytes)
-
-
-@given(sizes, sizes, sizes, layouts)
-def test_batch_of_one_has_the_key_without_a_batch(m, n, k, layout):
-    problem = MATMUL.problem(None, layout, m=m, n=n, k=k, batch=1)
-    assert problem == MATMUL.problem(None, layout, m=m, n=n, k=k)
-    assert problem.key == f"matmul[m={m},n={n},k={k}]f32,{layout}"
-    assert problem.dim == {"m": m, "n": n, "k": k}
-    assert problem.tensors["c"].shape == (m, n)
-    assert problem.names["batch"] == 1
-
-
-def test_batch_size_is_part_of_the_key():
-    problem = MATMUL.problem(m=1, n=2, k=3, batch=4)
-    assert problem.key == "matmul[m=1,n=2,k=3,batch=4]f32,nn"
-    assert problem_from_key(problem.key).names["batch"] == 4
-    assert problem_from_key("matmul[m=1,n=2,k=3,batch=1]f32,nn").key == "matmul[m=1,n=2,k=3]f32,nn"
-
-
-@pytest.mark.parametrize(("layout", "b"), [("nn", (3, 2)), ("nt", (2, 3)), ("tn", (3, 2)), ("tt", (2, 3))])
-def test_second_layout_letter_describes_b(layout, b):
-    assert MATMUL.problem(None, layout, m=1, n=2, k=3).tensors["b"].shape == b
 
 
 @given(sizes, sizes, st.integers(1, 16))
@@ -104,26 +81,6 @@ def test_bias_is_added_to_every_row_before_the_activation(m, n, k, batch, layout
     tensors = inputs(problem)
     sums = (reference(plain, tensors)["c"] + tensors["bias"]).ravel().tolist()
     assert_allclose(reference(problem, tensors)["c"].ravel(), _activated(activation, sums), rtol=1e-12, atol=1e-15)
-
-
-def test_bias_and_activation_are_part_of_the_key_if_present():
-    assert MATMUL.problem(m=1, n=2, k=3, bias=0, activation=0).key == "matmul[m=1,n=2,k=3]f32,nn"
-    problem = MATMUL.problem(m=1, n=2, k=3, bias=1, activation=3)
-    assert problem.key == "matmul[m=1,n=2,k=3,bias=1,activation=3]f32,nn"
-    assert problem_from_key(problem.key) == problem
-    for dims in ({"bias": 2}, {"activation": 4}, {"activation": -1}):
-        with pytest.raises(UsageError, match="accepted are 0 to"):
-            MATMUL.problem(m=1, n=2, k=3, **dims)
-
-
-def test_tf32_must_be_named_and_is_stored_as_f32():
-    assert MATMUL.problem(m=1, n=2, k=3).dtype == "f32"
-    plain, tf32 = (MATMUL.problem(dtype, m=5, n=2, k=3) for dtype in ("f32", "TF32"))
-    assert tf32.dtype == "tf32"
-    assert tf32.bytes == plain.bytes
-    for name, value in inputs(tf32).items():
-        np.testing.assert_array_equal(value, inputs(plain)[name])
-        assert value.dtype == np.float32
 
 
 @pytest.mark.parametrize("dtype", ["f8e4m3", "i8"])

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.op import find_op
-from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, workload, workloads
 
@@ -23,20 +22,6 @@ def test_batch_is_stated_in_the_title_and_drops_the_published_figure():
     assert several.title == "ResNet-50, 224x224, batch 32"
     assert several.published is None
     assert with_batch(several, 1).flops == workload("resnet50").flops
-
-
-def test_linear_layer_with_more_than_16_rows_is_a_matmul():
-    decode = workload("llama-3-8b-decode")
-    assert {layer.problem.op for layer in with_batch(decode, 16).layers} >= {"matvec"}
-    products = [layer.problem for layer in with_batch(decode, 32).layers if layer.problem.op == "matmul"]
-    assert {problem.dim["m"] for problem in products} == {32}
-    assert {problem.layout for problem in products} == {"nt"}
-
-
-def test_matvec_and_the_equal_matmul_have_the_same_work():
-    few = find_op("matvec").problem("bf16", m=4096, k=1024, n=4)
-    product = as_matmul(few)
-    assert (product.flops, product.bytes) == (few.flops, few.bytes)
 
 
 @pytest.mark.parametrize("name", SPLIT)

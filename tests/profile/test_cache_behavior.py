@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.profile.cache_behavior import atomic_metrics, lines_between, reuse_metrics, reuse_times, run_metrics
+from kernrec.profile.cache_behavior import lines_between, reuse_metrics, reuse_times
 from kernrec.ptx.execution.watched import BlockTrace
 
 LINE = 4  # sectors
@@ -59,34 +59,3 @@ def test_load_waits_unless_all_its_sectors_are_cached():
     metrics = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
     assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
     assert metrics["reuse.wait.1"] == 0.0
-
-
-def test_request_for_a_sector_in_flight_waits_too():
-    # Two warps read the same new line in each step: the second one's request hits, its wait does not end sooner.
-    sectors = np.repeat(np.arange(100) * LINE, 2)
-    warps, steps = np.tile([0, 1], 100), np.repeat(np.arange(100), 2)
-    metrics = dict(reuse_metrics(BlockTrace(steps, warps, sectors, np.ones(200, np.bool_))))
-    assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
-    assert metrics["reuse.wait.1"] == 0.0
-
-
-def test_next_block_continues_a_run():
-    rows = [row * 512 + sector for row in range(16) for sector in (0, 1)]
-    own = trace(rows, step=[0] * 32)
-    beside = trace([sector + 2 for sector in rows], step=[0] * 32)
-    below = trace([sector + 16 * 512 for sector in rows], step=[0] * 32)
-    metrics = dict(run_metrics(own, {"x": beside, "y": below}))
-    assert metrics == {"run.read": 64.0, "run.read.x": 1.0, "run.read.y": 0.0}
-    # Bytes that are asked for later are another run.
-    assert dict(run_metrics(trace(rows), {}))["run.read"] == 32.0
-    assert dict(run_metrics(trace(rows, step=[0] * 32, read=False), {}))["run.write"] == 64.0
-
-
-def test_atomics_collide_in_proportion_to_shared_sectors():
-    assert set(dict(atomic_metrics([np.full(100, 64)] * 2)).values()) == {1.0}
-    apart = dict(atomic_metrics([np.full(100, 7 * 4096), np.full(100, 8 * 4096)]))
-    assert (apart["atomic.own"], apart["atomic.meet"], apart["atomic.meet.512"]) == (1.0, 0.0, 0.0)
-    spread = dict(atomic_metrics([np.arange(100) * 32] * 2))
-    assert spread["atomic.meet"] == pytest.approx(0.01)
-    bins = dict(atomic_metrics([np.arange(512) * 4] * 2))
-    assert (bins["atomic.meet"], bins["atomic.meet.512"]) == (1 / 64, 1 / 4)

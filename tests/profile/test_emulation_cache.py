@@ -65,14 +65,6 @@ def test_cached_counts_return_with_the_resources_of_the_requested_architecture(k
     assert restored[0].profile.metrics == ("issue", "issue.alu")
 
 
-def test_unknown_key_has_no_counts(kernel):
-    cache = EmulationCache(kernel, problem(kernel), 1000)
-    cache.put(("ptx", "launch"), profiles(code(16)))
-    assert cache.get(("ptx", "other launch"), code(16)) is None
-    assert EmulationCache(kernel, problem(kernel), 999).get(("ptx", "launch"), code(16)) is None
-    assert cache.get(("ptx", "launch"), code(16, "another")) is None
-
-
 def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx",), "it never ends")

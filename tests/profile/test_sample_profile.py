@@ -12,11 +12,9 @@ from kernrec.compile import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import find_op
-from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.profile_target import ProfileTarget
 from kernrec.profile.sample_profile import choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
-from kernrec.util.repeated_array import MAPPED
 
 extents = st.integers(1, 40)
 
@@ -93,27 +91,6 @@ def test_data_dependent_branches_use_values_and_are_marked(nvrtc, tmp_path):
     assert every["depends.load"] == 1
 
 
-def test_neighbors_share_the_sectors_of_a_halo(nvrtc, tmp_path):
-    counts = metrics(tmp_path, "constant 1")
-    # Each block reads 128 + 32 values of 4 bytes: 20 sectors, of which the next block reads 4 again.
-    assert counts["touch.x.read"] == 20
-    assert counts["touch.x.read.x"] == pytest.approx(16 / 20)
-    assert counts["touch.y.write.x"] == 1.0
-    assert counts["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
-
-
-@pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
-def test_gigabytes_of_random_values_need_only_their_index_tensors(tmp_path):
-    """Seen before: the weights of a mixture of experts were refused, of which a block reads one expert's."""
-    spec = SPEC.replace("VALUES", "normal").replace("n + 64", "n + 800000000")
-    (tmp_path / "shift.cu").write_text(SOURCE)
-    (tmp_path / "kernel.toml").write_text(spec)
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    tensors = Tensors(kernel, kernel.definition.problem(), tmp_path).filled
-    assert tensors["x"].nbytes > 3e9
-    assert tensors["x"][-1] != 0.0
-
-
 IDLE_END = """
 extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
     int i = blockIdx.x * THREADS + threadIdx.x, place = i;
@@ -142,54 +119,10 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 """
 
 
-def test_loads_after_bounds_checks_wait_together(nvrtc, tmp_path):
-    counts = metrics(tmp_path, "normal", GUARDED)
-    assert counts["rounds"] == 1.0
-    assert counts["crowded.runs"] == pytest.approx(1.0, abs=1e-3)  # a run a warp, however many blocks were sampled
-
-
-FIRST_BLOCK_WAITS = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    if (blockIdx.x == 0) for (int k = 0; k < 8; k++) i = where[i];
-    y[i] = x[i];
-}
-"""
-
-
-def test_end_blocks_of_the_grid_wait_in_proportion(nvrtc, tmp_path):
-    assert metrics(tmp_path, "normal", FIRST_BLOCK_WAITS)["rounds"] == pytest.approx(1.0 + 8.0 / 32)
-
-
-GUARDED_ROW = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = threadIdx.x;
-    float sum = 0.0f;
-#pragma unroll
-    for (int k = 0; k < 4; k++) if (i + 8 * k < n) sum += x[8 * i + 2 * k];
-    y[i] = sum;
-}
-"""
-
-
-def test_simultaneous_loads_wait_for_the_farthest(nvrtc, tmp_path):
-    counts = metrics(tmp_path, "normal", GUARDED_ROW)  # four loads of one sector: three are answered by L1
-    assert (counts["rounds"], counts["reuse.64"], counts["reuse.wait.64"]) == (1.0, 0.75, 0.0)
-
-
 def test_endless_loop_is_stopped_and_the_kernel_named(nvrtc, tmp_path):
     endless = SOURCE.replace("if (i < n", "while (((volatile float*) x)[i] > -9.0f) y[i] += 1;\n if (i < n")
     with pytest.raises(KernrecError, match=r"shift threads=128: .*20000 instructions.*endless"):
         metrics(tmp_path, "constant 1", endless)
-
-
-def test_mangled_entry_name_is_found():
-    assert entry_name({"_Z5shiftPKf": 0, "_Z6shiftsPKf": 0}, "shift") == "_Z5shiftPKf"
-    assert entry_name({"shift": 0, "_Z5shiftPKf": 0}, "shift") == "shift"
-    with pytest.raises(KernrecError, match="overloaded"):
-        entry_name({"_Z5shiftPKf": 0, "_Z5shiftPf": 0}, "shift")
-    with pytest.raises(KernrecError, match="no kernel sift"):
-        entry_name({"_Z5shiftPKf": 0}, "sift")
 
 
 def test_tensors_are_filled_as_the_spec_states(tmp_path):

@@ -44,32 +44,12 @@ def test_unreadable_call_is_refused(tmp_path, old, new, message):
         called(tmp_path, target="kernels.py")
 
 
-def test_changed_dimension_must_be_an_argument(tmp_path, refuses):
-    (tmp_path / "call.toml").write_text(CALL)
-    assert read_call(tmp_path / "call.toml", TARGET, {"M": 512}).arguments["m"] == 512
-    refuses(lambda: read_call(tmp_path / "call.toml", TARGET, {"mm": 512}))
-
-
-def test_value_file_name_may_contain_an_integer_of_the_call(tmp_path, refuses):
-    text = CALL.replace('a = { dtype = "f16", shape = ["m", "k"] }', 'a = { values = "rows-{m}-{K}.npy" }')
-    (tmp_path / "call.toml").write_text(text)
-    changed = read_call(tmp_path / "call.toml", TARGET, {"m": 512})
-    assert changed.arguments["a"] == {"values": str(tmp_path.resolve() / "rows-512-64.npy")}
-    refuses(lambda: called(tmp_path, text.replace("{m}", "{mm}")))
-
-
 class TestWithTriton:
     """Tests that need the function itself."""
 
     @pytest.fixture(autouse=True)
     def _triton(self):
         pytest.importorskip("triton", reason="needs the extra `triton`")
-
-    def test_configs_and_grids_equal_the_autotuner(self, tmp_path):
-        kernel, _ = kernel_of_triton(called(tmp_path))
-        assert [config["block_m"] for config in configs_of(kernel)] == [128, 128, 64, 64]
-        column = kernel.listed.columns.index("grid_x")
-        assert [row[column] for row in kernel.listed.rows] == [2, 4, 8, 16]
 
     def test_arguments_are_specialized_as_in_the_jit(self, tmp_path):
         """Against Triton's own rules, in the process that has it."""

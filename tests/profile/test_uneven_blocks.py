@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.compile import compile_source
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Kernel, load_kernel
+from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.sample_profile import SAMPLING
 from kernrec.profile.triton_call import kernel_of_triton
@@ -65,24 +65,6 @@ def test_work_levels_of_persistent_blocks_add_up(total, tiles):
     for level in parts:
         assert start <= level.block < start + level.count
         start += level.count
-
-
-def test_single_end_block_makes_no_level():
-    assert levels(lambda block: 1.0 if block == 99 else 5.0, 100) == ()
-
-
-def test_at_most_16_blocks_are_run():
-    ran: list[int] = []
-
-    def work(block: int) -> float:
-        ran.append(block)
-        return 100.0 + 10.0 * block
-
-    parts = levels(work, 10_000)
-    assert len(ran) <= 16
-    assert sum(level.count for level in parts) == 10_000
-    mean = sum(level.count * level.work for level in parts) / 10_000
-    assert mean == pytest.approx(100 + 10 * 5_000, rel=0.05)
 
 
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
@@ -156,16 +138,3 @@ grid = ["blocks"]
 block = ["32", "8"]
 arguments = ["a", "b", "c", "i32 m", "i32 n", "i32 k"]
 """
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize(("m", "n"), [(256, 256), (1024, 864), (1024, 1024), (2048, 2048)])
-def test_persistent_cuda_matmul_takes_as_long_as_the_plain_one(m, n, nvrtc, tmp_path):
-    # With a block for each tile the kernel is a plain one; on an A100 eight blocks fit on each of 108 SMs.
-    tiles = m // 32 * (n // 32)
-    grids = sorted({tiles, 864, 1728, 4320})
-    (tmp_path / "product.cu").write_text(CUDA)
-    (tmp_path / "kernel.toml").write_text(SPEC.replace("BLOCKS", ", ".join(map(str, grids))))
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    predicted = seconds(kernel, kernel.definition.problem(m=m, n=n), tmp_path / "own.duckdb", "blocks")
-    assert predicted == pytest.approx(dict.fromkeys(grids, predicted[tiles]), rel=IN_LINE)

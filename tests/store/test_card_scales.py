@@ -1,8 +1,6 @@
 """Rows of several people: the median over people, each card's on the scale of its kind, shown with their spread."""
 
-import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ from kernrec.store import Database
 from kernrec.store.card_scales import CardScale, shown
 from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import MeasuredAnswer, evidence
-from kernrec.store.retractions import forget
 from kernrec.store.schema import with_derived
-from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, key_of, measurement, merge_signed
 
@@ -102,16 +98,6 @@ def test_one_of_three_users_cannot_move_an_answer() -> None:
         assert answer.spread_high_s == pytest.approx(TRUE_S[0], rel=0.05)
 
 
-def test_two_disagreeing_users_are_both_shown() -> None:
-    with combined({"ann": rows_of("ann", 1.0), "cyd": rows_of("cyd", 1.5)}) as database:
-        assert scales(database) == {}
-        answer = answers(database)[0]
-        assert answer.latency_s == pytest.approx(1.25 * TRUE_S[0], rel=0.03)
-        assert answer.spread_high_s is not None
-        assert answer.spread_low_s is not None
-        assert answer.spread_high_s / answer.spread_low_s == pytest.approx(1.5, rel=0.03)
-
-
 def test_users_rows_are_neither_rescaled_nor_replaced() -> None:
     people = {person: rows_of(person, 1.0) for person in ("ann", "ben", "cyd")}
     with combined(people, own=rows_of("me", 1.4, range(4))) as database:
@@ -121,36 +107,6 @@ def test_users_rows_are_neither_rescaled_nor_replaced() -> None:
         assert (answer.merged, answer.rescaled) == (False, 0)
         assert answer.others_s == pytest.approx(TRUE_S[0], rel=0.03)
         assert answers(database)[CONFIGS - 1].latency_s == pytest.approx(TRUE_S[-1], rel=0.03)
-
-
-def test_retracted_rows_do_not_affect_scales(tmp_path: Path) -> None:
-    path = tmp_path / "own.duckdb"
-    people = {"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": rows_of("cyd", 1.6)}
-    with Database.open(path, read_only=False, create=True) as database:
-        merge_signed(database, people)
-        assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
-    condition = "starts_with(session, 'ben')"
-    withdraw_here(path, condition, "another card", agree=lambda _: True)
-    with Database.open(path, read_only=False) as database:
-        assert scales(database) == {}, "of two people, neither is the odd one"
-        assert forget(database, "") == CONFIGS
-        assert scales(database)[key_of("cyd")].latency_ratio == pytest.approx(1.6, rel=0.02)
-
-
-def test_gpu_slow_at_only_some_problems_is_rescaled_less() -> None:
-    cyd = [*rows_of("cyd", 1.0, range(3)), *rows_of("cyd", 1.8, range(3, 6))]
-    with combined({"ann": rows_of("ann", 1.0), "ben": rows_of("ben", 1.0), "cyd": cyd}) as database:
-        scale = scales(database)[key_of("cyd")]
-        assert abs(math.log(scale.latency_scale)) < 0.05
-        assert scale.latency_ratio > 1.2
-
-
-def test_copy_with_other_values_cannot_hide_another_users_row() -> None:
-    ann = [measurement(session="ann", position=1)]
-    with combined({"ann": ann, "mal": [measurement(session="ann", position=1, latency_s=3e-3)]}) as database:
-        answer = answers(database)[63]
-        assert answer.latency_s == pytest.approx(2e-3)
-        assert (answer.spread_low_s, answer.spread_high_s) == (1e-3, 3e-3)
 
 
 def test_file_with_false_sources_and_scales_contributes_only_its_rows() -> None:

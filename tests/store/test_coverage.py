@@ -18,7 +18,3 @@ def test_rows_are_counted_with_age_and_device(tmp_path: Path) -> None:
     assert row["devices"] == ["NVIDIA GeForce RTX 4090"]
     assert row["latency_half_width"] is None  # these rows state no interval
     assert row["database"] == str(path)
-
-
-def test_missing_database_has_no_coverage() -> None:
-    assert coverage(Stack([])) == []

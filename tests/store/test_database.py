@@ -100,18 +100,6 @@ def test_invalid_row_is_refused_in_one_line_and_nothing_is_added(empty, row, ref
     assert set(empty.counts().values()) == {0}
 
 
-def test_unknown_table_is_refused(database, refuses: Refuses):
-    for table in ("measurements", "front", "migration", "gpu; DROP TABLE gpu"):
-        with pytest.raises(UsageError, match="unknown table"):
-            database.add(table, [])
-    refuses(lambda: database.rows("gpu", names="x"))
-
-
-def test_empty_row_list_is_accepted(database):
-    assert database.add_measurements([]) == []
-    assert database.rows("measurement") == []
-
-
 # What was measured: the rule.
 
 
@@ -129,43 +117,6 @@ def test_newest_protocol_and_median_over_sessions_are_used(database, row, proble
     assert (answer.latency_s, answer.energy_j, answer.power_w) == (5e-3, 4.0, 1000.0)
     assert (answer.sessions, answer.protocol_version) == (3, 1)
     assert answer.measured_at == datetime(2026, 4, 1)
-
-
-def test_most_thorough_tier_of_a_session_is_used(database, row, problem):
-    add(
-        database,
-        row(tier="screen", latency_s=1e-3),
-        row(tier="coarse", latency_s=2e-3, energy_j=1.0),
-        row(tier="final", latency_s=4e-3, energy_j=3.0),
-        row(tier="final", latency_s=6e-3, energy_j=5.0),
-        row(tier="screen", latency_s=7e-3, session="tuesday"),
-    )
-    (answer,) = database.measured(GPU, [KERNEL], problem.key)
-    assert (answer.latency_s, answer.energy_j, answer.sessions) == (6e-3, 4.0, 2)
-
-
-def test_power_limits_clocks_and_sources_are_kept_apart(database, row, problem):
-    add(
-        database,
-        row(),
-        row(power_limit_w=300.0, latency_s=2e-3),
-        row(locked_sm_clock_hz=1e9, latency_s=3e-3),
-        row(kernel_hash="f" * 16, latency_s=4e-3),
-    )
-    answers = database.measured(GPU, [KERNEL], problem.key)
-    assert [row.latency_s for row in answers] == [1e-3, 2e-3, 3e-3, 4e-3]
-    assert [row.power_limit_w for row in answers] == [None, 300.0, None, None]
-
-
-def test_only_requested_rows_are_found(database, row, problem):
-    other = find_op("matmul").problem(m=64, n=32, k=17)
-    add(database, row(), row(gpu="rtx4090"), row(kernel="other"), row(problem=other))
-    assert len(database.measured(GPU, [KERNEL], problem.key)) == 1
-    assert len(database.measured(GPU, [KERNEL, "other"], problem.key)) == 2
-    assert database.measured(GPU, [], problem.key) == []
-    assert database.measured(GPU, [KERNEL], "matmul[m=1,n=1,k=1]f32,nn") == []
-    assert database.measured_problems(GPU) == {problem.key, other.key}
-    assert database.measured_problems("t4") == frozenset()
 
 
 def test_incorrect_kernel_is_stored_but_never_recommended(database, row, problem):
@@ -274,16 +225,6 @@ def test_merge_is_a_set_union(tmp_path_factory, contents, order):
 
 
 @pytest.mark.usefixtures("read_here")
-def test_merge_counts_new_rows(tmp_path_factory):
-    a, b = files(tmp_path_factory, [{1, 2}, {2, 3, 4}])
-    with Database.open(a, read_only=False) as database:
-        # GPUs 3 and 4; of the configs n % 3 = 2, 0, 1, the first and the last are there; measurements 3 and 4.
-        assert merge(database, b) == 2 + 1 + 2
-        assert merge(database, b) == 0
-        assert database.altered() == []
-
-
-@pytest.mark.usefixtures("read_here")
 def test_merge_of_an_invalid_database_adds_nothing(database, tmp_path, row):
     add(database, row())
     before = database.content_hash()
@@ -300,14 +241,3 @@ def test_database_cannot_be_merged_with_itself(tmp_path, row, refuses: Refuses):
         add(database, row())
         refuses(lambda: merge(database, path))
         assert database.counts()["measurement"] == 1
-
-
-def test_hash_depends_on_the_content(database, row):
-    empty = database.content_hash()
-    add(database, row(), row(session="b"))
-    with Database.memory() as other:
-        assert other.content_hash() == empty
-        add(other, row(session="b"))
-        assert other.content_hash() not in (empty, database.content_hash())
-        add(other, row())
-        assert other.content_hash() == database.content_hash()

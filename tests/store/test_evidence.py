@@ -4,9 +4,7 @@ import pytest
 
 from kernrec.op import find_op
 from kernrec.store import Database, Evidence
-from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import evidence
-from kernrec.store.retractions import retraction_rows
 from tests.helpers.sharing import add
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -23,27 +21,10 @@ def test_single_session_has_its_stated_interval(database, row, problem, stated):
     assert interval(database, problem) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
 
 
-def test_disagreeing_sessions_widen_the_interval(database, row, problem):
-    sure = {"latency_low_s": 0.999e-3, "latency_high_s": 1.001e-3}
-    add(database, row(**sure), row(session="tuesday", latency_s=2e-3))
-    low, high = interval(database, problem)
-    assert low == pytest.approx(0.999e-3)
-    assert 1.9e-3 < high < 2e-3  # the 95 % quantile of two sessions
-
-
 def test_locked_memory_clock_is_a_separate_answer(database, row, problem):
     add(database, row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3))
     answers = database.measured(GPU, [KERNEL], problem.key)
     assert [(answer.latency_s, answer.locked_memory_clock_hz) for answer in answers] == [(1e-3, None), (2e-3, 1e9)]
-
-
-def test_only_the_fastest_of_other_kernels_is_reported(database, row, problem):
-    other = [row(kernel="theirs", config={"x": "a"}, latency_s=t, power_limit_w=w) for t, w in [(2, None), (1, 300.0)]]
-    add(database, row(), *other, row(kernel="theirs", latency_s=3.0))
-    answers = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
-    assert [answer.kernel for answer in answers.measured] == [KERNEL]
-    assert [(answer.latency_s, answer.power_limit_w) for answer in answers.foreign] == [(1, 300.0), (2, None)]
-    assert answers.foreign[0].config == {"x": "a"}
 
 
 def test_failure_counts_until_the_config_succeeds_in_any_database(row, problem):
@@ -109,22 +90,6 @@ def test_replayed_rows_never_count_beside_measured_rows(row, problem):
     assert measured_in([replayed]) == (9e-4, 1, True)
 
 
-def test_replayed_kernel_ranks_after_a_measured_one(database, row, problem):
-    theirs = {"kernel": "theirs", "protocol_version": 0}
-    rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
-    add(database, *rows)
-    (foreign,) = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).foreign
-    assert (foreign.latency_s, foreign.replayed) == (1e-3, False)
-
-
-def test_replayed_failure_is_older_than_any_success(database, row, problem):
-    crash = row(**REPLAY | {"outcome": "crash", "latency_s": None})
-    add(database, crash)
-    assert len(evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed) == 1
-    add(database, row())
-    assert evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed == ()
-
-
 def test_single_problem_reads_the_same_as_among_others(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
     add(database, row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None))
@@ -133,17 +98,3 @@ def test_single_problem_reads_the_same_as_among_others(database, row, problem):
         assert evidence([alone], [KERNEL], single.key) == evidence([whole], [KERNEL], single.key)
         assert len(evidence([alone], [KERNEL], single.key).measured) == 1
     assert evidence([database.log(GPU, [])], [KERNEL], problem.key) == Evidence()
-
-
-def test_log_without_retractions_and_failures_reads_the_same(database, row, problem):
-    def log():
-        return evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
-
-    key, _ = add(database, row(), row(session="other"))
-    whole = log()
-    other = find_op("matmul").problem(m=64, n=32, k=17)
-    database.add_measurements([Measurement.from_columns(row(problem=other, outcome="crash", latency_s=None))])
-    database.add("retraction", retraction_rows(["0" * 32], "of nothing here"))
-    assert log() == whole
-    database.add("retraction", retraction_rows([key], ""))
-    assert [answer.sessions for answer in whole.measured + log().measured] == [2, 1]

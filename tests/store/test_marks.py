@@ -7,9 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.kernel.spec_reader import kernel_from
 from kernrec.store import Database, ProfileRow
 from kernrec.store import reader as store_reader
 from kernrec.store.intake import merge
@@ -60,14 +58,6 @@ def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path: Path) -> None:
     assert not is_own(path)
 
 
-def test_database_at_the_default_path_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = foreign(made(tmp_path / "own.duckdb", 1e-3))
-    monkeypatch.setenv("KERNREC_DB", str(path))
-    assert paths.user_database() == path
-    assert is_own(path)
-    assert answers(path) == [(1e-3, False)]
-
-
 def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
@@ -98,14 +88,6 @@ def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path: Path) -> None:
     assert answers(foreign(path, silenced)) == [(2e-3, True)]
 
 
-def test_rows_written_to_a_foreign_file_are_the_users_and_the_rest_are_not(tmp_path: Path) -> None:
-    path = foreign(made(tmp_path / "a.duckdb", 1e-3, 2e-3), "INSERT INTO merged_row VALUES ('x', 'y')")
-    with Database.open(path, read_only=False) as database:
-        database.add_measurements([measurement(session="mine", latency_s=5e-3, config={"block_m": 1})])
-    assert answers(path) == [(2e-3, True), (5e-3, False)]
-    assert is_own(path)
-
-
 def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: object) -> None:
     rows = {who: profile(compiler=f"nvrtc {version}", registers=registers) for who, version, registers in (  # type: ignore[operator]
         ("mine", "12.0", 32), ("theirs", "99.0", 255))}  # fmt: skip
@@ -122,21 +104,6 @@ def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: objec
         assert database.profiles(*named)[0].registers.tolist() == [32]
         database.add_profiles([rows["theirs"]])  # what the user has profiled, too, is the user's
         assert database.profiles(*named, own=True)[0].registers.tolist() == [255]
-
-
-def test_merged_kernel_keeps_its_owner(tmp_path: Path) -> None:
-    kernel = kernel_from(SPEC, "scale.cu", "__global__ void scale(float* x) {}")
-    theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
-    with Database.open(theirs, read_only=False, create=True) as database:
-        database.add_kernel(kernel, kernel.definition.problem())
-        assert [signer for *_, signer in database.kernels()] == [None]
-    with Database.open(foreign(theirs)) as database:
-        assert [signer for *_, signer in database.kernels()] == [""]
-    with Database.open(own, read_only=False, create=True) as database:
-        merge(database, theirs)
-        assert [signer for *_, signer in database.kernels()] == [""]
-        database.add_kernel(kernel, kernel.definition.problem())
-        assert [signer for *_, signer in database.kernels()] == [None]
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kernrec.op import find_op
 from kernrec.store import Database
 from kernrec.store.device_report import CardState, DeviceReport, EnergyReport, LatencyReport, NumericCheck
-from kernrec.store.intake import merge
 from kernrec.store.measurement import (
     CodeInfo,
     InputInfo,
@@ -25,7 +24,6 @@ from kernrec.store.measurement import (
 )
 from kernrec.store.schema import migrations
 from tests.helpers.depth import few_examples
-from tests.helpers.refusals import Refuses
 
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 positive = st.floats(1e-6, 1e3)
@@ -103,10 +101,6 @@ def test_leaf_fields_equal_the_table_columns(row) -> None:
         database.add_measurements([Measurement.from_columns(row())])
         columns = set(database.rows("measurement")[0]) - {"measurement_id", "config_id", "problem_id"}
     assert set(Measurement.from_columns(row()).columns()) == columns | {"config", "problem"}
-
-
-def test_unknown_column_is_named(row, refuses: Refuses) -> None:
-    refuses(lambda: Measurement.from_columns(row(latency=1.0)))
 
 
 # Earlier schemas told an open block and a replay by texts.
@@ -192,17 +186,3 @@ def test_migrated_schema_3_rows_fill_the_new_columns(old_database, row) -> None:
     assert by_session["replay"]["measured_by"] == "kernrec 0.1.0"
     expected = [Measurement.from_columns(row(**arguments)) for arguments in TODAY]
     assert all(measurement in expected for measurement in migrated)
-
-
-@pytest.mark.usefixtures("read_here")
-def test_migrated_row_has_the_same_key_as_a_new_row(old_database, row, tmp_path) -> None:
-    path, _ = old_database
-    today = [Measurement.from_columns(row(**arguments)) for arguments in TODAY]
-    with Database.open(tmp_path / "new.duckdb", read_only=False, create=True) as database:
-        database.add_measurements(today)
-        before = database.content_hash()
-        assert merge(database, path) == 0  # of an older schema, brought up to date in a copy
-        assert database.content_hash() == before
-    with Database.open(path, read_only=False) as database:
-        database.add_measurements(today)
-        assert database.content_hash() == before

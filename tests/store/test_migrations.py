@@ -10,21 +10,12 @@ from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
-from kernrec.store.schema import Migration, migrate, migrations, schema_version
+from kernrec.store.schema import Migration, migrate, migrations
 from tests.helpers.sharing import add
 
 
 def test_migration_steps_are_numbered_without_gaps():
     assert [step.number for step in migrations()] == list(range(1, len(migrations()) + 1))
-
-
-def test_every_migration_step_is_recorded():
-    connection = connect_memory()
-    assert schema_version(connection, "x") == 0
-    migrate(connection, 0)
-    assert schema_version(connection, "x") == len(migrations())
-    recorded = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
-    assert recorded == [(step.number, step.name) for step in migrations()]
 
 
 def test_failed_step_leaves_nothing_behind(monkeypatch):

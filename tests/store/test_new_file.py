@@ -15,7 +15,6 @@ from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.schema import migrations
 from tests.helpers.process import environment
-from tests.helpers.sharing import measurement
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
 
@@ -105,21 +104,6 @@ def test_killed_creator_leaves_no_database_or_a_complete_one(tmp_path: Path) -> 
 @POSIX
 def test_concurrent_creators_make_one_database_and_leave_no_files(path: Path) -> None:
     run(TOGETHER, path)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_second_creator_does_not_replace_the_rows_of_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first makes its database, and adds to it, just before the second would give its own this name."""
-    fsync = os.fsync
-
-    def overtaken(descriptor: int) -> None:
-        monkeypatch.setattr(os, "fsync", fsync)
-        with Database.open(path, read_only=False, create=True) as first:
-            first.add_measurements([measurement()])
-
-    monkeypatch.setattr(os, "fsync", overtaken)
-    with Database.open(path, read_only=False, create=True) as second:
-        assert second.counts()["measurement"] == 1
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 

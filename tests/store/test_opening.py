@@ -12,7 +12,6 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.connection import STORAGE_VERSION
 from kernrec.store.schema import migrations
 from tests.helpers.paths import ROOT
 from tests.helpers.refusals import Refuses
@@ -69,14 +68,6 @@ def test_database_is_created_with_its_folder_and_reopened(tmp_path):
         assert set(database.counts().values()) == {0}
     with Database.open(path, read_only=False, create=True) as database:
         assert set(database.counts().values()) == {0}
-
-
-def test_oldest_supported_duckdb_opens_the_file(filled):
-    with Database.open(filled, read_only=False) as database:
-        tags = database._connection.execute("SELECT tags FROM duckdb_databases() WHERE database_name = 'db'").fetchall()
-    assert STORAGE_VERSION == "v1.2.0"
-    if tuple(int(part) for part in duckdb.__version__.split(".")[:2]) > (1, 2):  # 1.2 writes nothing newer than itself
-        assert [tag["storage_version"] for (tag,) in tags] == ["v1.2.0+"]
 
 
 @BOTH
@@ -136,27 +127,12 @@ def test_foreign_database_stays_unchanged(path, read_only):
 
 @BOTH
 @pytest.mark.usefixtures("read_here")
-def test_empty_foreign_database_is_refused(path, read_only):
-    duckdb.connect(str(path)).close()
-    assert refused(path, read_only=read_only).endswith("is a DuckDB database, but not one of kernrec's")
-
-
-@BOTH
-@pytest.mark.usefixtures("read_here")
 def test_newer_schema_is_named(filled, read_only):
     latest = len(migrations())
     with duckdb.connect(str(filled)) as connection:
         connection.execute("INSERT INTO migration VALUES (?, 'next', now()::TIMESTAMP)", [latest + 1])
     says = f"has schema {latest + 1}, made by a newer kernrec; this one knows schemas up to {latest}"
     assert says in refused(filled, read_only=read_only)
-
-
-@BOTH
-@pytest.mark.usefixtures("read_here")
-def test_unknown_schema_is_named(filled, read_only):
-    with duckdb.connect(str(filled)) as connection:
-        connection.execute("UPDATE migration SET name = 'different'")
-    assert refused(filled, read_only=read_only).endswith("has a schema that this kernrec does not know")
 
 
 HOLD = """
@@ -184,23 +160,9 @@ def test_locked_database_error_names_the_other_process(filled, read_only, monkey
     Database.open(filled).close()
 
 
-def test_several_processes_may_read_at_once(filled):
-    with Database.open(filled) as first, Database.open(filled) as second:
-        assert first.counts() == second.counts()
-        reading = (
-            "import sys; from pathlib import Path; from kernrec.store import Database; Database.open(Path(sys.argv[1]))"
-        )
-        subprocess.run([sys.executable, "-c", reading, str(filled)], check=True)
-
-
 def test_database_open_for_reading_refuses_writing_in_one_process(filled):
     with Database.open(filled):
         assert "already open in this program" in refused(filled, read_only=False)
-
-
-def test_folder_that_cannot_be_created_is_named(tmp_path, refuses: Refuses):
-    (tmp_path / "file").write_text("in the way")
-    refuses(lambda: Database.open(tmp_path / "file" / "folder" / "a.duckdb", read_only=False, create=True))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser writes anywhere")

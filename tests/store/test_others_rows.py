@@ -10,7 +10,6 @@ from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
 from kernrec.store.measurement_log import evidence
-from kernrec.store.schema import views_sql
 from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
@@ -48,10 +47,6 @@ def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | Non
     with reading_here(), Database.open(own, read_only=False) as database:
         merge(database, theirs(own.parent, *rows))
     return answers(own)
-
-
-def test_merged_row_of_the_same_time_does_not_hide_the_users(own: Path) -> None:
-    assert merged(own, measurement(position=3, latency_s=5e-4)) == [(1e-3, False, 5e-4)]
 
 
 def test_merged_sessions_are_shown_beside_but_never_change_the_users_answer(own: Path) -> None:
@@ -104,19 +99,10 @@ def test_config_in_another_spelling_is_a_different_config(own: Path, value: obje
         assert not evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key).failed
 
 
-def test_contradictory_merged_rows_are_detected(own: Path) -> None:
-    rows = [measurement(session="x", position=1, config=OTHER, latency_s=latency_s) for latency_s in (1e-3, 2e-3)]
-    assert merged(own, *rows) == [(1e-3, False, None)]
-
-
 def test_merged_rows_can_be_retracted_separately(own: Path) -> None:
     merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
     assert withdraw_here(own, ALL, "", agree=lambda rows: len(rows) == 2) == 2
     assert answers(own) == [(1e-3, False, None)]
-
-
-def test_row_stored_first_by_the_user_stays_the_users(own: Path) -> None:
-    assert merged(own, measurement(position=3)) == [(1e-3, False, None)]
 
 
 @pytest.mark.slow
@@ -146,18 +132,6 @@ def test_merge_never_changes_the_users_answers(tmp_path_factory: pytest.TempPath
         database.add_measurements([measurement(position=3)])
     after = merged(path, *(measurement(**row) for row in rows))
     assert [latency_s for latency_s, from_others, _ in after if not from_others] == [1e-3]
-
-
-def test_unknown_protocol_is_used_last(database: Database, problem) -> None:
-    """As in a file that a newer kernrec wrote."""
-    newer = measurement(protocol_version=NEWEST_PROTOCOL + 1, latency_s=1e-6, session="newer")
-    database.add_measurements([newer, measurement(config=OTHER, protocol_version=NEWEST_PROTOCOL + 1)])
-    database.add_measurements([measurement()])
-    assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], problem.key)] == [1e-3, 1e-3]
-
-
-def test_views_use_the_newest_protocol_number() -> None:
-    assert f"protocol_version > {NEWEST_PROTOCOL} THEN" in views_sql()
 
 
 def test_invalid_config_is_named_with_a_remedy(database: Database, problem, refuses: Refuses) -> None:

@@ -13,7 +13,6 @@ from kernrec.store import Database, Stack
 from kernrec.store.database import LONGEST_SOURCE
 from kernrec.store.intake import row_checks
 from tests.helpers.command import run_here
-from tests.helpers.reading import reading_here
 from tests.helpers.sharing import GPU, KERNEL, PROBLEM, measurement, measurements
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -52,15 +51,6 @@ def test_skipped_rows_stay_skipped_after_new_rows(own: Path) -> None:
         database.add_measurements(measurements("tuesday", 1))
     with Database.open(own) as database:
         assert database.counts()["measurement"] == 4
-
-
-def test_rows_that_reference_a_skipped_row_are_skipped(own: Path) -> None:
-    with Database.open(own, read_only=False) as database:
-        database.change(["UPDATE db.config SET tunables = 'no JSON' WHERE tunables LIKE '%:1}'"])
-    os.replace(shutil.copyfile(own, own.with_name("copy")), own)
-    with Database.open(own) as database:
-        assert database.counts()["measurement"] == 2
-        assert {*database.faults} == {"kernel", "config", "measurement"}
 
 
 def test_verify_lists_and_removes_impossible_rows(own: Path) -> None:
@@ -110,14 +100,3 @@ def _set_clock(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
     for module in (row_checks, "kernrec.measure.campaign.ingest", "kernrec.store.intake.read_file"):
         name = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f"{name}.datetime", Clock)
-
-
-def test_oversized_source_is_not_stored(tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from kernrec.kernel import find_kernel
-
-    kernel = replace(find_kernel("matmul_simt"), source="x" * (LONGEST_SOURCE + 1))
-    with reading_here(), Database.open(tmp_path / "own.duckdb", read_only=False, create=True) as database:
-        database.add_kernel(kernel, PROBLEM)
-        assert database.kernels() == []

@@ -6,13 +6,9 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import (
     ProfileTable,
-    profiles_hash,
-    read_profile_rows,
     read_profiles,
-    shipped_profiles,
     write_profiles,
 )
-from tests.helpers.refusals import Refuses
 
 KERNEL, HASH = "matmul_simt", "0123456789abcdef"
 
@@ -50,27 +46,12 @@ def test_written_profiles_read_back(path, rows):
     assert table.registers.dtype == np.int64
 
 
-def test_rows_read_back_unchanged(path, rows):
-    write_profiles(path, rows)
-    table = read_profile_rows(path)
-    assert [row.columns() for row in table] == [row.columns() for row in rows]
-    assert profiles_hash(table) == profiles_hash(reversed(rows))
-
-
 def test_file_is_independent_of_row_order(path, rows):
     write_profiles(path, rows)
     first = path.read_bytes()
     write_profiles(path, reversed(rows))
     assert path.read_bytes() == first
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_any_change_changes_the_hash(rows, profile):
-    before = profiles_hash(rows)
-    changes = ({"registers": 1}, {"counts": np.zeros((2, 2))}, {"variant": {}}, {"compiler": "nvrtc 12.8"}, {"sm": 90})
-    hashes = {profiles_hash([*rows[1:], profile(variant_key="c00", **change)]) for change in changes}
-    assert before not in hashes
-    assert len(hashes) == len(changes)
 
 
 def test_each_launch_has_a_table_and_missing_metrics_are_zero(path, profile):
@@ -97,12 +78,6 @@ def test_other_kernel_source_or_architecture_has_no_profile(path, rows):
     assert read_profiles(path, "other", HASH, 89) == {}
 
 
-def test_database_and_file_give_the_same_tables(path, database, rows):
-    write_profiles(path, rows)
-    database.add_profiles(reversed(rows))
-    assert same(database.profiles(KERNEL, HASH, 89)[0], read_profiles(path, KERNEL, HASH, 89)[0])
-
-
 def test_profile_of_the_newer_compiler_is_used(database, profile):
     database.add_profiles(
         [
@@ -114,15 +89,6 @@ def test_profile_of_the_newer_compiler_is_used(database, profile):
     assert database.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [10]
 
 
-def test_two_profiles_of_one_variant_are_refused(path, profile, refuses: Refuses):
-    refuses(lambda: write_profiles(path, [profile(registers=1), profile(registers=2)]))
-    assert list(path.parent.iterdir()) == []
-
-
-def test_counts_of_the_wrong_shape_are_refused(profile, refuses: Refuses):
-    refuses(lambda: profile(counts=np.zeros((3, 2))).columns())
-
-
 def test_file_that_is_not_parquet_is_refused_in_one_line(path):
     path.parent.mkdir()
     path.write_text("hello")
@@ -130,7 +96,3 @@ def test_file_that_is_not_parquet_is_refused_in_one_line(path):
         read_profiles(path, KERNEL, HASH, 89)
     assert str(caught.value).startswith(f"{path}")
     assert "\n" not in str(caught.value)
-
-
-def test_unshipped_kernel_has_no_profile():
-    assert shipped_profiles("no_such_kernel", HASH, 89) == {}

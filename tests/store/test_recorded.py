@@ -18,7 +18,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.store import recorded
-from kernrec.store.recorded import ORIGIN, contents, recorded_lines
+from kernrec.store.recorded import contents, recorded_lines, rows_beside
 from tests.helpers.paths import RECORDINGS, ROOT
 
 FOLDER = ROOT / "db/prebuilt/recorded"
@@ -92,7 +92,18 @@ def test_no_two_problems_share_a_key(op: str) -> None:
     dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
     identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
     problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
-    assert len(np.unique(recorded._table(op).keys)) == problems[0]["problems"]
+    table = recorded._table(op)
+    assert len(np.unique(np.stack([table.keys, table.items]), axis=1).T) == problems[0]["problems"]
+
+
+def test_rows_with_any_number_of_items_are_beside_a_problem() -> None:
+    condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
+    numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
+    problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
+    items, rows = rows_beside(problem, find_gpu("h100"))
+    assert items == 35 * 128
+    assert {number for _, number, _, _ in rows} == numbers
+    assert 34 * 128 in numbers
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
@@ -105,24 +116,6 @@ def test_batched_matmuls_of_pytorch_match_their_launched_grids() -> None:
         sizes = {"batch": row["batch"], "m": row["m"], "n": row["k"], "k": row["n"]}  # its N is the reduction
         (line,) = recorded_lines(find_op("matmul").problem("f32", "nn", **sizes), find_gpu("t4"))
         assert line.latency_s == pytest.approx(row["latency_s"], rel=1e-3)
-
-
-def test_unrecorded_problem_gpu_or_op_has_no_rows() -> None:
-    row = some_rows("conv2d", 1)[0]
-    problem, gpu = problem_of("conv2d", row), find_gpu(str(row["gpu"]))
-    assert recorded_lines(problem, gpu)
-    assert recorded_lines(problem, find_gpu("rtx4090")) == ()
-    other = find_op("conv2d").problem("f32", **{**problem.dim, "dilation": 2, "padding": 2})
-    assert recorded_lines(other, gpu) == ()
-    assert recorded_lines(find_op("transpose").problem(rows=4, columns=4), gpu) == ()
-
-
-def test_recorded_single_query_ignores_the_causal_mask() -> None:
-    row = next(row for row in some_rows("attention", 400) if row["queries"] == 1)
-    gpu = find_gpu(str(row["gpu"]))
-    lines = [recorded_lines(problem_of("attention", row | {"causal": causal}), gpu) for causal in (0, 1)]
-    assert lines[0]
-    assert lines[0] == lines[1]
 
 
 ASK = """
@@ -142,12 +135,6 @@ def ask(row: dict[str, object]) -> list[str]:
 
 def on_t4() -> dict[str, object]:
     return parquet_dicts(FOLDER / "softmax.parquet", "gpu = 't4' LIMIT 1")[0]
-
-
-def test_duckdb_is_needed_only_once() -> None:
-    row = on_t4()
-    assert ask(row) == ["1", "True"]
-    assert ask(row) == ["1", "False"]
 
 
 def test_two_processes_can_build_the_cache_at_once(own_cache: Path) -> None:
@@ -190,13 +177,6 @@ def test_damaged_cache_is_rebuilt(own_cache: Path, damage: "object") -> None:
     assert path.read_bytes() == whole
 
 
-def test_rows_stay_in_memory_without_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "no" / "such" / "home"))
-    row = on_t4()
-    assert recorded_lines(problem_of("softmax", row), find_gpu("t4"))
-    assert not (tmp_path / "no").exists()
-
-
 def test_shipped_file_of_another_version_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +187,3 @@ def test_shipped_file_of_another_version_is_refused_in_one_line(
     with pytest.raises(KernrecError, match="reinstall kernrec") as error:
         recorded_lines(problem_of("softmax", row), find_gpu("t4"))
     assert "\n" not in str(error.value)
-
-
-def test_baseline_states_the_origin_of_its_rows() -> None:
-    assert set(ORIGIN) - {"gpu", "dtype", "layout"} <= set(recorded.RecordedLine.__annotations__)

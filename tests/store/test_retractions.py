@@ -3,10 +3,8 @@
 import shutil
 from pathlib import Path
 
-import duckdb
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.store import Database, Stack
 from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file
@@ -90,23 +88,3 @@ def test_a_bundle_leaves_withdrawn_rows_out(base: Path) -> None:
     with Database.memory() as database:
         import_bundle(database, read_bundle(place))
         assert sessions(database.rows("measurement")) == [("monday", 1), ("monday", 2)]
-
-
-def test_untrusted_retractions_are_ordinary_rows(base: Path) -> None:
-    """Hash, form and time of each are checked before anything is looked at."""
-    alice = Person(base / "alice")
-    with Database.memory() as database:
-        for change, says in (
-            ("measurement_id = 'x'", "have a measurement_id that is none"),
-            ("signer = 'me'", "have a signer that is none"),
-            ("reason = repeat('a', 300)", "have a reason of more than 200 characters"),
-            ("reason = 'a' || chr(27)", "have control or invisible characters in reason"),
-            ("retracted_at = '9999-12-31'", "are of an impossible time"),
-            ("reason = 'another'", "have another content than their key says"),
-        ):
-            path = Path(shutil.copyfile(alice.database, base / "theirs.duckdb"))
-            with duckdb.connect(str(path)) as connection:
-                connection.execute(f"UPDATE retraction SET {change}")
-            with pytest.raises(UsageError, match=says):
-                merge(database, path)
-        assert set(database.counts().values()) == {0}

@@ -83,13 +83,6 @@ def test_failed_rewrite_leaves_the_database_unchanged(own: Path) -> None:
     assert [file.name for file in own.parent.iterdir()] == [own.name]
 
 
-def test_leftover_of_a_killed_rewrite_is_overwritten(own: Path) -> None:
-    own.with_name(f".{own.name}.new").write_bytes(b"half a database")
-    with rewritten(own) as database:
-        database.add_measurements(measurements("theirs", 3))
-    assert count(own) == 5
-
-
 def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.intake._MANY_BYTES", 0)
     theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino

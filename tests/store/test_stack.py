@@ -2,10 +2,7 @@
 
 import pytest
 
-from kernrec.op import find_op
-from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.store import Database, Stack, write_profiles
-from kernrec.store.intake import merge
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add
 
@@ -51,16 +48,6 @@ def test_shipped_profiles_take_precedence_then_the_first_database(make, profile,
     assert stack.profiles(KERNEL, HASH, 90) == {}
 
 
-@pytest.mark.usefixtures("read_here")
-def test_merged_profile_of_a_local_variant_is_ignored(make, profile):
-    mine = make("mine", profiles=[profile(registers=3)])
-    theirs = make("theirs", profiles=[profile(registers=4, compiler="nvrtc 99.0"), profile(sm=90, registers=5)])
-    with Database.open(mine, read_only=False) as database:
-        merge(database, theirs)
-        assert database.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
-        assert database.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [5]
-
-
 def test_users_database_is_used_if_it_exists(make, row, problem, tmp_path, monkeypatch):
     monkeypatch.delenv("KERNREC_DB", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -80,18 +67,6 @@ def test_database_named_twice_counts_once(make, row, tmp_path):
     mine, team = make("mine", [row()]), make("team", [row(config={"block_m": 32}), row(config={"block_m": 128})])
     (tmp_path / "link").symlink_to(mine)
     assert Stack([mine, team, tmp_path / "link", mine]).measurements() == 3
-
-
-def test_database_named_by_the_environment_may_be_missing(tmp_path, monkeypatch, refuses: Refuses):
-    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "none"))
-    stack = Stack()
-    assert (stack.measurements(), stack.missing) == (0, tmp_path / "none")
-    (note,) = ModelStore.beside(None, stack).warnings()
-    assert note.startswith(f"KERNREC_DB names {tmp_path / 'none'}, which does not exist yet")
-    refuses(lambda: Stack([tmp_path / "none"]))
-    monkeypatch.setenv("KERNREC_DB", "")  # names none, as if it were not set
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert Stack().measurements() == 0
 
 
 def test_file_is_unlocked_between_queries(make, tmp_path, problem, row):
@@ -124,39 +99,3 @@ def test_file_is_opened_once_until_it_changes(make, row, profile, monkeypatch):
     make("mine", [row(latency_s=7.0)], [profile(sm=90, registers=4)])
     assert stack.measurements() == 2
     assert stack.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [4]
-
-
-def test_file_kept_open_is_opened_once(make, row, problem, profile, monkeypatch):
-    path = make("mine", [row()], [profile(registers=3)])
-    opened = []
-    real = Database.open.__func__
-
-    def counted(cls, *args, **named):
-        opened.append(args)
-        return real(cls, *args, **named)
-
-    monkeypatch.setattr(Database, "open", classmethod(counted))
-    stack = Stack([path], keep_open=True)
-    assert len(measured(stack, problem)) == len(measured(stack, problem)) == stack.measurements() == 1
-    assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
-    assert stack.measured_problems(GPU) == {problem.key}
-    assert len(opened) == 1
-
-
-def test_many_queries_open_a_file_a_few_times_and_one_query_reads_one_problem(make, row, monkeypatch):
-    problems = [find_op("matmul").problem(m=64, n=32, k=16 * k) for k in range(1, 31)]
-    path = make("mine", [row(problem=each) for each in problems])
-    read = []
-    real = Database.log
-
-    def counted(self, gpu, keys, **named):
-        read.append(len(keys))
-        return real(self, gpu, keys, **named)
-
-    monkeypatch.setattr(Database, "log", counted)
-    stack = Stack([path])
-    for each in sorted(problems, key=lambda problem: problem.key):
-        assert len(measured(stack, each)) == 1
-    assert read == [1, 4, 25]
-    assert measured(stack, find_op("matmul").problem(m=64, n=32, k=17)) == []
-    assert len(read) == 3

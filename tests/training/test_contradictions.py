@@ -8,11 +8,9 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
-from kernrec.model.learn.loss_weights import loss_weights
 from kernrec.model.prior.power import PowerModel
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.training.boosting import HeadData, TrainingSettings
 from kernrec.training.contradictions import TRUST, contradicting, named_rows
 from kernrec.training.dataset import Dataset
 from kernrec.training.load_measurements import MeasurementRequest, Measurements, load_measurements
@@ -54,12 +52,6 @@ def test_impossible_clock_is_named_and_its_time_has_a_tenth_of_the_weight(tmp_pa
     assert any("counted a tenth: 1 configs which state a clock" in note for note in measured.notes)
 
 
-def test_clock_within_its_reading_error_is_accepted(tmp_path, rows):
-    measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.01 * HIGHEST_HZ))
-    assert counts(measured) == [1.0] * 6
-    assert not measured.notes
-
-
 def test_time_too_short_for_the_stated_clock_is_named(tmp_path, rows):
     """At a hundredth of its clock the arithmetic alone takes longer than what is mostly a launch."""
     measured = loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=0.01 * HIGHEST_HZ))
@@ -76,19 +68,6 @@ def test_energy_below_idle_power_is_dropped_but_its_time_is_kept(tmp_path, rows)
     assert [int(np.isfinite(Dataset(each.groups).energy_j).sum()) for each in (below, above)] == [5, 6]
     assert counts(below) == counts(above) == [1.0] * 6
     assert any("less than the GPU draws at rest" in note for note in below.notes)
-
-
-def test_impossibly_fast_row_does_not_set_the_weights_of_others():
-    cost, trust = np.array([0.01, 1.0, 2.0]), np.array([TRUST, 1.0, 1.0])
-    alone, beside = loss_weights(cost[1:], np.zeros(2)), loss_weights(cost, np.zeros(3), trust=trust)
-    assert beside[1] / beside[2] == pytest.approx(alone[0] / alone[1])
-    assert beside[0] == pytest.approx(TRUST * beside[1])
-
-
-def test_trees_use_the_reduced_weight(tmp_path, rows):
-    data = Dataset(loaded(tmp_path / "a.duckdb", changed(rows, sm_clock_mean_hz=1.1 * HIGHEST_HZ)).groups)
-    weights = HeadData.of(data, "latency", TrainingSettings(sharpness=0.0)).weights
-    assert weights[data.trust < 1.0] == pytest.approx(TRUST * weights[data.trust == 1.0][0])
 
 
 def test_energy_that_contradicts_time_and_power_is_detected():
@@ -111,8 +90,3 @@ def test_verify_and_merge_name_contradictory_rows(tmp_path, rows, capsys):
         text = " ".join("".join(capsys.readouterr()).split())
         assert "state a clock above the" in text
         assert "draw less power than the GPU at rest" in text
-
-
-def test_consistent_database_names_no_rows(tmp_path, rows):
-    with Database.open(stored(tmp_path / "right.duckdb", rows)) as database:
-        assert list(named_rows(database)) == []

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
-from kernrec.model.prior.calibration import ENERGY, FILE, TIME, Calibration, load, save
+from kernrec.model.prior.calibration import FILE, Calibration, load, save
 from kernrec.model.prior.launch_costs import NominalCosts
 from kernrec.model.prior.power import PowerModel
 from kernrec.training.dataset import RowGroup
-from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit, fit_multipliers
+from kernrec.training.fit_calibration import FEWEST_PROBLEMS, FEWEST_ROWS, fit
 from tests.helpers.simulated_groups import simulated_groups
 
 KNOWN = {"core_time": 1.6, "dram_time": 1.1, "static_power": 0.7, "core_energy": 1.3, "dram_energy": 2.0}
@@ -64,16 +64,6 @@ def test_power_limit_hides_no_coefficient():
     assert fitted.calibration.core_energy == pytest.approx(1.7, rel=0.1)
 
 
-def test_only_time_is_fitted_without_energy():
-    groups = [replace(g, energy_j=np.full(len(g), np.nan)) for g in machines(simulated_groups(4))]
-    (fitted,) = fit(groups)
-    assert fitted.calibration is not None
-    assert fitted.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
-    assert [getattr(fitted.calibration, name) for name in ENERGY] == [1.0, 1.0, 1.0]
-    assert fitted.calibration.energy_factor is None
-    assert fitted.findings[1] == "energy: too little was measured to calibrate it"
-
-
 def test_calibration_that_does_not_help_is_not_stored():
     """Each problem is off by a factor of its own, as likely above as below: there is nothing to carry to another."""
     groups = []
@@ -84,12 +74,6 @@ def test_calibration_that_does_not_help_is_not_stored():
     (fitted,) = fit(groups)
     assert fitted.calibration is None
     assert all("no help, not kept" in line for line in fitted.findings)
-
-
-def test_data_sheet_machine_keeps_its_coefficients():
-    (fitted,) = fit(machines(simulated_groups(10), **dict.fromkeys(KNOWN, 1.0)))
-    if fitted.calibration is not None:  # noise may be fitted, but nothing else
-        assert all(getattr(fitted.calibration, name) == pytest.approx(1.0, abs=0.1) for name in TIME + ENERGY)
 
 
 def test_undetermined_coefficient_keeps_its_value():
@@ -103,14 +87,6 @@ def test_undetermined_coefficient_keeps_its_value():
     assert fitted.calibration.core_time == pytest.approx(KNOWN["core_time"], rel=0.05)
     assert fitted.calibration.dram_time == pytest.approx(1.0, abs=0.01)
     assert fitted.calibration.dram_energy == pytest.approx(1.0, abs=0.05)
-
-
-def test_architectures_are_fitted_separately():
-    ours = machines(simulated_groups(5))
-    theirs = machines(simulated_groups(5, gpu="a100-sxm4-80gb", seed=2), core_time=0.8)
-    by_arch = {fitted.arch: fitted.calibration for fitted in fit(ours + theirs)}
-    assert by_arch["sm_80"].core_time == pytest.approx(0.8, rel=0.05)
-    assert by_arch[RTX4090].core_time == pytest.approx(1.6, rel=0.05)
 
 
 def test_too_few_rows_error_states_how_many_are_missing(refuses):
@@ -132,11 +108,6 @@ def test_saved_calibration_reads_back(tmp_path):
     assert loaded == saved
     assert {path.name for path in (tmp_path / "models").iterdir()} == {FILE}
     assert load(tmp_path) == {}
-
-
-def test_hash_depends_on_the_multipliers():
-    assert stored(core_time=1.25).hash == replace(stored(core_time=1.25), rows=99).hash
-    assert len({stored().hash, stored(core_time=1.25).hash, stored(dram_time=1.25).hash}) == 3
 
 
 def test_foreign_or_truncated_file_is_refused_in_one_line(tmp_path, refuses):
@@ -166,31 +137,3 @@ def test_number_beyond_double_range_is_refused(tmp_path, change):
     path.write_text(json.dumps(content).replace("Infinity", "1e309"))
     with pytest.raises(UsageError, match="not a calibration"):
         load(tmp_path)
-
-
-def shares_of(parts: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
-    """Each part over the measured value, where the measured value is the sum of the parts times their multipliers."""
-    return parts / (parts @ multipliers)[:, None]
-
-
-def random_parts(rows: int = 200, count: int = 3) -> np.ndarray:
-    return np.exp(np.random.default_rng(0).normal(0.0, 1.0, (rows, count)))
-
-
-def test_multipliers_of_exact_rows_are_recovered():
-    expected = np.array([0.5, 1.7, 1.1])
-    multipliers = fit_multipliers(shares_of(random_parts(), expected), np.ones(200), 8.0)
-    assert multipliers == pytest.approx(expected, rel=0.01)
-
-
-def test_nearly_absent_part_keeps_its_multiplier():
-    parts = random_parts() * [1.0, 1.0, 1e-4]
-    multipliers = fit_multipliers(shares_of(parts, np.array([0.5, 1.7, 3.0])), np.ones(200), 8.0)
-    assert multipliers[2] == 1.0
-    assert multipliers[:2] == pytest.approx([0.5, 1.7], rel=0.01)
-
-
-def test_implausible_multiplier_is_not_fitted():
-    multipliers = fit_multipliers(shares_of(random_parts(), np.array([20.0, 1.7, 1.1])), np.ones(200), 8.0)
-    assert multipliers[0] == 1.0
-    assert (multipliers > 0).all()

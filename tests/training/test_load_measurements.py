@@ -6,13 +6,8 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.training.evaluate_models import evaluate
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.measured_database import make_measured_database
-
-
-def test_unknown_split_is_refused_before_reading(tmp_path, refuses):
-    refuses(lambda: evaluate(MeasurementRequest((tmp_path / "missing.duckdb",)), split="row"))
 
 
 def test_unknown_op_or_gpu_is_refused_before_reading(tmp_path):

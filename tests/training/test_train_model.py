@@ -1,8 +1,6 @@
 """The learner on simulated devices whose distortion of the prior is known."""
 
 import math
-import warnings
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,10 +9,9 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.model.learn.adaptation import adapt
-from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, on_dtype, on_rows
+from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, on_dtype
 from kernrec.model.learn.features import ModelInputs
 from kernrec.model.learn.loss_weights import loss_weights
-from kernrec.model.learn.row_kind import OTHER_ROWS, ROW_KINDS
 from kernrec.model.prior.spread import INTERVAL
 from kernrec.recommender.estimate.correction import interval_of
 from kernrec.training.boosting import HeadData, TrainingSettings
@@ -93,48 +90,6 @@ def test_less_predictable_dtype_has_a_wider_interval():
     assert np.mean(inside["f16"]) > 0.8
 
 
-def test_dtype_with_few_problems_has_the_interval_of_its_gpu(model):  # type: ignore[no-untyped-def]
-    (gpu,) = model.gpus
-    assert interval_of(model, "latency", gpu, "bf16", kernel_known=True) == model.intervals["latency"][gpu]
-
-
-def test_less_predictable_rows_have_a_wider_interval():
-    # Seen before: the interval of f16 on an A100 covered 54 % of its problems with rows of no whole vectors.
-    quick, spreads = replace(QUICK, rounds=20), {0: 0.03, 8: 0.15, 7: 0.5}
-
-    def of_all(count: int, seed: int) -> list[RowGroup]:
-        groups: list[RowGroup] = []
-        for value, spread in spreads.items():
-            for group in simulated_groups(count, 15, drifting(spread, seed + value), seed=seed + value):
-                tunables = {**group.inputs.tunables, "unaligned": np.full(len(group), value)}
-                inputs = replace(group.inputs, tunables=tunables)
-                groups.append(replace(group, problem=f"matmul[{len(groups)}]f16,nn", inputs=inputs))
-        return groups
-
-    kinds, inside = (*ROW_KINDS.values(), OTHER_ROWS), defaultdict(list)
-    for seed in (3, 103, 203):  # the share of forty problems alone depends on the draw
-        trained = train(Dataset(tuple(of_all(40, seed))), quick)
-        (gpu,), own = trained.gpus, trained.intervals["latency"]
-        widths = [own[on_rows(gpu, "f16", kind)].width for kind in kinds]
-        assert widths == sorted(widths)
-        assert widths[0] < own[on_dtype(gpu, "f16")].width < widths[-1]
-        for group in of_all(40, 7000 + seed):
-            ratios, distance = trained.log_ratio(trained.rows(group.inputs))
-            expected = group.inputs.latency_s * np.exp(ratios["latency"])
-            for kind in ("", group.row_kind):
-                interval = interval_of(trained, "latency", gpu, group.dtype, kernel_known=True, row_kind=kind)
-                low, high = interval.around(expected, distance)
-                inside[group.row_kind, kind].append(((group.latency_s >= low) & (group.latency_s <= high)).mean())
-    assert min(np.mean(inside[kind, kind]) for kind in kinds) > 0.8
-    assert np.mean(inside[OTHER_ROWS, ""]) < 0.8
-
-
-def test_unknown_row_type_has_the_interval_of_its_dtype(model):  # type: ignore[no-untyped-def]
-    (gpu,) = model.gpus
-    of_dtype = interval_of(model, "latency", gpu, "f16", kernel_known=True)
-    assert interval_of(model, "latency", gpu, "f16", True, OTHER_ROWS) == of_dtype
-
-
 def drifting(spread: float, seed: int) -> Callable[[ModelInputs], np.ndarray]:
     """A device on which each problem is off by a factor of its own, which no feature tells."""
     draw = np.random.default_rng(seed)
@@ -194,21 +149,6 @@ def test_new_gpu_gets_only_corrections_between_configs():
     assert differences < 0.6 * of_prior
 
 
-def test_contradicted_residual_is_not_transferred():
-    trained = train(Dataset(tuple(two_gpus(second=-1.0))), SHAPED)
-    assert trained.scores["share carried to new GPUs"] == pytest.approx(0.5 / 3)
-    assert not trained.helps_new_gpus
-
-
-def test_half_of_a_single_gpus_residual_is_transferred():
-    trained = train(Dataset(tuple(two_gpus()[:8])), SHAPED)
-    inputs = simulated_inputs(200, 99_999, "rtx3090")
-    ratios, distance = trained.log_ratio(trained.rows(inputs), gpu_known=False)
-    expected = np.log(by_stages(inputs))
-    assert np.median(np.abs(ratios["latency"] * np.exp(distance) - 0.5 * (expected - expected.mean()))) < 0.05
-    assert trained.helps_new_gpus
-
-
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
 def test_common_corrections_keep_the_level_of_the_best_configs(sharpness):
     data = Dataset(tuple(simulated_groups(1, 40, own_factor(2.0))))
@@ -216,15 +156,6 @@ def test_common_corrections_keep_the_level_of_the_best_configs(sharpness):
     target = HeadData.of_shape(data, replace(QUICK, sharpness=sharpness)).target
     assert np.average(target, weights=weights) == pytest.approx(0.0, abs=1e-9)
     assert np.ptp(target) == pytest.approx(np.ptp(data.residual["latency"]))
-
-
-def test_rows_without_held_out_gpus_raise_no_warning(monkeypatch):
-    monkeypatch.setattr("kernrec.training.train_model._TRANSFER_ROWS", 200)
-    data = Dataset(tuple(two_gpus()))
-    assert len(data) > 200
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        assert train(data, SHAPED).scores["held-out GPUs"] == 2
 
 
 def test_model_with_worse_held_out_choices_does_not_help_new_gpus():
@@ -236,14 +167,6 @@ def test_model_with_worse_held_out_choices_does_not_help_new_gpus():
     worse = replace(trained, scores=dict(trained.scores) | {"efficiency@1 on held-out GPUs": of_prior - 0.01})
     assert trained.helps_new_gpus
     assert not worse.helps_new_gpus
-
-
-def test_model_with_worse_held_out_errors_does_not_help_new_gpus():
-    opposite = [*simulated_groups(6, 10, own_factor(2.0, 0.0)),
-                *simulated_groups(6, 10, own_factor(0.7, 0.0), gpu="a100-sxm4-80gb")]  # fmt: skip
-    assert not train(Dataset(tuple(opposite)), replace(QUICK, rounds=10)).helps_new_gpus
-    alike = [replace(group, gpu="rtx4090" if n % 2 else "a100-sxm4-80gb") for n, group in enumerate(opposite[:6])]
-    assert train(Dataset(tuple(alike)), replace(QUICK, rounds=10)).helps_new_gpus
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -272,16 +195,6 @@ def test_equal_rows_give_equal_trees(model):  # type: ignore[no-untyped-def]
     }
 
 
-def test_latency_rows_train_only_a_latency_head():
-    groups = simulated_groups(4)
-    for group in groups:
-        group.energy_j[:] = np.nan
-    trained = train(Dataset(tuple(groups)), QUICK)
-    assert set(trained.forests) == {"latency"}
-    assert trained.intervals["latency"]["*"].pooled  # four problems cannot calibrate alone
-    assert trained.intervals["latency"]["*"].groups == 4
-
-
 def test_groups_are_held_out_whole():
     assert Dataset(tuple(simulated_groups(3))).held_out[0] == "problem"
     two = [*simulated_groups(1), *simulated_groups(1, gpu="a100-sxm4-80gb")]
@@ -299,13 +212,6 @@ def test_problems_that_differ_only_in_dtype_or_layout_are_held_out_together():
     assert np.array_equal(numbers, np.repeat([0, 0, 1, 2], 5))
 
 
-def test_two_problems_of_one_kernel_hold_out_tunable_values():
-    data = Dataset(tuple(simulated_groups(2, rows=20)))
-    kind, numbers = data.held_out
-    assert (kind, len(numbers), len(set(numbers))) == ("tunable", 40, 3)
-    assert train(data, QUICK).scores["held out by"] == "tunable"
-
-
 @pytest.mark.parametrize("gpus", [("rtx4090",), ("rtx4090", "a100-sxm4-80gb")])
 def test_few_measurements_use_the_predicted_spread_or_train_no_model(gpus):
     for rows in (1, 3, 7):
@@ -319,19 +225,6 @@ def test_few_measurements_use_the_predicted_spread_or_train_no_model(gpus):
             assert train(Dataset(tuple(groups)), QUICK).intervals["latency"].keys() <= {NEW_GPU}
 
 
-def test_empty_database_is_a_usage_error(refuses):
-    refuses(lambda: Dataset(()))
-
-
-def test_weights_favor_the_best_of_each_problem_equally():
-    cost, problem = np.array([1.0, 2.0, 4.0, 10.0, 20.0, np.nan]), np.array([0, 0, 0, 1, 1, 1])
-    weights = loss_weights(cost, problem)
-    assert weights[0] == 2 * weights[1] == 4 * weights[2]
-    assert [weights[:3].mean(), weights[3:5].mean()] == pytest.approx([1.0, 1.0])
-    assert weights[5] == 0.0
-    assert (loss_weights(cost, problem, 0.0)[:5] == 1.0).all()
-
-
 def test_one_measurement_adapts_the_scale_and_many_the_shape():
     draw = np.random.default_rng(0)
     rows = draw.normal(size=(120, 5))
@@ -342,27 +235,3 @@ def test_one_measurement_adapts_the_scale_and_many_the_shape():
     error = np.abs(many.correction(rows[60:]) - truth[60:])
     assert np.median(error) < 0.5 * np.median(np.abs(truth[60:] - truth[:60].mean()))
     assert many.interval.width < few.interval.width or few.interval.width == 0.0
-
-
-@pytest.mark.parametrize("count", [30, 80])  # few rows, and many
-def test_adaptation_leaves_a_perfect_model_unchanged(count):
-    rows = np.random.default_rng(0).normal(size=(count, 3))
-    assert np.abs(adapt(rows, np.zeros(count)).correction(rows)).max() < 1e-9
-
-
-def test_uninformative_features_are_dropped():
-    draw = np.random.default_rng(0)
-    rows = draw.normal(size=(400, 20))
-    truth = np.sin(2.0 * rows[:, 3])
-    adapted = adapt(rows[:100], truth[:100])
-    others = np.delete(adapted.scale, 3)
-    assert adapted.scale[3] < 0.2 * others.min()  # a small scale is a great relevance
-    error = np.abs(adapted.correction(rows[100:]) - truth[100:])
-    assert np.median(error) < 0.1
-    low, high = adapted.interval.around(np.exp(adapted.correction(rows[100:])))
-    assert 0.8 <= ((np.exp(truth[100:]) >= low) & (np.exp(truth[100:]) <= high)).mean() <= 0.99
-
-
-def test_identical_rows_adapt_only_the_level():
-    adapted = adapt(np.ones((50, 4)), np.full(50, 0.3))
-    assert np.allclose(adapted.correction(np.ones((3, 4))), 0.3, atol=0.01)

@@ -9,7 +9,7 @@ import pytest
 from library_training import errors as vendor_errors
 from library_training import trees as vendor_trees
 from library_training.table import FOLDS, Recording, Table
-from library_training.train import fitted_floor, train_set
+from library_training.train import train_set
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
@@ -121,36 +121,10 @@ def test_unrecorded_gpu_has_a_wider_interval(model):
     assert other.gpus == tuple(sorted(CARDS))
 
 
-def test_similar_gpu_has_a_wider_interval_and_names_its_source(model):
-    matmul, gpu, sizes = find_op("matmul"), find_gpu("l40s"), {"m": 512, "n": 1024, "k": 4096}
-    own, alike = (model.predict(matmul.problem(*kind, **sizes), gpu)[0] for kind in (("bf16", "nt"), ("f16", "tn")))
-    assert (own.recorded_as, alike.recorded_as) == (None, "bf16, nt")
-    assert alike.latency_s.high / alike.latency_s.value > max(own.latency_s.high / own.latency_s.value, 1.1)
-
-
 def test_unrecorded_backend_has_no_prediction(model):
     matmul, gpu = find_op("matmul"), find_gpu("l40s")
     for dtype, layout, more in (("f64", "nt", {}), ("bf16", "nn", {}), ("bf16", "nt", {"batch": 2})):
         assert model.predict(matmul.problem(dtype, layout, m=64, n=64, k=64, **more), gpu) == ()
-
-
-def test_unsupported_backend_states_the_reason_and_has_no_prediction(model):
-    matmul, gpu = find_op("matmul"), find_gpu("l40s")
-    able, unable = (matmul.problem("bf16", "nt", m=64, n=64, k=k) for k in (64, 72))
-    assert {line.stack for line in model.predict(able, gpu)} == set(SLOWDOWN)
-    assert model.refusals(able, gpu) == {}
-    assert [line.stack for line in model.predict(unable, gpu)] == ["vLLM"]
-    assert model.refusals(unable, gpu) == {"SGLang": "k = 72 is not a multiple of 32, as bf16 needs there"}
-    assert model.refusals(able, find_gpu("rtx2080ti")).keys() == set(SLOWDOWN)  # has no bf16
-
-
-def test_fastest_backend_is_scored_only_between_differing_ones(table):
-    rows = len(table.recording)
-    right, count = vendor_errors.fastest_named(table, np.zeros(rows))
-    assert right == count > 0
-    wrong = np.where(table.recording.stack == "vLLM", -1.0, 1.0)  # vLLM is predicted far slower, SGLang far faster
-    assert vendor_errors.fastest_named(table, wrong)[0] == 0
-    assert vendor_errors.fastest_named(table, np.full(rows, np.nan)) == (0, 0)
 
 
 def test_rows_faster_than_the_data_sheet_are_dropped_and_counted():
@@ -161,16 +135,6 @@ def test_rows_faster_than_the_data_sheet_are_dropped_and_counted():
     assert table.impossible == 5
     assert not np.isfinite(table.target["latency"][:5]).any()
     assert np.isfinite(table.target["latency"][5:]).all()
-
-
-def test_local_backend_is_reported_only_on_recorded_gpus(table):
-    recorded_set = replace(MADE_UP, local=("SGLang",))
-    problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
-    assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM", "SGLang")
-    assert recorded_set.stacks_on(find_gpu("rtx4090"), problem) == ("vLLM",)
-    kept_back = replace(table, recording=replace(table.recording, recorded=recorded_set))
-    rows = kept_back.carried("l40s", "latency")
-    assert set(table.recording.stack[rows].tolist()) == {"vLLM"}
 
 
 def test_one_set_can_be_retrained_in_a_stored_model(tmp_path):
@@ -219,53 +183,6 @@ def _small() -> tuple[dict[str, Any], dict[str, Trees]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vendor_trees, "_ROUNDS", (2, 1))
         return train_set(recorded(60))
-
-
-def test_backend_is_reported_only_in_recorded_dtypes():
-    recorded_set = replace(MADE_UP, kinds={"SGLang": {"l40s": ("f8e4m3",)}})
-    problem = find_op("matmul").problem("bf16", "nt", m=512, n=1024, k=4096)
-    assert recorded_set.stacks_on(find_gpu("l40s"), problem) == ("vLLM",)
-    assert "SGLang" in MADE_UP.stacks_on(find_gpu("l40s"), problem)
-
-
-def test_trees_for_any_gpu_use_the_transferable_share(table, monkeypatch):
-    monkeypatch.setattr(vendor_trees, "_LEAST_FAMILIES", 3)
-    families = table.families("latency")
-    factors = dict(zip(families, (0.5, 2.0, 1.0), strict=True))
-    arch = np.array([find_gpu(gpu).arch for gpu in table.recording.gpu])
-    noise = np.log(np.array([factors[name] for name in arch]))
-    peculiar = replace(table, target={"latency": noise})
-    assert vendor_trees.boost_any(peculiar, "latency", families).share < 1
-    alike = replace(table, target={"latency": 0.2 * np.log2(table.recording.dims["m"])})
-    trees = vendor_trees.boost_any(alike, "latency", families)
-    assert trees.share >= 0.75
-    assert np.abs(trees.predict(alike.matrix["latency"]) - alike.target["latency"]).mean() < 0.15
-
-
-def test_overhead_floor_is_recovered():
-    draw = np.random.default_rng(2)
-    work_s = np.exp(draw.uniform(np.log(1e-6), np.log(1e-3), 2000))
-    latency_s = (30e-6 + 1.5 * work_s) * draw.lognormal(0, 0.05, 2000)
-    floor_s, ratio = fitted_floor(latency_s, work_s)
-    assert floor_s == pytest.approx(30e-6, rel=0.1)
-    assert ratio == pytest.approx(1.5, rel=0.1)
-
-
-def test_power_is_learned_above_a_base_model_stored_with_the_trees(model):
-    (entry,) = model.sets
-    assert entry.power_bases is not None
-    assert set(entry.power_bases) == {"h200-sxm"}
-    problem = find_op("matmul").problem("bf16", "nt", m=2048, n=1024, k=4096)
-    predicted = model.predict(problem, find_gpu("h200-sxm"))[0]
-    assert predicted.power_w is not None
-    assert predicted.power_w.value == pytest.approx(400, rel=0.15)
-
-
-def test_few_power_rows_give_a_level_and_no_trees(table):
-    rows = table.on("h200-sxm", "power")
-    predicted = vendor_trees.boost_card(table, "power", rows).predict(table.matrix["power"][rows])
-    assert len(rows) < vendor_trees._FEWEST_POWERS
-    assert predicted == pytest.approx(np.full(len(rows), np.median(table.target["power"][rows])), abs=0.02)
 
 
 def test_gpu_without_power_rows_uses_the_trees_of_its_architecture(model):

@@ -4,6 +4,8 @@
 
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 import kernrec.triton
 
@@ -46,6 +48,21 @@ def dropped_in(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + place, tl.load(x + place, mask=place < n), mask=place < n)
 
 
+@triton.jit(repr=lambda specialization: "add_with_another_name")
+def add_tuples(inputs, extents, y, BLOCK: tl.constexpr):
+    """y = inputs[0] + inputs[1]"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < extents[0] * extents[1]
+    tl.store(y + place, tl.load(inputs[0] + place, mask=inside) + tl.load(inputs[1] + place, mask=inside), mask=inside)
+
+
+@gluon.jit
+def copy_in_layout(x, y, n, layout: gl.constexpr, BLOCK: gl.constexpr):
+    """y = x"""
+    place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(y + place, gl.load(x + place, mask=place < n), mask=place < n)
+
+
 @triton.jit
 def copy_tiles(a, b, BLOCK: tl.constexpr):
     """b = a, by descriptors of the host."""
@@ -60,17 +77,6 @@ def copy_tiles_here(x, y, n, BLOCK: tl.constexpr):
     b = tl.make_tensor_descriptor(y, shape=[n, n], strides=[n, 1], block_shape=[BLOCK, BLOCK])
     row, column = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
     b.store([row, column], a.load([row, column]))
-
-
-def set_block(arguments):
-    """As hooks of Triton's tutorials do: the block of a descriptor follows from the config."""
-    for name in ("a", "b"):
-        arguments[name].block_shape = [arguments["BLOCK"], arguments["BLOCK"]]
-
-
-tuned_copy = triton.autotune([triton.Config({"BLOCK": block}, pre_hook=set_block) for block in (32, 64)], key=[])(
-    copy_tiles
-)
 
 
 def call_scale(x, y, bias=None, factor=2.0, block=128):

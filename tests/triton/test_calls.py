@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.errors import KernrecError, KernrecWarning, UsageError
+from kernrec.errors import KernrecWarning, UsageError
 from tests.helpers.paths import ROOT
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
+from triton.experimental.gluon import language as gl
 
 import kernrec
 import kernrec.triton
-from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
-from kernrec.triton.calls.call_writer import CallWriter
-from kernrec.triton.calls.launch_record import record_of
-from tests.helpers.triton_kernels import configs_of
+from tests.helpers.triton_kernels import configs_of, run_call
 from tests.triton import captured_kernels as kernels
 
 X, Y = np.zeros(1000, np.float32), np.zeros(1000, np.float32)
@@ -59,14 +56,6 @@ def test_launch_becomes_a_call_and_equal_launches_are_merged(tmp_path):
     assert again.files == [first]
 
 
-def test_edited_call_is_kept(tmp_path):
-    for _ in range(2):
-        with kernrec.triton.capture(tmp_path) as captured:
-            kernels.call_scale(X, Y)
-        captured.files[0].write_text("# mine\n")
-    assert captured.files[0].read_text() == "# mine\n"
-
-
 def test_autotuned_function_has_all_configs_with_grids_and_heuristics(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.tuned_add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
@@ -98,19 +87,6 @@ def test_index_contents_are_stored_beside_the_call_and_views_are_described(tmp_p
     assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
 
 
-def test_source_in_a_compiler_cache_is_copied_beside_the_call(tmp_path):
-    cache = tmp_path / "torchinductor_me" / "ab"
-    cache.mkdir(parents=True)
-    (cache / "cab.py").write_text((ROOT / "tests" / "triton" / "captured_kernels.py").read_text())
-    record = record_of(kernels.gather, [X, X.astype(np.int32), Y, 2], {"BLOCK": 64}, (1,), None)
-    record.target = f"{cache}/cab.py:gather"
-    path = CallWriter(tmp_path / "calls", "by a test").add(record)
-    assert path is not None
-    (cache / "cab.py").unlink()
-    assert read_call(path).path.parent == tmp_path / "calls"
-    assert "def gather" in read_call(path).path.read_text()
-
-
 class Matrix(np.ndarray):
     """An array as a tensor descriptor takes it."""
 
@@ -118,36 +94,19 @@ class Matrix(np.ndarray):
         return 1 << 20
 
 
-def test_descriptor_block_is_the_constant_set_by_a_hook(tmp_path):
-    matrix = np.zeros((128, 128), np.float16).view(Matrix)
-    described = [TensorDescriptor(matrix, [128, 128], [128, 1], [1, 8]) for _ in range(2)]
+def test_calls_with_tuples_layouts_and_another_name_run(tmp_path):
+    layout = gl.SliceLayout(0, gl.BlockedLayout([1, 1], [1, 32], [1, 4], [1, 0]))
     with kernrec.triton.capture(tmp_path) as captured:
-        kernels.tuned_copy[lambda meta: (128 // meta["BLOCK"], 128 // meta["BLOCK"])](*described)
-    call = read_call(captured.files[0])
-    block = {"dtype": "f16", "shape": [128, 128], "block": ["BLOCK", "BLOCK"]}
-    assert call.arguments == {"a": {**block, "strides": [128, 1]}, "b": {**block, "strides": [128, 1]}}
-    kernel, _ = kernel_of_triton(call)
-    jobs = [compile_job_for(kernel, config, kernel.definition.problem(), 90) for config in configs_of(kernel)]
-    kinds = [job.triton.signature["a"] for job in jobs if job.triton is not None]
-    assert kinds == ["tensordesc<fp16[32, 32]>", "tensordesc<fp16[64, 64]>"]
-
-
-class Missing:
-    """A tensor without memory, as torch's fake tensors are."""
-
-    dtype, shape = "torch.int64", (64,)
-
-    def data_ptr(self) -> int:
-        raise RuntimeError("no memory")
-
-
-def test_missing_contents_are_requested_by_argument(tmp_path, monkeypatch):
-    with kernrec.triton.capture(tmp_path) as captured:
-        kernels.gather[(1,)](X, Missing(), Y, 64, BLOCK=64)
-    assert written(captured.files[0])["arguments"]["order"]["contents"] == "not kept: the tensor had none"
-    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
-    with pytest.raises(KernrecError, match=r"argument order: its contents are needed.*values = 'file.npy'"):
-        kernrec.analyze(captured.files[0], "a100")
+        kernels.add_tuples[(8,)]((X, Y), (1, 1000), Y, BLOCK=128)
+        kernels.copy_in_layout[(8,)](X, Y, 1000, layout, BLOCK=128)
+    tuples, in_layout = captured.files
+    assert written(tuples)["arguments"]["inputs"] == [{"dtype": "f32", "shape": [1000]}] * 2
+    assert written(tuples)["arguments"]["extents"] == [1, 1000]
+    first, second, result = (np.arange(n, n + 1000, dtype=np.float32) for n in (0, 5, 9))
+    run_call(read_call(tuples), {"inputs__0": first, "inputs__1": second, "y": result}, 80)
+    np.testing.assert_array_equal(result, first + second)
+    run_call(read_call(in_layout), {"x": first, "y": result}, 80)
+    np.testing.assert_array_equal(result, first)
 
 
 @pytest.mark.parametrize(("arguments", "reason"), [
@@ -163,21 +122,6 @@ def test_unsupported_arguments_are_named_and_the_program_continues(tmp_path, arg
         kernels.scale[(1,)](**launch)
     assert captured.refused["scale"].startswith(reason)
     assert not captured.files
-
-
-def test_addresses_in_an_array_cannot_be_replayed(tmp_path):
-    pointers = np.array([X.ctypes.data, Y.ctypes.data], np.int64)
-    record = record_of(kernels.gather, [X, pointers, Y, 2], {"BLOCK": 64}, (1,), None)
-    assert record.arguments["order"]["contents"] == "not kept: addresses of other arrays"
-    assert not record.contents
-
-
-def test_calls_per_function_are_limited(tmp_path):
-    with kernrec.triton.capture(tmp_path, per_function=2) as captured:
-        for n in (100, 200, 300, 400):
-            kernels.call_scale(X[:n], Y)
-    assert len(list(tmp_path.glob("*.toml"))) == len(captured) == 2
-    assert list(captured.left_out.values()) == [2]
 
 
 def test_nested_capture_and_unknown_gpu_are_refused(tmp_path, refuses):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,17 +101,6 @@ def test_top_configs_are_measured_once_and_then_read_from_the_database(driver):
     assert more.calls == 3  # more are asked for than were measured
 
 
-def test_prune_function_requires_triton_autotune(driver):
-    bench = Bench(0.5, 0.3)
-    own = triton.autotune(
-        tuned_kernels.CONFIGS, ["n"], {"early_config_prune": kernrec.triton.prune(top_k=2)}, do_bench=bench
-    )
-    chosen = launch(own(tuned_kernels.scale))
-    assert (bench.calls, len(rows())) == (2, 2)
-    assert launch(own(tuned_kernels.scale)) == chosen
-    assert bench.calls == 2
-
-
 def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver, monkeypatch, refuses):
     monkeypatch.setenv("KERNREC_TRITON", "offline")
     bench = Bench(0.5)
@@ -123,14 +111,6 @@ def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver,
     assert launch(tuned(measured)) == predicted  # the first that is measured is the first choice
     monkeypatch.setenv("KERNREC_TRITON", "offlin")
     refuses(lambda: launch(tuned(bench), N * 2))
-
-
-def test_user_pruning_runs_first(driver):
-    bench = Bench(0.5)
-    by = {"early_config_prune": lambda configs, named, **rest: configs[1:]}
-    function = tuned(bench, prune_configs_by=by)
-    assert launch(function)["BLOCK"] != 64
-    assert bench.calls == 2
 
 
 def test_config_that_does_not_compile_fails_alone(driver):
@@ -210,13 +190,6 @@ def test_energy_objective_selects_by_energy(driver, monkeypatch):
     assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other is the faster one
 
 
-def test_missing_energy_counter_selects_the_top_recommendation(driver):
-    bench = Bench(0.5)
-    with pytest.warns(KernrecWarning, match="energy cannot be measured"):
-        launch(tuned(bench, objective="edp"))
-    assert bench.calls == 0
-
-
 class TestBadInput:
     """One line: what was given, what was expected, the nearest valid choice."""
 
@@ -248,22 +221,6 @@ class TestBadInput:
             tuned(None)[tuned_kernels.grid](x, x, N, facto=2.0)
         with pytest.raises(UsageError, match=r"prune.* is for early_config_prune"):
             kernrec.triton.prune()([], {})
-
-    def test_gpu_other_than_the_active_one_is_refused(self, driver, monkeypatch):
-        monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA H200", 0))
-        with pytest.raises(UsageError, match="'a100' was named, but this process runs on NVIDIA H200"):
-            launch(tuned(None))
-
-    def test_untested_triton_version_is_reported_once(self, driver, monkeypatch):
-        monkeypatch.setattr(tuner, "untested_version", lambda: "Triton 9.9.0 was not tested")
-        monkeypatch.setenv("KERNREC_TRITON", "offline")
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            launch(tuned(None))
-            launch(tuned(None), N * 2)
-        assert [str(warning.message) for warning in seen if "9.9.0" in str(warning.message)] == [
-            "Triton 9.9.0 was not tested"
-        ]
 
 
 def test_second_process_uses_the_database(driver, tmp_path):

@@ -19,11 +19,6 @@ def test_median_uses_successful_runs_only():
     assert middle([FAILED, FAILED], Objective.LATENCY) == math.inf
 
 
-def test_missing_time_is_nan():
-    assert math.isnan(middle([ran(1.0)], Objective.ENERGY))
-    assert middle([ran(1.0), ran(2.0, 3.0)], Objective.EDP) == 6.0
-
-
 def test_impossible_values_are_refused_at_the_decorator(refuses):
     refuses(lambda: kernrec.triton.prune(top_k=True))
     refuses(lambda: kernrec.triton.autotune([], ["n"], objective="pareto"))

@@ -1,13 +1,11 @@
 """What is kept in the user's cache: never out of date, and never in the way."""
 
-import os
-
 import numpy as np
 import pytest
 
 from kernrec.kernel import load_kernel
 from kernrec.store import read_profiles, shipped_profiles
-from kernrec.util.cache import cached, shipped_toml
+from kernrec.util.cache import cached
 from tests.helpers.paths import ROOT
 
 
@@ -54,14 +52,6 @@ def test_unwritable_cache_is_no_error(cache):
     assert made_count("thing", b"one") == 2
 
 
-def test_missing_home_is_not_created(tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "home/.cache/kernrec"))
-    assert made_count("thing", b"one") == 2
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "home").mkdir()
-    assert made_count("thing", b"one") == 1
-
-
 def test_cached_profiles_equal_the_shipped_file(cache):
     root = ROOT
     kernel = load_kernel(root / "kernrec/kernel/library/matmul_skinny/kernel.toml")
@@ -75,12 +65,3 @@ def test_cached_profiles_equal_the_shipped_file(cache):
                 assert type(other) is type(value), name
                 np.testing.assert_array_equal(other, value)
     assert shipped_profiles(kernel.name, "0" * 16, 89) == {}
-
-
-def test_shipped_file_reads_the_same_from_the_cache(cache, tmp_path):
-    file = tmp_path / "some.toml"
-    file.write_text('a = 1\nb = [1.5e-9, "x"]\n[c]\nd = true\n')
-    assert shipped_toml(file) == shipped_toml(file) == {"a": 1, "b": [1.5e-9, "x"], "c": {"d": True}}
-    assert os.listdir(cache / "derived")
-    file.write_text("a = 2")
-    assert shipped_toml(file) == {"a": 2}

@@ -59,25 +59,6 @@ def test_wrong_arguments_are_refused(kind, args, arguments):
         kind(*args, **arguments)
 
 
-@dataclass(frozen=True)
-class Awkward:
-    """Fields whose names an `__init__` might use itself."""
-
-    values: int
-    fields: int
-    cls: int = 0
-
-
-def test_any_name_can_be_a_field():
-    for number in range(2 * _MANY):
-        assert vars(Awkward(number, 2)) == {"values": number, "fields": 2, "cls": 0}
-
-
-def test_frequently_used_class_gets_a_generated_init():
-    assert Often.__init__.__code__.co_varnames[:3] == ("self", "name", "size")
-    assert "name" not in Light.__init__.__code__.co_varnames
-
-
 @BOTH
 def test_field_cannot_be_assigned(kind):
     with pytest.raises(FrozenInstanceError):
@@ -106,17 +87,3 @@ def test_replace_copy_and_pickle_keep_fields(kind):
 def test_values_are_checked_on_construction(kind):
     with pytest.raises(ValueError, match="size"):
         kind("a", -1)
-
-
-def test_repr_matches_the_standard_dataclass():
-    assert repr(Light("a")).replace("Light", "Standard") == repr(Standard("a"))
-
-
-def test_class_without_eq_compares_by_identity():
-    @dataclass(frozen=True, eq=False)
-    class Named:
-        name: str
-
-    instance = Named("a")
-    assert instance != Named("a")
-    assert len({instance, instance, Named("a")}) == 2

@@ -7,7 +7,7 @@ tokens per expert determines the rows of a tile. Shared memory limits its column
 
 from kernrec.gpu import GPU
 from kernrec.recommender.serving.engine_defaults import Tiles
-from kernrec.recommender.serving.engines import Kind, StateShape, TunedFile
+from kernrec.recommender.serving.engines import Kind, TunedFile
 
 _SMALL = (
     (16, 32, 128, 4, 4), (16, 32, 256, 4, 3), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3), (16, 128, 64, 4, 3),
@@ -21,8 +21,6 @@ _LARGE = (
     (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 256, 64, 8, 3),
 )  # fmt: skip
 """16-bit tiles: (rows, columns, depth, warps, stages)."""
-_OF_LANE = range(4, 33)
-"""State elements per thread: fewer leave a thread little work, more need too many registers."""
 
 
 def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
@@ -33,8 +31,6 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         tokens: number of tokens in a step.
         gpu: GPU whose shared memory they must fit.
     """
-    if file.state is not None:
-        return _of_state(file.state)
     shape = file.products[0]
     rows = tokens * shape.top / min(shape.experts, max(1, tokens * shape.top))  # per expert, if routing is even
     tiles = list(_SMALL) if rows <= 16 else []
@@ -64,12 +60,3 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
         }
         unique.setdefault(tuple(config.values()), config)
     return list(unique.values())
-
-
-def _of_state(shape: StateShape) -> list[Tiles]:
-    return [
-        {"BLOCK_SIZE_M": rows, "num_warps": warps}
-        for rows in (4, 8, 16, 32, 64)
-        for warps in (1, 2, 4, 8)
-        if rows <= shape.width and rows * shape.state // (32 * warps) in _OF_LANE
-    ]

@@ -18,13 +18,11 @@ from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_
 from kernrec.recommender.serving.engines import Deployment, Kind, ProductShape, TunedFile
 from kernrec.recommender.serving.routing import Routing, routed
 from kernrec.recommender.serving.shipped_files import installed_package
-from kernrec.recommender.serving.state_calls import state_call
 from kernrec.util.light_dataclass import dataclass
 
 STAND_IN = Path(__file__).parent / "kernels" / "experts.py"
 OWN_KERNELS = {
     ("vllm", Kind.EXPERTS): "vllm.model_executor.layers.fused_moe.fused_moe:fused_moe_kernel",
-    ("vllm", Kind.STATE_SPACE): "vllm.model_executor.layers.mamba.ops.mamba_ssm:_selective_scan_update_kernel",
     ("vllm", Kind.BLOCK_GEMM): "vllm.model_executor.layers.quantization.utils.fp8_utils:_w8a8_triton_block_scaled_mm",
     ("sglang", Kind.EXPERTS): "sglang.kernels.ops.moe.fused_moe_triton_kernels:fused_moe_kernel",
     ("sglang", Kind.BLOCK_GEMM): "sglang.kernels.ops.gemm.fp8_kernel:_w8a8_block_fp8_matmul",
@@ -72,7 +70,7 @@ def own_kernel(served: Deployment, file: TunedFile) -> str | None:
 
 def own_alone(file: TunedFile) -> bool:
     """Return whether kernrec has no replacement for the engine's kernel."""
-    return file.state is not None or file.quantization.group > 0
+    return file.quantization.group > 0
 
 
 def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[Tiles]]]:
@@ -85,10 +83,6 @@ def calls(step: Step, configs: Sequence[Tiles]) -> list[tuple[TritonCall, list[T
     own = own_kernel(step.served, step.file)
     if own is None and own_alone(step.file):
         raise KernrecError(f"{step.file.name}: {step.served.engine} is not installed, whose kernel is analyzed")
-    if step.file.state is not None:
-        assert own is not None
-        tiles = [launched(step.served.engine, step.file, config) for config in configs]
-        return [(state_call(step.file.state, step.tokens, tiles, _file_of(step, own), own), list(configs))]
     by_rows: dict[tuple[int, bool], list[Tiles]] = {}
     for config in configs:  # a config that the engine completes is separate, because it could launch like another
         by_rows.setdefault((config["BLOCK_SIZE_M"], "BLOCK_SIZE_N" in config), []).append(config)
@@ -168,15 +162,10 @@ def _operations(step: Step, routing: Routing) -> str:
     return str(2 * choices * step.shape.rows * step.shape.depth)
 
 
-def _file_of(step: Step, own: str) -> Path:
-    folder, _ = installed_package(step.served.engine) or (Path(), "")
-    return folder.parent / (own.partition(":")[0].replace(".", "/") + ".py")
-
-
 def _own_call(step: Step, rows: int, configs: Sequence[Tiles], own: str) -> TritonCall:
     module, _, function = own.partition(":")
-    _, number = installed_package(step.served.engine) or (Path(), "")
-    path = _file_of(step, own)
+    folder, number = installed_package(step.served.engine) or (Path(), "")
+    path = folder.parent / (module.replace(".", "/") + ".py")
     routing = step.routing(rows)
     values = {**_known_arguments(step, routing), **_arguments_of_groups(step)}
     constants = _known_constants(step)

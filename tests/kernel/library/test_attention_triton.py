@@ -8,13 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given as for_all
-from hypothesis import strategies as st
 
-from kernrec.gpu import find_gpu, limits
-from kernrec.kernel import Kernel, Space, bind_launches, find_kernel
+from kernrec.gpu import find_gpu
+from kernrec.kernel import Kernel, find_kernel
 from kernrec.op import Problem, decode_elements, inputs
-from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
 from tests.helpers.attention import outcome
 from tests.helpers.triton_library import TritonRun, results
@@ -93,52 +90,9 @@ def test_mutated_source_fails(breaks, old, new):
     assert wrong(replace(KERNEL, source=KERNEL.source.replace(old, new)), runs), breaks
 
 
-def test_mutant_changes_one_place_of_the_source():
-    assert [KERNEL.source.count(old) for _, old, _ in MUTANTS] == [1] * len(MUTANTS)
-
-
-def test_cases_cover_every_tunable_value():
-    for place, tunable in enumerate(KERNEL.tunables):
-        assert {values[place] for *_, values in CASES} == set(tunable.values), tunable.name
-    assert KERNEL.listed is not None
-    assert {values for *_, values in CASES} <= set(KERNEL.listed.rows)
-
-
-@for_all(data=st.data())
-def test_spec_trip_count_matches_the_blocks(data):
-    assert KERNEL.listed is not None
-    config = dict(zip(COLUMNS, data.draw(st.sampled_from(KERNEL.listed.rows)), strict=True))
-    keys, heads = data.draw(st.integers(1, 700)), data.draw(st.integers(1, 4))
-    shape = {"heads": heads, "queries": data.draw(st.integers(1, keys)), "keys": keys}
-    solved = problem("f16", config["head"], shape | {"causal": data.draw(st.integers(0, 1))}, "bhsd")
-    older = keys - shape["queries"] if solved.names["causal"] else keys
-    rows = range(0, shape["queries"], config["block_m"])
-    unmasked = [min(keys, first + 1 + older) // config["block_n"] for first in rows]
-    tiles = [-(-min(keys, first + config["block_m"] + older) // config["block_n"]) for first in rows]
-    (launch,) = bind_launches(KERNEL, config, solved, 80)
-    assert launch.trips == {"unmasked": heads * sum(unmasked), "masked": heads * (sum(tiles) - sum(unmasked))}
-    names = KERNEL.namespace(config, solved, 80)
-    depth = {loop: count.evaluate(names) for loop, count in KERNEL.launches[0].depth.items()}
-    assert depth == {"unmasked": unmasked[-1], "masked": tiles[-1] - unmasked[-1]}
-
-
-def test_every_listed_config_fits_the_a100_and_its_shared_memory():
-    assert KERNEL.listed is not None
-    for sm in (80, 86, 89, 120):
-        assert len(Space(KERNEL, sm, limits(sm), "f16", "bhsd")) == len(KERNEL.listed.rows) - (sm != 80)
-
-
 def test_kernel_with_shipped_profiles_is_recommended():
     solved = problem("bf16", 128, {"heads": 32, "kv_heads": 8, "queries": 1024, "causal": 1}, "bhsd")
     for gpu in ("a100", "rtx3090", "rtx4090", "rtx5090", "h100", "b200"):
         assert (KERNEL.name in [t.kernel.name for t in Context([]).tables(solved, find_gpu(gpu))]) == (gpu != "b200"), (
             gpu
         )
-
-
-def test_prefill_and_decode_with_any_head_size_have_an_answer():
-    query = Query(Objective.LATENCY, top=50)
-    for head_dim, queries in ((40, 4096), (64, 1), (128, 2048), (256, 512)):
-        dims = {"heads": 8, "kv_heads": 2, "queries": queries, "keys": 4096, "head_dim": head_dim, "causal": 1}
-        best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, query)).best
-        assert best.config["head"] >= head_dim > best.config["head"] // 2 - 32

@@ -2,10 +2,8 @@
 
 import pytest
 
-from kernrec.gpu import limits
-from kernrec.kernel import Space, bind_launches, find_kernel
-from kernrec.kernel.tensor_map import MapHandle
-from tests.helpers.attention import Case, code_of, is_noticed, problem_of, wgmma_case
+from kernrec.kernel import find_kernel
+from tests.helpers.attention import Case, code_of, is_noticed, wgmma_case
 from tests.helpers.counted import per_trip, profiled
 from tests.helpers.kernel_code import assembled, not_assembled
 
@@ -43,16 +41,6 @@ def test_warpgroup_trip_loads_each_byte_once_and_multiplies_its_tiles(case):
     assert trip["barriers"] == (config["block_q"] // 64 if config["turns"] else 0)
 
 
-@pytest.mark.parametrize("case", [NARROW_8BIT, TURNS_8BIT, WIDE_8BIT], ids=lambda case: str(case[1]["head"]))
-def test_8_bit_values_are_transposed_once_without_bank_conflicts(case):
-    kernel, config, dtype, _ = case
-    compiled = not_assembled(*code_of(kernel, config, dtype))
-    trip = per_trip(profiled(kernel, [config], dtype, "bhsd", 90, compiled)[0])
-    tile = config["block_k"] * config["head"]
-    for way in ("load", "store"):
-        assert trip[f"shared.{way}_wavefronts"] == trip[f"shared.{way}_ideal"] == tile / 128
-
-
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     "case",
@@ -65,34 +53,6 @@ def test_warpgroups_have_enough_registers_and_products_stay_asynchronous(case):
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "serialized" not in compiled.log
     assert "setmaxnreg" not in compiled.log
-
-
-def test_rows_without_a_tensor_map_get_no_warpgroup_config():
-    space = Space(WGMMA, 90, limits(90), "f16", "bhsd")
-    assert len(space.at(problem_of("f16", 72, SHAPE)).rows)
-    assert not len(space.at(problem_of("f16", 68, SHAPE)).rows)
-    assert not len(space.at(problem_of("f16", 264, SHAPE)).rows)
-    space = Space(WGMMA, 90, limits(90), "f8e4m3", "bhsd")
-    assert len(space.at(problem_of("f8e4m3", 80, SHAPE)).rows)
-    assert not len(space.at(problem_of("f8e4m3", 72, SHAPE)).rows)
-
-
-@pytest.mark.parametrize("layout", WGMMA.layouts)
-def test_warpgroup_boxes_cover_tokens_of_one_head_in_both_layouts(layout):
-    problem = problem_of("bf16", 88, {"batch": 2, "heads": 6, "kv_heads": 3, "queries": 70, "keys": 90}, layout)
-    arguments = bind_launches(WGMMA, PLAIN[1], problem, 90)[0].arguments
-    q, k, _ = (argument for argument in arguments if isinstance(argument, MapHandle))
-    tokens = 1 if layout == "bhsd" else 2
-    assert (q.swizzle, q.extents[0], q.extents[tokens], k.extents[tokens]) == (64, 88, 70, 90)
-    assert q.box == tuple({0: 32, tokens: 128}.get(axis, 1) for axis in range(4))
-    assert k.box == tuple({0: 32, tokens: 176}.get(axis, 1) for axis in range(4))
-
-
-def test_overlap_is_offered_for_every_8_bit_head_size():
-    space = Space(WGMMA, 90, limits(90), "f8e4m3", "bhsd")
-    for dim in (64, 128, 192, 256):
-        rows = space.at(problem_of("f8e4m3", dim, SHAPE)).rows
-        assert {(1, 128)} <= {(row["overlap"], row["block_q"]) for row in map(space.config, rows)}
 
 
 PROMPT = {"heads": 2, "kv_heads": 1, "queries": 70, "keys": 140, "causal": 1}

@@ -24,13 +24,6 @@ def test_each_architecture_has_dozens_of_variants_with_fast_profiles(name):
                 assert least <= len(Space(kernel, sm, limits(sm), dtype, layout).variants.keys) <= most
 
 
-def test_architecture_without_the_instructions_has_no_configs(refuses):
-    refuses(lambda name, dtype, layout: Space(find_kernel(name), 75, limits(75), dtype, layout), [
-        ("matmul_mma", "bf16", "nn"), ("matmul_tf32", "tf32", "nn"),
-    ])  # fmt: skip
-    assert [sm for sm in (90, 100, 120) if find_kernel("attention_wgmma").runs_on("f16", sm)] == [90]
-
-
 HUNGRY = [
     # kernel, values of its tunables, dtype, layout, sm, registers at most
     *(

@@ -8,11 +8,11 @@ import pytest
 from kernrec.kernel import find_kernel
 from kernrec.op import Problem, encode_elements
 from kernrec.ptx import EmulationError
-from tests.helpers.counted import profiled, unpredicted
+from tests.helpers.counted import unpredicted
 from tests.helpers.kernel_code import Config, not_assembled
 from tests.helpers.products import broken
 from tests.helpers.run_cache import Tensors
-from tests.helpers.trial import CASES, Case, flaws, given_inputs, run, runs, sample
+from tests.helpers.trial import CASES, Case, flaws, given_inputs, run, runs
 
 pytestmark = pytest.mark.slow
 
@@ -85,11 +85,3 @@ def notices(old: str, new: str, met_by: Config) -> bool:
 )
 def test_input_read_past_the_reduction_is_detected(old, new, vector):
     assert notices(old, new, {"vector": vector})
-
-
-def test_nchw_tile_rows_are_read_with_few_bank_conflicts():
-    (case,) = (case for case in CASES if case.kernel is DEPTHWISE and (case.dtype, case.layout) == ("f32", "nchw"))
-    for config in sample(case):
-        code = not_assembled(DEPTHWISE, config, "f32", "nchw", case.sm)
-        counts = profiled(DEPTHWISE, [config], "f32", "nchw", case.sm, code)[0].profile.counts({"block": 1})
-        assert counts["shared.load_wavefronts"] <= 3 * counts["shared.load_ideal"]

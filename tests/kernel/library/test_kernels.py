@@ -9,7 +9,7 @@ from kernrec.kernel import all_kernels
 from tests.helpers.counted import per_trip, profiled
 from tests.helpers.depth import DEEP
 from tests.helpers.kernel_code import Config, assembled, not_assembled
-from tests.helpers.trial import CASES, OPS, Case, flaws, given_inputs, per_case, run, runs, sample, space, values
+from tests.helpers.trial import CASES, OPS, Case, flaws, given_inputs, per_case, run, runs, sample
 
 pytestmark = pytest.mark.slow
 
@@ -58,31 +58,8 @@ def test_extreme_configs_compute_awkward_problems_without_races(case):
         assert flaws(problem, operands, run(case, config, problem, operands)) == [], config
 
 
-@per_case()
-def test_runs_cover_every_problem_and_tunable_value(case):
-    configs = [config for config, _ in runs(case)]
-    assert {problem for _, problem in runs(case)} == set(case.problems)
-    codes = {case.kernel.variant_key(config, case.dtype, case.layout) for config in configs}
-    assert len(codes) >= min(case.least_codes, len(space(case).variants.keys))
-    if case.thorough:
-        assert {item for config in configs for item in config.items()} == values(case)
-
-
-def test_every_kernel_has_a_thorough_case():
-    assert {case.kernel.name for case in CASES if case.thorough} == {case.kernel.name for case in CASES}
-
-
 NOWHERE = {("conv2d_implicit_gemm_simt", "block_n", 256)}
 """Values that a spec lists and that none of its constraints lets through: to go when their profiles are made anew."""
-
-
-def test_every_tunable_value_occurs_in_some_space():
-    for kernel in all_kernels():
-        seen = {item for case in CASES if case.kernel is kernel for item in values(case)}
-        for dtype in kernel.dtypes:  # shared memory enough for any config
-            seen |= values(Case(kernel, dtype, kernel.layouts[0], max(90, kernel.least_sm(dtype))))
-        for name, value in {(tunable.name, value) for tunable in kernel.tunables for value in tunable.values} - seen:
-            assert (kernel.name, name, value) in NOWHERE
 
 
 @per_case(*PRODUCTS, tunable="block_k", without="cluster")

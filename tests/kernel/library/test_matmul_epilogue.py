@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from kernrec.errors import UsageError
 from kernrec.gpu import limits
 from kernrec.kernel import Kernel, bind_launches, find_kernel
 from kernrec.kernel.binding import Pointer
@@ -127,10 +126,3 @@ def test_mutated_source_fails(number, split_k, old, new):
     except EmulationError:
         return
     assert worst(c, *_expected(problem, operands), problem) > 1
-
-
-def test_kernel_without_a_bias_parameter_is_not_offered_for_bias():
-    with pytest.raises(UsageError, match="bias"):
-        matmul("f16", "nn", m=1, n=1, k=1, bias=2)
-    with pytest.raises(UsageError, match="activation"):
-        matmul("f16", "nn", m=1, n=1, k=1, activation=4)

@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 
-from kernrec.errors import KernrecError
-from kernrec.gpu import limits
 from kernrec.kernel import find_kernel
 from kernrec.op import inputs
 from tests.helpers.counted import profiled, unpredicted
@@ -44,23 +42,11 @@ SPREAD = [(*case, KERNEL.layouts[(i + step) % 4]) for i, case in enumerate(ALL) 
 """Each config in two of the layouts; each layout with six of the configs."""
 
 
-@EACH
-def test_tested_configs_can_run(sm, config):
-    assert KERNEL.misfit(config, awkward(config, "f16", "nn"), limits(sm)) is None
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("sm", "config", "layout"), SPREAD, ids=named)
 def test_exact_sums_round_to_nearest_bit_for_bit_without_races(sm, config, layout):
     problem = awkward(config, "f16", layout, k=5 * config["block_k"] + 3 * config["vector"])
     assert exact(KERNEL, config, problem, sm)
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("config", CONFIGS[::2], ids=named)
-def test_exact_sums_round_to_nearest_in_bfloat16(config):
-    layout = KERNEL.layouts[CONFIGS.index(config) // 2 % len(KERNEL.layouts)]
-    assert exact(KERNEL, config, awkward(config, "bf16", layout), SM)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -73,15 +59,6 @@ def test_batched_matmul_equals_separate_matmuls(number):
     alone = awkward(config, "f16", layout)
     for i, c in enumerate(together):
         assert bits(c) == bits(run(KERNEL, config, alone, {name: value[i] for name, value in operands.items()}, SM))
-
-
-@pytest.mark.every(4)
-@pytest.mark.parametrize("dims", [{"m": 1}, {"n": 8}, {"k": 8}, {"m": 1, "n": 8, "k": 8}], ids=str)
-@pytest.mark.parametrize(
-    "config", [CONFIGS[0], CONFIGS[2], CONFIGS[4]], ids=["small warps", "oblong warps", "large warps"]
-)
-def test_problems_far_smaller_than_a_tile_are_correct(config, dims):
-    assert exact(KERNEL, config | {"split_k": 1}, awkward(config, "f16", "nt", **dims), SM)
 
 
 @pytest.mark.every(3)
@@ -138,23 +115,3 @@ def test_wide_loads_and_stores_move_whole_sectors(config, layout):
 def test_mutated_source_fails(replacement, config):
     kernel, sm = broken(KERNEL, *replacement), 75 if config in TURING else SM
     assert breaks(kernel, config, awkward(config, "f16", "nn"), sm)
-
-
-def test_removed_swizzle_causes_bank_conflicts():
-    config = CONFIGS[4] | {"split_k": 1}
-    kernel = broken(KERNEL, "(CHUNKS >= 8 ? row % 8 : row / 2 % 4) * CHUNK_BYTES", "0")
-    for candidate, clean in ((KERNEL, True), (kernel, False)):
-        code = not_assembled(candidate, config, "f16", "nn", SM)
-        profile = profiled(candidate, [config], "f16", "nn", SM, code)[0].profile
-        counts = profile.counts({"block": 1, "k_tiles": 1})
-        assert (counts["shared.load_wavefronts"] == counts["shared.load_ideal"]) is clean
-
-
-def test_loop_that_skips_its_edge_contradicts_the_profile():
-    kernel = broken(
-        KERNEL, "fetch(slots + previous(read));", "if (trip + STAGES <= trips) fetch(slots + previous(read));"
-    )
-    config = CONFIGS[0]
-    code = not_assembled(kernel, config, "f16", "nn", SM)
-    with pytest.raises(KernrecError, match="not linear"):
-        profiled(kernel, [config], "f16", "nn", SM, code)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kernrec.kernel import able_kernels, bind_launches, find_kernel
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel import find_kernel
 from kernrec.ptx import EmulationError
 from tests.helpers.counted import per_trip, profiled
 from tests.helpers.kernel_code import assembled, not_assembled
@@ -62,17 +61,3 @@ def test_assembler_reports_no_spill_or_warning(dtype, block_n, cluster):
     resources = compiled.resources["matmul_tcgen05"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "warning" not in compiled.log
-
-
-def test_kernel_exists_only_for_data_center_blackwell():
-    offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (90, 100, 120)}
-    assert [sm for sm, names in offered.items() if "matmul_tcgen05" in names] == [100]
-    assert {kernel.name for kernel in able_kernels("matmul", "f8e4m3", "nt", 100)} == {"matmul_tcgen05"}
-
-
-def test_each_block_of_a_pair_copies_half_the_columns_of_b():
-    problem = matmul("bf16", "nt", m=300, n=264, k=72, batch=3)
-    [launch] = bind_launches(KERNEL, CONFIG, problem, SM)
-    a, b = (argument for argument in launch.arguments if isinstance(argument, MapHandle))
-    assert (a.extents, a.box, b.box) == ((72, 300, 3), (64, 128, 1), (64, 64, 1))
-    assert launch.grid[0] == 2 * 3 * 2 * 3  # pairs of 256 rows, columns of 128, matrices

@@ -10,12 +10,10 @@ from itertools import product
 
 import pytest
 
-from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu, limits
 from kernrec.kernel import Space, find_kernel
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import Problem
-from kernrec.recommender import Objective, Query, Recommender, Request
 from kernrec.recommender.context import Context
 from tests.helpers.triton_library import faults
 
@@ -102,10 +100,6 @@ def test_false_alignment_hint_is_detected():
     assert faults(KERNEL, runs) == []
 
 
-def test_mutant_changes_one_place_of_the_source():
-    assert [KERNEL.source.count(old) for _, old, *_ in MUTANTS] == [1] * len(MUTANTS)
-
-
 def test_listed_configs_cover_every_tunable_value():
     assert KERNEL.listed is not None
     listed = {tuple(config[name] for name in COLUMNS) for _, _, _, config in chosen()}
@@ -132,25 +126,6 @@ def test_kernel_with_shipped_profiles_is_recommended():
         assert ("matmul_triton" in names) is shipped
 
 
-def test_hopper_configs_leave_shared_memory_for_another_stage():
-    config = dict(zip(COLUMNS, (64, 32, 128, 5, 4, 8, 0), strict=True))
-    problem = KERNEL.definition.problem("tf32", "nn", m=64, n=64, k=640)
-    assert not KERNEL.fits(config, problem, limits(90))
-    assert KERNEL.fits(config, KERNEL.definition.problem("f32", "nn", m=64, n=64, k=640), limits(90))
-
-
-def test_aligned_problem_offers_the_listed_configs():
-    query = Query(Objective.LATENCY, top=50)
-    dims = {"m": 1024, "n": 1024, "k": 1024}
-    answer = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, query))
-    assert KERNEL.listed is not None
-    # Alike ones, the same but for a stage or a slice and no different in time, are one row.
-    whole = [row for row in KERNEL.listed.rows if row[COLUMNS.index("unaligned")] == 0]
-    assert sum(1 + choice.alike for choice in answer.choices) == len(whole) == 29
-    with pytest.raises(KernrecError):
-        Recommender([]).answer(Request("a100", None, KERNEL.name, dims | {"k": 1001}, "f32", None, query))
-
-
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 @pytest.mark.parametrize("layout", KERNEL.layouts)
 def test_problem_runs_the_variant_for_its_row_alignment(layout, dims):
@@ -166,14 +141,3 @@ def test_problem_runs_the_variant_for_its_row_alignment(layout, dims):
         assert (rows == 0) is (n % 16 == k % 16 == 0 and (m % 16 == 0 or layout[0] == "n"))
     else:
         assert all(rows & matrix for matrix in ragged)
-
-
-def test_emitted_source_contains_its_config_and_launch():
-    from kernrec.emit.triton import triton_source
-
-    dims = {"m": 1024, "n": 1024, "k": 1024}
-    best = Recommender([]).answer(Request("a100", None, KERNEL.name, dims, "f16", None, Query(Objective.LATENCY))).best
-    source = triton_source(best)
-    compile(source, "emitted.py", "exec")
-    assert f"\nCONFIG = dict(BLOCK_M={best.config['block_m']}, " in source
-    assert f"num_stages={best.config['num_stages']}" in source

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.gpu import limits
-from kernrec.kernel import Space, bind_launches, find_kernel, workspaces
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel import bind_launches, find_kernel
 from kernrec.op import decode_elements, reference
 from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import EmulationError
@@ -31,13 +29,6 @@ SMALL = CONFIG | {"block_m": 64, "block_n": 64, "cluster": 1, "stream": 114}
 def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, block_tiles):
     config = CONFIG | {"block_m": 64, "block_tiles": block_tiles}
     assert exact(KERNEL, config, matmul(dtype, "nt", m=200, n=264, k=72), SM)
-
-
-@pytest.mark.slow
-def test_split_reduction_gives_the_same_bits():
-    """Each of four shares of ten tiles, of which two are longer; sums of whole numbers are exact in any order."""
-    problem = matmul("bf16", "nt", m=70, n=136, k=616, batch=2, bias=1)
-    assert exact(KERNEL, CONFIG | {"split_k": 4}, problem, SM)
 
 
 @pytest.mark.slow
@@ -102,28 +93,6 @@ def test_stream_k_counts_follow_from_the_profile(dims):
     assert predicted["issue"] == pytest.approx(every["issue"], rel=0.02)
 
 
-def test_workspace_holds_partial_tiles_and_flags():
-    problem = matmul("bf16", "nt", m=2048, n=2560, k=4096)
-    config = CONFIG | {"block_n": 256, "stages": 4, "stream": 132}
-    spaces = {space.name: space.bytes for space in workspaces(KERNEL, config, problem, SM)}
-    assert spaces == {"partial": 132 * 128 * 256 * 4, "flags": 9 * 128 * 4}
-    assert KERNEL.namespace(config, problem, SM)["flag_blocks"] == 9
-
-
-def test_stream_k_is_offered_if_tiles_do_not_fill_the_blocks():
-    def offered(m: int, n: int) -> bool:
-        space = Space(KERNEL, SM, limits(SM), "bf16", "nt")
-        columns = space.columns
-        large = (columns["block_m"] == 128) & (columns["block_n"] == 256) & (columns["cluster"] == 2)
-        valid = space.valid(matmul("bf16", "nt", m=m, n=n, k=4096))
-        return bool((valid & large & (columns["stream"] == 132)).any())
-
-    assert offered(2048, 2560)
-    assert not offered(66 * 256, 256)
-    assert not offered(66 * 256, 512)
-    assert offered(65 * 256, 256)
-
-
 @pytest.mark.slow
 def test_stage_is_not_overwritten_while_the_cluster_peer_reads_it():
     problem = matmul("f16", "nt", m=130, n=136, k=640)
@@ -156,11 +125,3 @@ def test_registers_hold_the_largest_tiles_and_products_stay_asynchronous(block_m
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "serialized" not in compiled.log
     assert "setmaxnreg" not in compiled.log
-
-
-def test_tensor_maps_have_the_boxes_of_the_config_and_the_batch_axes():
-    problem = matmul("bf16", "nt", m=300, n=264, k=72, batch=3)
-    a, b = (x for x in bind_launches(KERNEL, CONFIG, problem, SM)[0].arguments if isinstance(x, MapHandle))
-    assert (a.extents, a.strides, a.box, a.swizzle) == ((72, 300, 3), (144, 43200), (64, 128, 1), 128)
-    assert (b.extents, b.strides, b.box) == ((72, 264, 3), (144, 38016), (64, 64, 1))
-    assert np.prod(a.extents) == problem.tensors["a"].elements

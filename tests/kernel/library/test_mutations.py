@@ -130,11 +130,6 @@ def test_every_header_has_mutants():
             assert any(mutant.old in header.read_text() for mutant in MUTANTS), header.name
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *EQUIVALENT], ids=str)
-def test_mutant_changes_one_place_of_the_source(mutant):
-    assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
-
-
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_mutant_fails(mutant):

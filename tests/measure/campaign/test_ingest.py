@@ -61,16 +61,6 @@ def test_journal_is_emptied_only_after_the_database_has_its_rows(tmp_path: Path)
     assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, 2e-3]
 
 
-def test_second_ingest_adds_nothing(tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    for _ in range(2):  # as after a kill between the database's commit and the deletion from the journal
-        with Journal(journal_path(database)) as journal:
-            journal.append(row())
-            assert ingest(journal, database) == 1
-    with Database.open(database) as opened:
-        assert opened.counts()["measurement"] == 1
-
-
 def test_declared_problem_is_restored_without_its_spec(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     about = {"key": "mine[n=3]f32,any", "op": "mine", "dims": {"n": 3}, "dtype": "f32", "layout": "any"}

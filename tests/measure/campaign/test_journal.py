@@ -17,7 +17,6 @@ from kernrec.measure.campaign.journal import (
     journal_path,
     waiting_measurements,
 )
-from tests.helpers.refusals import Refuses
 
 END = {"closed": 0, "session": "s"}
 
@@ -73,16 +72,6 @@ def test_journal_refuses_second_campaign_and_names_the_first(tmp_path: Path) -> 
     assert another_run(database, "print(len(journal.records()))").stdout == "2\n"
 
 
-def test_journal_batch_contains_measurements_and_block_ends(tmp_path: Path) -> None:
-    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
-        journal.append(row(a=1), row(a=2), row(block=1), END, {"closed": 5, "session": "t"})
-        assert journal.batch(1)[1] == [row(a=1), END]
-        numbers, records = journal.batch(10, ended_only=True)
-        assert records == [row(a=1), row(a=2), END]
-        journal.delete(numbers)
-        assert journal.records() == [row(block=1)]
-
-
 def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         journal.append(row(a=1))
@@ -91,14 +80,6 @@ def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path: Path) -> 
         with pytest.raises(JournalError, match="database or disk is full; what was measured before is safe in it"):
             journal.append(row(a="x" * 10_000))
         assert journal.records() == [row(a=1)]
-
-
-def test_file_that_is_not_a_journal_is_refused_in_one_line(tmp_path: Path, refuses: Refuses) -> None:
-    path = journal_path(tmp_path / "k.duckdb")
-    path.write_text("no journal " * 100)
-    refuses(lambda: Journal(path))
-    (tmp_path / "file").write_text("")
-    refuses(lambda: Journal(journal_path(tmp_path / "file" / "k.duckdb")))
 
 
 def test_damaged_record_becomes_an_unreadable_measurement(tmp_path: Path) -> None:

@@ -38,11 +38,6 @@ def test_fastest_configs_are_refined_without_energy_data(with_energy: bool) -> N
     assert set(finals.values()) == {measure_config.FINAL_ROUNDS}
 
 
-def test_lowest_energy_configs_are_refined_too() -> None:
-    finals = {item.task.config["unroll"] for item in screened(energy=True).finals(4, with_energy=True)}
-    assert {0, 19} <= finals
-
-
 COST = st.integers(1, 10_000).map(lambda microseconds: microseconds * 1e-6)
 COSTS = st.lists(st.tuples(COST, COST), min_size=1, max_size=40)
 
@@ -58,18 +53,6 @@ def test_finals_begin_with_undominated_configs(costs: list[tuple[float, float]],
 
     front = [i for i in range(len(costs)) if not beaten(i)]
     assert all(not beaten(i) for i in chosen[: len(front)])
-
-
-def test_configs_near_the_front_are_measured_first() -> None:
-    latency, energy = [1.0, 2.0, 1.05, 1.5, 3.0], [2.0, 1.0, 2.1, 2.9, 3.0]
-    assert front_neighborhood(latency, energy, 4) == [0, 1, 2, 3]
-
-
-def test_long_front_keeps_both_ends() -> None:
-    latency = np.linspace(1.0, 2.0, 20)
-    chosen = front_neighborhood(latency.tolist(), (1.0 / latency).tolist(), 8)
-    assert {0, 19} <= set(chosen)
-    assert len(chosen) == 8
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(8, 4), (1, 4), (0, 4)])

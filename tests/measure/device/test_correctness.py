@@ -49,26 +49,6 @@ def test_f32_tolerance_detects_a_missing_term_of_a_sum() -> None:
     assert compared(output, reference(problem, tensors)["c"]).largest > 10.0 * tolerance(problem)
 
 
-def test_softmax_peaks_have_their_own_rounding_scale() -> None:
-    problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
-    expected = reference(problem, inputs(problem, seed=0))["y"]
-    assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
-    output = encode_elements(expected, "f16").reshape(-1)
-    assert compared(output, expected, "f16").largest <= tolerance(problem)
-
-
-def test_unwritten_elements_are_counted() -> None:
-    output = np.ones(16, dtype=np.float32)
-    output[3:5] = np.nan
-    assert compared(output, np.ones((4, 4))).unwritten == 2
-
-
-def test_element_near_zero_is_compared_on_the_scale_of_the_output() -> None:
-    expected = np.array([1e-12, 1.0, -1.0, 1.0])
-    output = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
-    assert compared(output, expected).largest < 1e-6
-
-
 def test_integers_must_be_equal_at_any_size() -> None:
     expected = np.array([2**62, 5, -7], dtype=np.int64)
     assert compared(expected.copy(), expected, "i64").largest == 0.0
@@ -127,8 +107,3 @@ def test_8_bit_attention_tolerates_rounded_weights_but_not_a_wrong_scale() -> No
         assert compared(encode_elements(other, "bf16").reshape(-1), expected, "bf16").largest > allowed
     product = MATMUL.problem("fp8", m=64, n=64, k=64)
     assert tolerance(product) < 0.1 * allowed
-
-
-def test_tf32_has_the_tolerance_of_its_products() -> None:
-    f32, tf32, bf16 = (tolerance(MATMUL.problem(dtype=dtype, m=48, n=48, k=300)) for dtype in ("f32", "tf32", "bf16"))
-    assert 10 * f32 < tf32 < bf16

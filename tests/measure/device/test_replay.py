@@ -9,17 +9,16 @@ import pytest
 
 from kernrec.measure.campaign.results import EFFORTS, CampaignBudget
 from kernrec.measure.collect import collect
-from kernrec.measure.device.interface import ConfigUnderTest, MeasurementFailure
+from kernrec.measure.device.interface import ConfigUnderTest
 from kernrec.measure.device.replay import load_recordings, replay_card
 from kernrec.measure.protocol.measure_config import SensorTraits, measure_config
-from kernrec.measure.request import CollectRequest, CollectResult, WantedProblem
+from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.model.search.energy_guide import FIRST_ENERGY
 from kernrec.op import find_op
 from kernrec.store import Database, canonical_json
 from kernrec.store.measurement import Measurement, Tier
 from tests.helpers.paths import SPACES
 from tests.helpers.recording import BEST, make_recording
-from tests.helpers.refusals import Refuses
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("measured_here")]
 
@@ -43,29 +42,6 @@ def test_replayed_times_have_the_recorded_noise(tmp_path: Path) -> None:
     )
     assert set(report.latency.latency_samples_s) <= set(best.samples_s)
     assert report.latency.latency_s == pytest.approx(float(np.median(best.samples_s)), rel=0.02)
-
-
-def test_equal_seed_gives_equal_results(tmp_path: Path) -> None:
-    (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
-    subject = ConfigUnderTest("recorded", recording.best.config, recording.problem)
-    first, same, other = (
-        measure_config(
-            replay_card([recording], seed), subject, Tier.SCREEN, None, SensorTraits()
-        ).latency.latency_samples_s
-        for seed in (1, 1, 2)
-    )
-    assert first == same != other
-
-
-def test_failures_are_replayed_with_their_reason(tmp_path: Path) -> None:
-    (recording,) = load_recordings(make_recording(tmp_path / "r.duckdb"), None)
-    device = replay_card([recording])
-    failed = next(outcome for outcome in recording.outcomes.values() if outcome.outcome != "ok")
-    with pytest.raises(MeasurementFailure, match="too many threads") as caught:
-        device.load(ConfigUnderTest("recorded", failed.config, recording.problem))
-    assert caught.value.outcome == "constraint"
-    with pytest.raises(MeasurementFailure, match="not recorded"):
-        device.load(ConfigUnderTest("recorded", {"x": 12345}, recording.problem))
 
 
 def test_replayed_campaign_finds_the_recorded_best_and_marks_its_rows(tmp_path: Path) -> None:
@@ -109,14 +85,6 @@ def test_resumed_campaign_measures_nothing_twice(tmp_path: Path) -> None:
     assert len(screened) == len(set(screened)) == 200
 
 
-def test_finished_problem_has_nothing_left_to_measure(tmp_path: Path) -> None:
-    recording, database = make_recording(tmp_path / "r.duckdb", 60), tmp_path / "k.duckdb"
-    first = _collect(recording, database, effort=EFFORTS["normal"])
-    assert first.results[0].measured > 60
-    for _ in range(2):
-        assert _collect(recording, database, effort=EFFORTS["normal"]).results[0].measured == 0
-
-
 def test_resumed_campaign_continues_with_promising_configs(tmp_path: Path) -> None:
     """Of 400 recorded configs the best is among the first 64, which nothing but the measurements told."""
     recording = make_recording(tmp_path / "r.duckdb", 400, energy=False)
@@ -131,20 +99,6 @@ def test_time_budget_uses_the_device_clock_and_reserves_time_for_energy(tmp_path
     tiers = [row["tier"] for row in _rows(tmp_path / "k.duckdb")]
     assert "coarse" in tiers
     assert len(tiers) < 280
-
-
-def test_several_gpus_are_measured_concurrently_and_kept_apart(tmp_path: Path, refuses: Refuses) -> None:
-    recording, database = tmp_path / "r.duckdb", tmp_path / "k.duckdb"
-    for gpu in ("rtx3090", "rtx4090"):
-        make_recording(recording, 30, gpu)
-    refuses(lambda: _collect(recording, database))
-    done = _collect(recording, database, gpu="all", effort=EFFORTS["quick"])
-    assert (done.error, len(done.results)) == (None, 2)
-    for gpu in ("rtx3090", "rtx4090"):
-        rows = _rows(database, gpu=gpu, tier="screen")
-        assert len(rows) == 30
-        assert len({row["session"] for row in rows}) == 1
-    assert len({row["session"] for row in _rows(database)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -162,29 +116,6 @@ def test_rows_of_slices_other_limits_and_replays_are_not_replayed(tmp_path: Path
     (recording,) = load_recordings(path, None)
     assert len(recording.outcomes) == before
     assert recording.best.config != odd["config"]
-
-
-def test_replay_uses_the_source_measured_last(tmp_path: Path) -> None:
-    path = make_recording(tmp_path / "r.duckdb", 20)
-    row = {"gpu": "rtx3090", "kernel": "recorded", "config": {"x": 3, "y": 0}, "protocol_version": 1, "tier": "final",
-           "problem": find_op("matmul").problem(m=1024, n=1024, k=1024), "session": "s", "outcome": "ok"}  # fmt: skip
-    sources = {"fedcba9876543210": ("2026-02-01", 1e-3), "0000000000000000": ("2025-01-01", 1e-6)}
-    with Database.open(path, read_only=False) as database:
-        for source, (when, seconds) in sources.items():
-            database.add_measurements(
-                map(
-                    Measurement.from_columns, [row | {"kernel_hash": source, "measured_at": when, "latency_s": seconds}]
-                )
-            )
-    (recording,) = load_recordings(path, None)
-    assert recording.kernel_hashes == {"recorded": "fedcba9876543210"}
-    assert [outcome.samples_s for outcome in recording.outcomes.values()] == [(1e-3,)]
-
-
-def test_unrecorded_problem_is_refused_with_the_recorded_ones(tmp_path: Path, refuses: Refuses) -> None:
-    recording = make_recording(tmp_path / "r.duckdb")
-    problem = find_op("matmul").problem(m=8, n=8, k=8)
-    refuses(lambda: _collect(recording, tmp_path / "k.duckdb", problems=[WantedProblem("layer", problem)]))
 
 
 @pytest.mark.deep

@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.measure.device.replay import load_recordings
-from kernrec.measure.device.shipped_recording import KERNEL, shipped_file, shipped_recording
+from kernrec.measure.device.shipped_recording import KERNEL, shipped_recording
 from kernrec.store import Database
 from tests.helpers.paths import ROOT
 
@@ -33,19 +33,6 @@ def test_every_recorded_config_ships_with_its_licence() -> None:
     assert {kernel for kernel, _ in recording.outcomes} == {KERNEL}
     assert np.median(recording.best.samples_s) == pytest.approx(0.998e-3, rel=0.005)
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
-
-
-def test_all_recorded_rows_together_are_small() -> None:
-    files = [shipped_file(), *(ROOT / "db/prebuilt/recorded").glob("*.parquet")]
-    assert sum(path.stat().st_size for path in files) <= LARGEST
-
-
-def test_recording_is_read_once(own_cache: Path) -> None:
-    first = shipped_recording()
-    written = first.stat().st_mtime_ns
-    assert shipped_recording() == first
-    assert first.stat().st_mtime_ns == written
-    assert not list((own_cache / "replay").glob("*.part"))
 
 
 def test_search_replays_the_shipped_recording_by_default(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

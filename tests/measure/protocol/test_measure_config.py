@@ -14,9 +14,8 @@ from kernrec.measure.protocol.measure_config import (
     SensorTraits,
     measure_config,
     measure_energy,
-    window_s,
 )
-from kernrec.measure.protocol.probe import idle_power, measure_references, probe_sensors, read_idle_sensors
+from kernrec.measure.protocol.probe import probe_sensors
 from kernrec.op import find_op
 from kernrec.store.measurement import Tier
 
@@ -115,13 +114,6 @@ def test_incorrect_config_is_never_timed(errors: OutputError) -> None:
     assert caught.value.outcome == "incorrect"
 
 
-def test_numeric_error_of_a_correct_config_is_stored() -> None:
-    row = measured(
-        card(constant_time(1e-3, errors=OutputError(1e-7, 0, 1e-5, "spec"))), SUBJECT, Tier.SCREEN, None, KNOWN
-    )
-    assert row["numeric_error"] == 1e-7 < row["tolerance"]
-
-
 @pytest.mark.parametrize("tick_s", [0.02, 0.05, 0.1])
 @pytest.mark.parametrize("lag_s", [0.0, 0.08])
 def test_energy_is_power_times_time_at_any_counter_tick_and_lag(tick_s: float, lag_s: float) -> None:
@@ -162,45 +154,11 @@ def test_stopped_counter_gives_null_instead_of_zero() -> None:
     assert row["sustained_latency_s"] == pytest.approx(1e-3)
 
 
-def test_power_cap_is_marked_and_valid() -> None:
-    capped = replace(SENSORS, reasons_under_load=frozenset({"SwPowerCap"}))
-    row = measured(card(constant_time(1e-3), capped), SUBJECT, Tier.COARSE, None, KNOWN)
-    assert row["event_reasons"]["SwPowerCap"] > 0.9
-
-
 def test_overheated_gpu_quarantines_the_config() -> None:
     hot = replace(SENSORS, reasons_under_load=frozenset({"HwThermalSlowdown"}))
     with pytest.raises(MeasurementFailure, match="HwThermalSlowdown") as caught:
         measured(card(constant_time(1e-3), hot), SUBJECT, Tier.COARSE, None, KNOWN)
     assert caught.value.outcome == "quarantined"
-
-
-def test_cooled_gpu_is_measured_again() -> None:
-    device = card(constant_time(1e-3), replace(SENSORS, reasons_under_load=frozenset({"HwThermalSlowdown"})))
-    looked: list[float] = []
-    read_sensors = device.read_sensors
-
-    def cooling() -> object:
-        looked.append(device.now())
-        if len(looked) == 200:
-            device.sensors = SENSORS
-        return read_sensors()
-
-    device.read_sensors = cooling  # type: ignore[method-assign,assignment]
-    row = measured(device, SUBJECT, Tier.COARSE, None, KNOWN)
-    assert row["event_reasons"].get("HwThermalSlowdown") is None
-    assert row["energy_j"] > 0.0
-
-
-@pytest.mark.parametrize(
-    ("generation", "tier", "tick_s", "seconds"),
-    [("hopper", Tier.COARSE, 0.02, 1.0), ("hopper", Tier.COARSE, 0.1, 1.2), ("hopper", Tier.FINAL, 0.1, 5.0),
-     ("volta", Tier.COARSE, 0.02, 0.5), ("never heard of", Tier.FINAL, 0.1, 5.0)],
-)  # fmt: skip
-def test_window_has_the_length_of_its_generation_and_ten_ticks(
-    generation: str, tier: str, tick_s: float, seconds: float
-) -> None:
-    assert window_s(generation, tier, SensorTraits(tick_s, 1.0)) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("tick_s", "lag_s", "scale"), [(0.02, 0.01, 1.0), (0.1, 0.06, 1.0), (0.1, 0.0, 0.55)])
@@ -214,27 +172,3 @@ def test_probe_finds_tick_lag_ratio_and_idle_power(tick_s: float, lag_s: float, 
     assert sensors.lag_s == pytest.approx(lag_s, abs=0.03)
     assert sensors.call_s == pytest.approx(SENSORS.call_s, abs=1e-4)
     assert sensors.traits.measures_energy is (scale == 1.0)
-
-
-def test_gpu_without_a_counter_is_probed() -> None:
-    sensors = probe_sensors(card(constant_time(1e-3), replace(SENSORS, tick_s=None)))
-    assert sensors.tick_s is None
-    assert sensors.ratio is None
-    assert sensors.idle_w == pytest.approx(60.0, rel=0.01)
-    assert not sensors.traits.measures_energy
-
-
-def test_reference_kernels_report_latency_and_energy() -> None:
-    device = card(constant_time(1e-3))
-    references = measure_references(device, KNOWN, with_energy=True)
-    assert references["compute"]["latency_s"] == pytest.approx(2e-4)
-    assert references["compute"]["energy_j"] == pytest.approx(2e-4 * 400.0, rel=0.01)
-    assert "energy_j" not in measure_references(device, KNOWN, with_energy=False)["memory"]
-
-
-def test_idle_power_needs_no_counter() -> None:
-    def readings(sensors: SimulatedSensors) -> float | None:
-        return idle_power(read_idle_sensors(card(constant_time(1.0), sensors), 3.0))
-
-    assert readings(SENSORS) == pytest.approx(60.0, rel=0.01)
-    assert readings(replace(SENSORS, tick_s=None)) == pytest.approx(60.0, rel=0.01)

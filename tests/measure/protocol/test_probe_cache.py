@@ -43,8 +43,3 @@ def test_damaged_probe_file_is_ignored_and_unwritable_cache_is_no_error(cache: P
     (cache / "probe").write_text("in the way")
     save_probe(INFO, PROBE)
     assert load_probe(INFO) is None
-
-
-def test_replayed_gpu_is_probed_every_time() -> None:
-    save_probe(replace(INFO, uuid_hash=None), PROBE)
-    assert load_probe(replace(INFO, uuid_hash=None)) is None

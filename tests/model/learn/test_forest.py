@@ -27,7 +27,7 @@ def grown(seed: int, depth: int, rounds: int, missing: float) -> tuple[Forest, n
 
 @few_examples(15)
 @given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30), st.sampled_from([0.0, 0.2, 0.9]))
-def test_predictions_are_xgboosts(seed, depth, rounds, missing):
+def test_predictions_equal_xgboost(seed, depth, rounds, missing):
     forest, rows, expected = grown(seed, depth, rounds, missing)
     assert forest.features == 6
     assert forest.predict(rows) == pytest.approx(expected, abs=1e-4)
@@ -35,12 +35,12 @@ def test_predictions_are_xgboosts(seed, depth, rounds, missing):
 
 @few_examples(10)
 @given(st.integers(0, 100), st.integers(1, 7), st.integers(1, 30))
-def test_packed_trees_predict_the_same(seed, depth, rounds):
+def test_packed_trees_give_the_same_predictions(seed, depth, rounds):
     forest, rows, _ = grown(seed, depth, rounds, 0.2)
     assert (Forest.unpacked(forest.packed()).predict(rows) == forest.predict(rows)).all()
 
 
-def test_packed_trees_that_do_not_fit_together_are_refused():
+def test_inconsistent_packed_trees_are_refused():
     forest = FOREST
     shorter, strange = replace(forest, value=forest.value[:-1]), replace(forest, column=forest.column + np.uint16(12))
     wide, more = replace(forest, value=forest.value.astype(np.float64)), replace(forest, trees=forest.trees + 8)
@@ -67,7 +67,7 @@ def test_trees_with_impossible_numbers_are_refused(part, number):
 
 
 @pytest.mark.parametrize(("field", "number"), [("levels", 40), ("levels", -1), ("trees", 1 << 40), ("features", True)])
-def test_trees_of_impossible_size_are_refused_before_anything_is_allocated(field, number):
+def test_oversized_trees_are_refused_before_allocation(field, number):
     forest = FOREST
     header = {"features": 6, "trees": 5, "base": 0.0, "levels": 4, field: number}
     with pytest.raises(ValueError, match="impossible numbers"):
@@ -76,7 +76,7 @@ def test_trees_of_impossible_size_are_refused_before_anything_is_allocated(field
 
 @few_examples(60)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=5))
-def test_damaged_trees_whose_hash_fits_are_refused_or_predict_numbers(damage):
+def test_damaged_trees_with_a_valid_hash_are_refused_or_predict_numbers(damage):
     """The first bytes have the facts and the forms of the arrays, which decide what is read."""
     packed = bytearray(FOREST.packed())
     for place, byte in damage:
@@ -97,7 +97,7 @@ def test_impossible_leaves_are_refused(number):
 
 
 @pytest.mark.parametrize("feature", [-1, 6])
-def test_a_split_on_a_feature_that_does_not_exist_is_refused(feature):
+def test_split_on_an_unknown_feature_is_refused(feature):
     tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_conditions": [0.0, 1.0, 2.0]}
     tree |= {"split_indices": [feature, 0, 0], "default_left": [0, 0, 0]}
     with pytest.raises(ValueError, match="a feature that does not exist"):

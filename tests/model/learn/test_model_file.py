@@ -54,14 +54,14 @@ def test_saved_model_reads_back(model, card):
     assert text["training"] == TRAINING
 
 
-def test_saving_again_leaves_no_old_trees(model, card):
+def test_second_save_leaves_no_old_trees(model, card):
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
     save(other, card.parent, "matmul", TRAINING)
     assert len(list(card.parent.glob("*.trees"))) == 2
     load(card)
 
 
-def test_saving_keeps_other_models_and_deletes_what_a_killed_training_left(model, card):
+def test_save_keeps_other_models_and_deletes_leftovers_of_killed_trainings(model, card):
     version = save(model, card.parent, "matmul.v2", TRAINING)
     (left := card.parent / f".matmul.latency.{'0' * 12}.ubj.{'0' * 12}").touch()
     save(model, card.parent, "matmul", TRAINING)
@@ -76,7 +76,7 @@ def _save_often(model: Model, folder: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_trainings_at_the_same_time_leave_a_model(model, card):
+def test_concurrent_trainings_leave_one_valid_model(model, card):
     other = train(Dataset(tuple(simulated_groups(4, rows=12, seed=3))), TrainingSettings(rounds=5, depth=2, threads=1))
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_save_often, args=(each, card.parent)) for each in (model, other)]
@@ -111,14 +111,14 @@ def test_trainings_at_the_same_time_leave_a_model(model, card):
     ({"kernels": {"a": 3}}, "gpus, kernels and ops must hold only texts"),
     ({"extent": {"low": [], "high": [], "spread": []}}, "one number for each feature"),
 ])  # fmt: skip
-def test_a_card_that_does_not_fit_says_so_in_one_line(card, change, message):
+def test_inconsistent_model_card_is_refused_in_one_line(card, change, message):
     with pytest.raises(UsageError, match=message) as caught:
         load(altered(card, **change))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", _FIELDS)
-def test_a_card_without_a_field_names_it_in_one_line(card, field):
+def test_model_card_without_a_field_is_refused_with_its_name(card, field):
     text = json.loads(card.read_text())
     part, (*path, last) = text, field.split(".")
     for step in path:
@@ -174,7 +174,7 @@ def test_impossible_trees_in_the_hash_of_the_card_are_refused_in_one_line(model,
 
 
 @pytest.mark.parametrize("number", ["NaN", "1e999"])
-def test_a_card_with_a_number_that_is_not_finite_is_refused(card, number):
+def test_model_card_with_a_non_finite_number_is_refused(card, number):
     card.write_text(card.read_text().replace('"rows": 120', f'"rows": {number}'))
     with pytest.raises(UsageError, match="a number that is not finite"):
         load(card)
@@ -188,14 +188,14 @@ def test_other_files_are_refused(tmp_path, text):
         load(path)
 
 
-def test_no_model_is_a_usage_error(tmp_path, refuses):
+def test_missing_model_is_a_usage_error(tmp_path, refuses):
     refuses(lambda: load(tmp_path / "matmul.json"))
 
 
-def test_a_name_cannot_leave_the_folder(model, tmp_path, refuses):
+def test_model_name_cannot_leave_the_folder(model, tmp_path, refuses):
     refuses(lambda: save(model, tmp_path, "../x", {}))
 
 
-def test_a_folder_that_cannot_be_written_is_said(model, tmp_path, refuses):
+def test_unwritable_folder_is_reported(model, tmp_path, refuses):
     (tmp_path / "file").write_text("")
     refuses(lambda: save(model, tmp_path / "file" / "models", "matmul", {}))

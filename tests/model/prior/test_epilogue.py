@@ -18,7 +18,7 @@ WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
-def test_the_instructions_are_those_that_the_kernels_execute(name, dtype):
+def test_epilogue_instructions_match_the_executed_ones(name, dtype):
     try:
         compiler()
     except NoCompilerError as error:
@@ -52,7 +52,7 @@ def test_the_instructions_are_those_that_the_kernels_execute(name, dtype):
         assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
 
 
-def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums():
+def test_activation_costs_more_for_shorter_reductions():
     recommender = Recommender([])
 
     def share(k: int, cost: str, **finishing: int) -> float:

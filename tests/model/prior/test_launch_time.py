@@ -52,7 +52,7 @@ matmuls = st.builds(lambda m, n, k: find_op("matmul").problem(m=m, n=n, k=k), si
 
 @few_examples(12)
 @given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5090"]))
-def test_nothing_is_faster_than_the_roofline(problem, name):
+def test_no_launch_is_faster_than_the_roofline(problem, name):
     gpu = find_gpu(name)
     roofline = max(problem.flops / gpu.peak_flops("f32"), 0.0)
     assert latency_s("matmul_simt", gpu, problem).min() > roofline
@@ -63,7 +63,7 @@ def test_nothing_is_faster_than_the_roofline(problem, name):
     lambda g: changed(g, sms=g.sms * 2), lambda g: changed(g, memory_bandwidth=g.memory_bandwidth * 2),
     lambda g: changed(g, l2_bytes=g.l2_bytes * 2),
 ], ids=["SMs", "bandwidth", "L2"])  # fmt: skip
-def test_more_of_a_resource_is_never_slower(kernel, better):
+def test_more_resource_use_is_never_faster(kernel, better):
     op = find_op(KERNELS[kernel][0])
     shapes: list[dict[str, int]] = {
         "matmul": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 64, "n": 8192, "k": 512}, {"m": 333, "n": 77, "k": 1000}],
@@ -79,7 +79,7 @@ def test_more_of_a_resource_is_never_slower(kernel, better):
 
 @few_examples(12)
 @given(sizes, sizes, sizes, st.sampled_from("mnk"))
-def test_a_problem_twice_as_long_takes_no_less(m, n, k, dim):
+def test_twice_the_work_takes_no_less_time(m, n, k, dim):
     op = find_op("matmul")
     dims = {"m": m, "n": n, "k": k}
     small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
@@ -93,13 +93,13 @@ def test_a_problem_twice_as_long_takes_no_less(m, n, k, dim):
 
 @few_examples(12)
 @given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
-def test_a_lower_power_limit_is_never_faster(problem, first, second):
+def test_lower_power_limit_is_never_faster(problem, first, second):
     low, high = sorted((first, second))
     assert (latency_s("matmul_simt", ADA, problem, low) >= latency_s("matmul_simt", ADA, problem, high) * 0.9999).all()
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal):
+def test_attention_on_the_a100_matches_published_speeds(causal):
     """FlashAttention-2 (arXiv 2307.08691): up to 73 % of 312 TFLOP/s, and not far below on long sequences."""
     dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
     problem = find_op("attention").problem("f16", **dims)
@@ -124,7 +124,7 @@ def work(**per_trip: float) -> Demand:
     return Demand(("block", "trip"), (np.zeros_like(rates), rates))
 
 
-def test_two_warps_hide_half_of_the_code_between_tensor_instructions():
+def test_two_warps_hide_half_the_code_between_tensor_instructions():
     """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
     core_s = {
@@ -136,7 +136,7 @@ def test_two_warps_hide_half_of_the_code_between_tensor_instructions():
     assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
 
 
-def test_the_longest_block_is_waited_for_once():
+def test_longest_block_is_waited_for_once():
     """Not in every round of blocks."""
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
@@ -156,7 +156,7 @@ def round_clk(together: float, **change: Array) -> float:
     return float(times.core_s[0] * ADA.boost_clock_hz / 10)
 
 
-def test_a_lone_block_waits_and_computes_in_turn_and_several_at_once():
+def test_single_block_alternates_waiting_and_computing_and_several_overlap():
     waits = 100 * microarchitecture(ADA).dram_latency_clk
     busy = 100 * 1000.0 * 2 ** (1 / 8)
     assert round_clk(1) == pytest.approx(busy + waits, rel=0.05)
@@ -177,7 +177,7 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 
 @pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
-def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers, load):
+def test_round_time_matches_a_simulated_queue(customers, load):
     """load: the pipe time of all over the time that one waits."""
     wait = customers / load
     expected = query.round_clk(1.0, wait, float(customers))
@@ -185,13 +185,13 @@ def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers, load):
 
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 1e7), st.floats(1.0, 100.0))
-def test_a_round_is_at_most_work_and_waits_in_turn_and_at_least_the_longer_of_them(own, wait, customers):
+def test_round_time_lies_between_the_longer_part_and_the_sum(own, wait, customers):
     busy = own * customers
     clk = query.round_clk(own, wait, busy)
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
-def test_atomic_operations_that_meet_and_scattered_bytes_take_their_time():
+def test_colliding_atomics_and_scattered_bytes_take_time():
     serial = launch_time(ADA, work(fma=1.0), launch(serial_clk=np.full(1, 1e9)))
     assert serial.core_s[0] * ADA.boost_clock_hz == pytest.approx(1e9, rel=0.01)
     plain, scattered = (launch_time(ADA, work(fma=1.0), launch(dram_slowdown=np.full(1, s))) for s in (1.0, 2.0))
@@ -199,7 +199,7 @@ def test_atomic_operations_that_meet_and_scattered_bytes_take_their_time():
     assert (scattered.dram_bytes == plain.dram_bytes).all()
 
 
-def test_blocks_that_compute_several_tiles_load_from_dram_as_often_as_one_for_each():
+def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
     """8,192 cubed does not fit in L2. Only who shares the last tiles moves more: what is left for others, in part."""
     gpu, problem = find_gpu("h200"), find_op("matmul").problem("bf16", "nt", m=8192, n=8192, k=8192)
     table = table_of("matmul_wgmma", gpu, problem)
@@ -229,7 +229,7 @@ def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Dem
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h200", "b200"])
-def test_a_launch_that_is_like_another_takes_the_same_time(name):
+def test_equal_launches_take_equal_time(name):
     draw, gpu = np.random.default_rng(1), find_gpu(name)
     demand, some = launches_of(draw, 5, 5.0)
     order = draw.integers(0, 5, 300)
@@ -240,7 +240,7 @@ def test_a_launch_that_is_like_another_takes_the_same_time(name):
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h200", "b200"])
-def test_the_bottleneck_is_the_resource_that_takes_longest(name):
+def test_bottleneck_is_the_slowest_resource(name):
     demand, work = launches_of(np.random.default_rng(2), 100, 6.0)
     times = launch_time(find_gpu(name), demand, work)
     for launch in range(100):

@@ -25,7 +25,7 @@ def run(weights: tuple[float, float] | None, configs: int = 80) -> EnergyGuide:
     return guide
 
 
-def test_guide_finds_the_least_energy_with_few_measurements():
+def test_guide_finds_the_lowest_energy_with_few_measurements():
     guide = run((0.0, 1.0))
     best = guide.best()
     assert best is not None
@@ -41,7 +41,7 @@ def test_guide_finds_both_ends_of_a_front():
     assert ENERGY[measured].min() <= 1.03 * ENERGY[able].min()
 
 
-def test_the_first_energies_are_of_the_fastest_and_none_is_asked_for_twice():
+def test_fastest_configs_get_energy_measurements_first_and_only_once():
     guide = EnergyGuide(ExpectedImprovement(TUNABLES, seed=0), (0.0, 1.0))
     configs = guide.latency_round()
     for config in configs:

@@ -57,7 +57,7 @@ def brute_force(
 
 @few_examples(20)
 @given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=1, max_size=6))
-def test_beliefs_are_those_of_one_process_over_all_problems(seed, measured):
+def test_estimates_equal_those_of_one_process_over_all_problems(seed, measured):
     problems = [contenders(seed), contenders(seed + 1)]
     posterior = JointPosterior(problems)
     draw = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_beliefs_are_those_of_one_process_over_all_problems(seed, measured):
         np.testing.assert_allclose(believed[1], covariance[part, part], atol=1e-6)
 
 
-def test_a_measurement_tells_of_other_problems_only_what_they_share():
+def test_measurement_informs_other_problems_only_about_shared_features():
     for shared in (True, False):
         posterior = JointPosterior([contenders(0, shared=shared), contenders(1, shared=shared)])
         before = posterior.belief(1)
@@ -83,13 +83,13 @@ def test_a_measurement_tells_of_other_problems_only_what_they_share():
         assert (np.trace(after[1]) < np.trace(before[1]) - 1e-9) == shared
 
 
-def test_the_bound_is_above_the_mean_and_nearer_to_it_with_more_problems():
+def test_regret_bound_exceeds_the_mean_and_nears_it_with_more_problems():
     few, many = (JointPosterior([contenders(seed) for seed in range(count)]) for count in (2, 40))
     ratios = [posterior.regret_bound() / posterior.mean_regret() for posterior in (few, many)]
     assert ratios[0] > ratios[1] > 1.0
 
 
-def test_the_bound_allows_for_a_problem_measured_less_than_twice_whatever_is_predicted_of_it():
+def test_regret_bound_allows_for_problems_measured_less_than_twice():
     problems = [contenders(seed, weight=weight) for seed, weight in ((1, 1.0), (2, 3.0))]
     posterior = JointPosterior(problems)
     margins = [posterior.overlooked()]
@@ -102,7 +102,7 @@ def test_the_bound_allows_for_a_problem_measured_less_than_twice_whatever_is_pre
     assert JointPosterior(problems).regret_bound() > margins[0]
 
 
-def test_a_problem_that_cannot_be_measured_twice_does_not_keep_the_bound_up():
+def test_unmeasurable_problem_does_not_raise_the_bound():
     posterior = JointPosterior([contenders(6)])
     for which in range(6):
         posterior.exclude(0, which)
@@ -120,14 +120,14 @@ def test_measured_problem_has_no_regret_and_no_gain():
     assert posterior.sequence(0, 4, NOISE) == []
 
 
-def test_gains_grow_with_the_weight_and_a_second_measurement_is_what_a_first_can_be_compared_with():
+def test_gain_grows_with_the_problem_weight():
     once, twice = (JointPosterior([contenders(4, weight=weight)]).sequence(0, 3, NOISE) for weight in (1.0, 2.0))
     assert [which for which, _ in once] == [which for which, _ in twice]
     assert 0.0 <= once[0][1] < once[1][1]
     np.testing.assert_allclose([gain for _, gain in twice], [2.0 * gain for _, gain in once])
 
 
-def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_average():
+def test_first_measurement_of_a_sequence_lowers_the_mean_regret_by_its_gain():
     problem, draw = contenders(5, shared=False), np.random.default_rng(0)
     prior = JointPosterior([problem])
     (which, gain), *_ = prior.sequence(0, 1, NOISE)
@@ -141,7 +141,7 @@ def test_measuring_the_first_of_a_sequence_lowers_the_regret_by_its_gain_on_aver
     assert gain == pytest.approx(np.mean(falls), abs=4.0 * np.std(falls) / 20.0)
 
 
-def test_a_contender_that_cannot_run_is_never_chosen_and_never_measured():
+def test_contender_that_cannot_run_is_never_chosen_or_measured():
     posterior = JointPosterior([contenders(6)])
     best = posterior.choice(0)
     posterior.exclude(0, best)

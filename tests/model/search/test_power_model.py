@@ -28,7 +28,7 @@ def test_latency_and_a_flag_explain_power():
     assert (half > 0.0).all()
 
 
-def test_intervals_hold_their_share_of_what_was_not_measured():
+def test_intervals_have_the_stated_coverage_of_unmeasured_configs():
     inside = []
     for seed in range(4):
         log_s, log_w = recorded(seed)

@@ -27,7 +27,7 @@ def test_first_regrets_are_not_corrected():
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
-def test_the_factor_nears_what_losses_were_over_what_was_stated(factor):
+def test_factor_converges_to_the_ratio_of_actual_to_stated_losses(factor):
     factors = [record(factor, 400, seed).factor for seed in range(40)]
     assert np.mean(factors) == pytest.approx(factor, rel=0.3)
 

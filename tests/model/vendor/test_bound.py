@@ -19,7 +19,7 @@ def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timi
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operations(gpu, m, n, k):
+def test_matmul_takes_at_least_its_launch_and_its_operations(gpu, m, n, k):
     card = find_gpu(gpu)
     least = max(GRAPH.launch_clk / card.boost_clock_hz, 2 * m * n * k / card.peak_flops("f16", tensor=True))
     assert product_s(gpu, m, n, k) >= least
@@ -27,12 +27,12 @@ def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operatio
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_a_flush_of_l2_costs_time(gpu, m, n, k):
+def test_flush_of_l2_takes_time(gpu, m, n, k):
     flushed = Timing(GRAPH.launch_clk, np.inf)
     assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
 
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_twice_the_columns_take_no_less(gpu, m, n, k):
+def test_twice_the_columns_take_no_less_time(gpu, m, n, k):
     assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)

@@ -16,7 +16,7 @@ L40S = find_gpu("l40s")
 
 @pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=pytest.mark.slow, id="all")])
 @pytest.mark.parametrize("op", tuple(contents()))
-def test_no_shipped_row_beats_its_bytes_its_arithmetic_or_its_power_limit(op, rows):
+def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
     sample = f" USING SAMPLE reservoir({rows} ROWS) REPEATABLE (7)" if rows else ""
     columns = parquet_columns(FOLDER / f"{op}.parquet", f"true{sample}")
     definition = find_op(op)
@@ -50,7 +50,7 @@ def test_attention_of_100_mb_in_10_us_is_impossible_on_an_l40s():
     assert least_s(*work_of(token), rates_of(L40S, "bf16")) > 1.8 * 9.87e-6
 
 
-def test_winograd_multiplies_less_and_implicit_gemm_does_not():
+def test_winograd_needs_fewer_multiplications_than_implicit_gemm():
     problem = find_op("conv2d").problem("f32", n=1, c=64, h=56, w=56, k=64, r=3, s=3, stride=1, padding=1)
     for kernel in ("winogradForwardData4x4 + ampere_sgemm".lower(), "fft2d_r2c_32x32 + ampere_gcgemm", None):
         assert work_of(problem, kernel)[0] == problem.flops / WINOGRAD

@@ -15,7 +15,7 @@ def model(op: str = "matmul") -> VendorModel:
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h200", "rtx4090"])
-def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu):
+def test_problems_predicted_together_equal_single_predictions(gpu):
     card, op = find_gpu(gpu), find_op("matmul")
     kinds = [("bf16", "nt"), ("f16", "nn"), ("f32", "nn")]
     shapes = [{"m": 100 * i, "n": 4096, "k": 512 + 64 * i} for i in range(1, 5)]
@@ -32,7 +32,7 @@ def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu):
             assert (line.stack, line.recorded_as) == (single.stack, single.recorded_as)
 
 
-def test_a_card_without_arithmetic_in_a_data_type_has_no_prediction():
+def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
     turing, problem = find_gpu("rtx2080ti"), find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256)
     assert model().predict(problem, turing) == ()
     assert model().predict(problem, find_gpu("rtx3090"))
@@ -45,7 +45,7 @@ def test_cache_of_estimates_is_bounded():
     assert len(predictor._predicted) <= 7096
 
 
-def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded():
+def test_only_trees_of_the_requested_gpu_are_expanded():
     asked_about = model()
     asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]

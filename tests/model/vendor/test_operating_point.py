@@ -58,7 +58,7 @@ lines = st.builds(
 
 @given(cards, lines, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=2))
 @few_examples(60)
-def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu, drawn, shares):
+def test_lower_limit_or_clock_is_never_faster_and_draws_no_more(gpu, drawn, shares):
     time, watts, math, dram = drawn
     default = line(time, watts and watts * gpu.tdp_w, math, dram)
     low, high = sorted(shares)
@@ -75,7 +75,7 @@ def test_a_lower_limit_or_clock_is_never_faster_nor_draws_more(gpu, drawn, share
             assert slow.power_w.value <= fast.power_w.value * (1 + 1e-2)
 
 
-def test_the_default_point_changes_nothing_below_the_roof():
+def test_default_operating_point_changes_nothing_below_the_roofline():
     gpu, default = find_gpu("h200"), line(2e-3, 600.0, 0.8, 0.1)
     for point in (DEFAULT_POINT, OperatingPoint(gpu.tdp_w)):
         assert at_point(default, gpu, point, product(8192)) is default
@@ -85,7 +85,7 @@ def test_the_default_point_changes_nothing_below_the_roof():
     ("l4", "f16"), ("l4", "f32"), ("t4", "f16"), ("h100-pcie", "f16"), ("b200", "nvfp4"), ("l40s", "f8block"),
     ("a100", "w4a16"),
 ])  # fmt: skip
-def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu, dtype):
+def test_no_baseline_beats_the_roofline_at_its_power_limit(gpu, dtype):
     card, problem = find_gpu(gpu), product(8192, dtype)
     power = PowerModel.for_gpu(card)
     ideal = ideal_launch(problem.op, problem.dtype, card, power)
@@ -101,7 +101,7 @@ def test_no_line_is_above_the_roof_that_the_power_limit_leaves(gpu, dtype):
 
 @given(st.lists(st.tuples(st.floats(1.0, 1.6), st.none() | st.floats(0.5, 1.0)), min_size=2, max_size=4))
 @few_examples(40)
-def test_stacks_keep_their_order_under_a_lower_limit_whether_their_power_was_recorded_or_not(stacks):
+def test_backends_keep_their_order_at_a_lower_limit(stacks):
     gpu, problem = find_gpu("a100-sxm4-80gb"), product(8192, "bf16")
     least = problem.flops / 270e12
     lines = [line(least * slower, share and share * gpu.tdp_w, 0.9 / slower, 0.2) for slower, share in stacks]

@@ -28,20 +28,20 @@ def lines(op: str, gpu: str, dtype: str, **sizes: int) -> dict[str, StackPredict
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3", "f8block", "nvfp4", "mxfp4", "mxfp4f8", "w4a16"])
-def test_experts_have_lines_in_every_data_type_on_blackwell(dtype):
+def test_experts_have_baselines_in_every_dtype_on_blackwell(dtype):
     predicted = lines("moe", "b200", dtype, tokens=256, **QWEN)
     assert predicted
     assert all(not line.latency_s.transferred and line.version for line in predicted.values())
 
 
-def test_experts_in_4_bits_have_a_reason_where_a_card_has_no_such_arithmetic():
+def test_missing_4_bit_arithmetic_is_given_as_the_reason():
     problem = find_op("moe").problem("nvfp4", tokens=256, **QWEN)
     assert model("moe").predict(problem, find_gpu("h100")) == ()
     assert "nvfp4" in next(iter(model("moe").refusals(problem, find_gpu("h100")).values()))
 
 
 @pytest.mark.parametrize(("gpu", "within"), [("h200", 0.15), ("rtx4090", 0.35)])
-def test_far_beyond_the_recorded_sizes_time_grows_about_as_the_work_does(gpu, within):
+def test_time_grows_with_work_far_beyond_the_recorded_sizes(gpu, within):
     for op, dtype, small, large in (
         ("moe", "bf16", {"tokens": 1 << 18, **QWEN}, {"tokens": 1 << 20, **QWEN}),
         ("attention", "bf16", *({"queries": n, "keys": n, "causal": 1, **ATTENTION} for n in (1 << 17, 1 << 18))),

@@ -43,7 +43,7 @@ def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
 
 
 @given(seconds, seconds, deviations)
-def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: float, line_s: float, sd: float) -> None:
+def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, line_s: float, sd: float) -> None:
     (belief,) = beliefs(PROBLEM, [own_s], yardstick(line_s, sd))
     raised_s = own_s * belief.slower
     if own_s >= line_s:
@@ -55,7 +55,7 @@ def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: fl
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
-def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: float) -> None:
+def test_shrinkage_keeps_the_order_of_predictions(line_s: float, own: list[float], sd: float) -> None:
     own.sort()
     first, second = beliefs(PROBLEM, own, yardstick(line_s, sd))
     faster, slower = own[0] * first.slower, own[1] * second.slower
@@ -63,13 +63,13 @@ def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: flo
 
 
 @given(st.lists(deviations, min_size=2, max_size=2))
-def test_the_less_sure_the_yardstick_the_more_of_a_lead_is_believed(drawn: list[float]) -> None:
+def test_less_certain_reference_shrinks_less(drawn: list[float]) -> None:
     (sure,), (unsure,) = (beliefs(PROBLEM, [1.0], yardstick(1.3, sd)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
 
-def test_a_line_learned_on_the_card_comes_before_a_faster_transferred_one() -> None:
+def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
     learned, transferred = yardstick(2.0, 0.03), yardstick(1.0, 0.3, transferred=True)
     assert fastest([transferred, learned]) is learned
     assert fastest([transferred]) is transferred
@@ -77,7 +77,7 @@ def test_a_line_learned_on_the_card_comes_before_a_faster_transferred_one() -> N
 
 
 @given(deviations, deviations)
-def test_a_reference_that_becomes_the_fastest_by_a_little_changes_little(first: float, second: float) -> None:
+def test_slightly_faster_reference_changes_little(first: float, second: float) -> None:
     before, after = (fastest([yardstick(1.0, first), yardstick(time_s, second)]) for time_s in (1.001, 0.999))
     assert before is not None
     assert after is not None
@@ -88,7 +88,7 @@ def test_a_reference_that_becomes_the_fastest_by_a_little_changes_little(first: 
     assert far.latency_s == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_slow_triton_kernel_is_no_reference_for_f32_matmuls_of_few_rows(recommender: Recommender) -> None:
+def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: Recommender) -> None:
     # Triton's template takes 1.5 ms, cuBLAS about .32 ms at 15 rows: nobody recorded it.
     few, more = (
         recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
@@ -97,7 +97,7 @@ def test_a_slow_triton_kernel_is_no_reference_for_f32_matmuls_of_few_rows(recomm
     assert few.best.latency_s.value < 1.02 * more.best.latency_s.value
 
 
-def test_a_kernel_that_nobody_ran_is_not_printed_above_recorded_configs_that_its_error_reaches(
+def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(
     recommender: Recommender,
 ) -> None:
     # Seen before: 87.9 us of a CUDA kernel, never run, above 88.7 us of Triton's, learned from recordings of this card.
@@ -106,7 +106,7 @@ def test_a_kernel_that_nobody_ran_is_not_printed_above_recorded_configs_that_its
     assert answer.best.kernel.triton is not None
 
 
-def test_a_config_costs_the_same_however_its_limit_was_asked_for(recommender: Recommender) -> None:
+def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) -> None:
     gpu, (low, *_) = "h200", (400.0,)
     swept = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, power_limit_w=low))
     default = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY))
@@ -118,9 +118,7 @@ def test_a_config_costs_the_same_however_its_limit_was_asked_for(recommender: Re
 
 
 @pytest.mark.parametrize("size", [{"c": 64, "k": 64, "h": 56, "w": 56}, {"c": 256, "k": 256, "h": 14, "w": 14}])
-def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
-    recommender: Recommender, size: dict[str, int]
-) -> None:
+def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Recommender, size: dict[str, int]) -> None:
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
     kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
     beliefs = [kernel.belief for kernel in kernels if kernel.belief.yardstick is not None]
@@ -130,7 +128,7 @@ def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])
-def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu: str, dtype: str) -> None:
+def test_references_predicted_together_equal_single_predictions(gpu: str, dtype: str) -> None:
     card, op = find_gpu(gpu), find_op("matmul")
     layout = "nt" if dtype.startswith("f8") else "nn"
     problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=512 * i, k=320 * i) for i in range(1, 9)]

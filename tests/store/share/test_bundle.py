@@ -22,10 +22,8 @@ from kernrec.store.share import (
     place_at,
     read_bundle,
     write_bundle,
-    write_segments,
 )
 from kernrec.store.share.outgoing import outgoing, taken_out
-from kernrec.store.share.privacy import private_names
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import PROBLEM, UUID_HASH, measurement
 
@@ -84,33 +82,10 @@ def test_bundle_omits_uuids_paths_and_names(own: Path, tmp_path: Path) -> None:
         assert taken_out(database, Selection(), "secret") == {"device_uuid_hash": 3, "error": 1}
 
 
-def test_user_and_machine_names_are_removed_from_texts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "vm.lab.example")
-    monkeypatch.setattr("getpass.getuser", lambda: "jo")
-    assert {"vm", "vm.lab.example", "jo"} <= set(private_names())
-    monkeypatch.setattr("kernrec.store.share.privacy.private_names", lambda: ["someone"])
-    with Database.open(own, read_only=False) as database:
-        error = "GPU-1234abcd-00ff-1111-2222-333344445555 is lost: mig-1234ABCD-00ff-1111-2222-333344445555"
-        failed = {"outcome": "crash", "latency_s": None, "error": error}
-        database.add_measurements([measurement(position=3, measured_by="Someone's tool, by some.one", **failed)])
-        (folder := own.parent / "segments").mkdir()
-        write_segments(database, Selection(), "secret", folder)
-        rows = [row for file in folder.iterdir() for row in rows_of(file) if row.get("measured_by")]
-    assert [(row["measured_by"], row["error"]) for row in rows] == [("-'s tool, by some.one", "- is lost: -")]
-
-
 def rows_of(file: Path) -> list[dict[str, object]]:
     cursor = duckdb.execute(f"FROM read_parquet('{file}')")
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def test_reimported_own_rows_add_nothing(own: Path, tmp_path: Path) -> None:
-    """They lack what is private, so their keys differ; they are the same measurements all the same."""
-    bundled(own, Folder(tmp_path / "bundle"))
-    with Database.open(own, read_only=False) as database:
-        assert import_bundle(database, read_bundle(Folder(tmp_path / "bundle"))) == 0
-        assert database.conflicts() == []
 
 
 @pytest.mark.parametrize(
@@ -123,14 +98,6 @@ def test_reimported_own_rows_add_nothing(own: Path, tmp_path: Path) -> None:
 )
 def test_bundle_contains_the_selected_rows(own: Path, tmp_path: Path, selection: Selection, measurements: int) -> None:
     assert bundled(own, Folder(tmp_path / "bundle"), selection).rows["measurement"] == measurements
-
-
-def test_equal_rows_are_equal_segments_named_by_their_hash(own: Path, tmp_path: Path) -> None:
-    first, second = (bundled(own, Folder(tmp_path / name)) for name in ("one", "two"))
-    assert first.segments == second.segments
-    for segment in first.segments:
-        content = (tmp_path / "one" / segment.name).read_bytes()
-        assert (hashlib.sha256(content).hexdigest(), len(content)) == (segment.sha256, segment.size)
 
 
 def test_signature_names_its_signer_and_fits_only_its_manifest(own: Path, tmp_path: Path, refuses: Refuses) -> None:

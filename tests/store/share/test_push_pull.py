@@ -14,14 +14,13 @@ import pytest
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.recommender.result import MeasuredOn
-from kernrec.store import Database, Stack
+from kernrec.store import Stack
 from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.share import pulled
 from kernrec.store.share.place import Folder, bundle_names
-from kernrec.store.share.push import write_list
-from tests.helpers.reading import read_here, reading_here
+from tests.helpers.reading import reading_here
 from tests.helpers.refusals import Refuses
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurements, sessions
 
 HOST, USER = "alices-machine", "aliceliddell"
 PRIVATE = {
@@ -99,31 +98,6 @@ def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
     with bob.at_work():
         assert pulled.drop_signer(paths.pulled(), distrust("alice")) == 5
     assert sessions(bob.pulled()) == [("own", 0)]
-
-
-def test_two_remotes_are_merged_and_push_adds_only_missing_bundles(base: Path) -> None:
-    alice, bob, team, other = Person(base / "alice"), Person(base / "bob"), base / "team", base / "other"
-    other.mkdir()
-    assert alice.push(other) == 5  # without the names of the other machine: the rows of Monday have other keys
-    assert bob.pull(team).measurements == 5
-    assert bob.pull(other).measurements == 0
-    with bob.at_work():
-        assert len(Stack().evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured) == 3
-    alice.measure([measurement(session="wednesday", gpu="rtx4090")])
-    assert alice.push(team) == 1
-    assert {path.parent.name for path in bundles(team)} == {GPU, "rtx4090"}
-
-
-def test_bundles_are_read_concurrently(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def counting(task: str, *rest: object) -> dict[str, object]:
-        read.append(task)
-        return read_here(task, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("kernrec.store.reader.read_apart", counting)
-    assert Person(base / "bob").pull(base / "team").measurements == 5
-    assert read == ["segments"]
 
 
 def test_push_contains_no_private_data(pushed: Path, tmp_path: Path) -> None:
@@ -223,13 +197,6 @@ def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
     ]
 
 
-def test_only_one_process_changes_pulled_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulled, "_WAIT_S", 0.0)
-    path = tmp_path / "pulled.duckdb"
-    with pulled.working_on(path), pytest.raises(UsageError, match="another process pushes or pulls"):
-        pulled.working_on(path).__enter__()
-
-
 def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender took out the check of their own program."""
     ben, team = Person(tmp_path / "ben"), tmp_path / "team"
@@ -245,29 +212,6 @@ def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monke
     assert "have a latency of 1e-12 s" in " ".join(report.left)
 
 
-def test_listing_omits_names(base: Path) -> None:
-    team = base / "team"
-    (first, second) = (path.relative_to(team).as_posix() for path in bundles(team))
-    assert write_list(Folder(team), {first: "refused"}) == 1
-    assert json.loads((team / "index.json").read_text()) == {"names": [second]}
-
-
 def test_push_requires_a_signing_key(tmp_path: Path) -> None:
     with Person(tmp_path).at_work(), pytest.raises(UsageError, match="`kernrec db trust --own` makes one"):
         Signer.of(key_file())
-
-
-def test_foreign_file_is_not_mistaken_for_a_bundle_list(base: Path) -> None:
-    """A database with entries in `bundle` and `withdrawn` is merged: they are not believed."""
-    alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
-    bob.pull(team)
-    with alice.at_work():
-        forged = shutil.copy(paths.pulled(), base / "forged.duckdb")
-    with duckdb.connect(str(forged)) as connection:
-        connection.execute(
-            "INSERT INTO withdrawn SELECT 'x', signer, session, '', now()::TIMESTAMP, true"
-            " FROM measurement JOIN merged USING (measurement_id)"
-        )
-    with bob.at_work(), Database.open(Path(forged)) as database:
-        assert database.query("SELECT count(*) FROM db.withdrawn") == [(0,)]
-        assert database.query("SELECT count(*) FROM db.bundle") == [(0,)]

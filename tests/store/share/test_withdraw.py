@@ -12,7 +12,7 @@ from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file, trust
 from kernrec.store.retractions import forget
 from kernrec.store.share.object_store import place_of
-from kernrec.store.share.withdraw import publish, withdraw_copies, withdraw_here
+from kernrec.store.share.withdraw import publish, withdraw_copies
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurements, sessions
 
@@ -79,19 +79,6 @@ def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Per
     carol = Person(base / "carol")
     assert carol.pull(base / "team").withdrawn == 2
     assert sessions(carol.pulled()) == [("monday", 2)]
-
-
-def test_push_reports_local_withdrawals(base: Path, alice: Person, bob: Person) -> None:
-    alice.measure(measurements("wednesday", 1))
-    with alice.at_work():
-        for session in ("monday", "wednesday"):
-            assert withdraw_here(alice.database, f"session = '{session}'", "a fan", agree=lambda _: True) > 0
-    assert bob.pull(base / "team").withdrawn == 0
-    assert alice.push(base / "team") == 0  # Wednesday never left, and does not now
-    assert bob.pull(base / "team").withdrawn == 3
-    before = place_of(str(base / "team")).names()
-    assert alice.push(base / "team") == 0
-    assert place_of(str(base / "team")).names() == before  # it is said once
 
 
 def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bob: Person) -> None:
@@ -164,26 +151,6 @@ def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path
     with Database.open(bob.database, read_only=False) as database:
         assert database.altered() == []
         assert forget(database, alice.key()) == 1
-    assert len(standing(bob)) == 3
-
-
-def test_later_copy_of_a_withdrawn_row_is_ignored(base: Path, alice: Person, bob: Person) -> None:
-    with bob.at_work():
-        earlier = shutil.copyfile(paths.pulled(), base / "earlier.duckdb")
-    alice.withdraw(base / "team", "position = 0")
-    bob.pull(base / "team")
-    merge_into(bob, earlier)
-    assert copies(bob) == {"alice": 1}
-
-
-def test_rows_also_shared_by_others_remain_after_a_withdrawal(base: Path, alice: Person, bob: Person) -> None:
-    """The same measurements are in Bob's database, and he has pushed them too, to another place."""
-    bob.measure(measurements("monday", 3))
-    (base / "other").mkdir()
-    assert bob.push(base / "other") == 3
-    alice.withdraw(base / "team", "position = 0")
-    bob.pull(base / "team")
-    assert copies(bob) == {}
     assert len(standing(bob)) == 3
 
 

@@ -24,7 +24,7 @@ def seconds(card: str, dtype: str = "bf16", **sizes: int) -> float:
 
 @few_examples(25)
 @given(CARDS, HEADS, st.integers(1, 64), st.integers(2, 1 << 15), st.sampled_from([0, 128, 8192]))
-def test_features_are_finite_and_time_is_above_the_roof(card, heads, batch, keys, window):
+def test_features_are_finite_and_time_is_above_the_roofline(card, heads, batch, keys, window):
     for queries in (1, keys):
         bound, columns = attention(
             card, batch=batch, heads=heads[0], kv_heads=heads[1], queries=queries, keys=keys, window=window
@@ -35,7 +35,7 @@ def test_features_are_finite_and_time_is_above_the_roof(card, heads, batch, keys
 
 @few_examples(25)
 @given(CARDS, HEADS, st.integers(256, 1 << 14))
-def test_a_window_saves_time_and_one_that_holds_all_keys_does_not(card, heads, keys):
+def test_window_saves_time_unless_it_holds_all_keys(card, heads, keys):
     for queries in (1, keys):
         sizes = {"batch": 8, "heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys}
         whole = seconds(card, **sizes)
