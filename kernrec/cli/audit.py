@@ -78,9 +78,7 @@ def audit(wanted: AuditOptions) -> None:
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
     if written:
-        notes.append(
-            f"{counted(len(written), 'file')} in {write}, predicted: run the engine's own benchmark before you trust them"
-        )
+        notes.append(f"{counted(len(written), 'file')} in {write}, predicted: compare them with the engine's defaults first")
     print_notes(notes)
     if written and write is not None:
         print_line(setting(audit, write))
