@@ -65,7 +65,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert [(row["gpu"], row["rows"], row["signers"]) for row in about["pulled"]] == [("h200-sxm", 1, ["alice"])]
     assert about["bundles"][0]["licences"] == ["internal use at ACME"]
     assert "pulled or pushed, by signer" in ask(bob, "db", "info")
-    assert "say which measurements" in ask(alice, "db", "withdraw", status=2)
+    assert "name the measurements" in ask(alice, "db", "withdraw", status=2)
     monday = ("--row", "monday")
     assert f"nothing was withdrawn from {team}" in ask(alice, "db", "withdraw", team, *monday, "--dry-run")
     assert "1 measurement withdrawn" in ask(alice, "db", "withdraw", team, *monday, "--reason", "hot")
