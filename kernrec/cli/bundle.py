@@ -18,20 +18,15 @@ from kernrec.util.input_file import open_input
 from kernrec.util.scratch import scratch_folder
 
 
-def export(
-    path: Path,
-    database: Path,
-    selected: Selection,
-    licence: str,
-) -> None:
-    """Write a bundle of a database, signed with the user's key, which is created if missing."""
+def export(path: Path, database: Path, selected: Selection, licence: str) -> None:
+    """Write a bundle of a database. It is signed with the user's key, which is created if missing."""
     from kernrec.store.keys import Signer, key_file, make_own_key
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
-    make_own_key()
     with Database.open(database) as opened, scratch_folder() as folder:
+        make_own_key()
         leaving = outgoing(opened, selected, secret_of(database), folder, licence)
         if not leaving.measurements:
             raise KernrecError(f"{database} has no such measurements")

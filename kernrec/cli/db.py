@@ -16,16 +16,13 @@ from kernrec.util.human import counted, human
 from kernrec.util.input_file import check_input
 
 if TYPE_CHECKING:
-    from kernrec.interop.import_export import ImportSummary
+    from kernrec.interop.import_results import ImportSummary
     from kernrec.kernel import Kernel
 
 app = Commands(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 for _command in (info, share.push, share.pull, share.withdraw, trust.trust):
     app.command(_command.__name__)(_command)
 
-Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
-Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
-Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
 _SHOWN = 10
 """Maximum row keys listed per kind of fault."""
 
@@ -66,8 +63,8 @@ class ImportOptions(options.Options):
             " ignore=COLUMN,COLUMN; by=WHO measured. May be given several times."
         ),
     ] = None
-    dtype: Dtype = None
-    layout: Layout = None
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
+    layout: Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")] = None
     untrusted: share.Untrusted = False
 
 
@@ -111,7 +108,7 @@ _Imported = tuple["ImportSummary", list[str]]
 
 def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
     """Add rows as measurements of the kernel that a spec describes."""
-    from kernrec.interop.import_export import Recording, import_bound
+    from kernrec.interop.import_results import Recording, import_bound
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
@@ -135,7 +132,7 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
 
 def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
     """Add rows of a kernel whose source is not available."""
-    from kernrec.interop.import_export import import_results
+    from kernrec.interop.import_results import import_results
     from kernrec.interop.results import StatedProblem
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
@@ -161,49 +158,20 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
 class ExportOptions(options.Options):
     """The options of `kernrec db export`."""
 
+    bundle: Annotated[Path, typer.Option(help="File (.zip) or folder to write.")]
     selected: share.Selected
-    bundle: Annotated[
-        Path | None, typer.Option(help="Write a bundle to this folder or .zip file instead of printing T4.")
-    ] = None
     licence: share.Licence = None
-    shape: Shape = None
 
 
 @app.command("export")
 @options.takes(ExportOptions)
 def export(wanted: ExportOptions) -> None:
-    """Write measurements to a bundle, or print those of one kernel, problem and GPU as T4, which other tuners read."""
+    """Write measurements to a signed bundle: Parquet files that other people import, and that any program reads."""
     from kernrec.cli import bundle as bundles
 
-    own, selected = wanted.db or paths.user_database(), wanted.selected
-    if wanted.bundle is not None:
-        if wanted.shape:
-            raise UsageError("--shape does not go with --bundle; --gpu, --op and --kernel do")
-        chosen, licence = selected.selection(own), wanted.licence
-        if licence is None:
-            licence = share.asked_licence("those who get the bundle")
-        bundles.export(wanted.bundle, own, chosen, licence)
-        return
-    if wanted.licence:
-        raise UsageError("--licence needs --bundle")
-    if selected.op is None or selected.gpu is None:
-        raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
-    from kernrec.gpu import find_gpu
-    from kernrec.interop.import_export import export_t4
-    from kernrec.op import find_op, problem_from_shape
-    from kernrec.store import Database
-
-    problems = None
-    if wanted.shape is not None:
-        op = find_op(selected.op)
-        kinds = [(dtype, layout) for dtype in op.dtypes for layout in op.layouts]
-        problems = [problem_from_shape(selected.op, wanted.shape, dtype, layout) for dtype, layout in kinds]
-    card, name = find_gpu(selected.gpu), share.op_name(own, selected.op)
-    with Database.open(own) as database:
-        text, left_out = export_t4(database, card, problems, name, selected.kernel)
-    print(text)
-    if left_out:
-        print_notes([f"skipped: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
+    own = wanted.db or paths.user_database()
+    chosen = wanted.selected.selection(own)
+    bundles.export(wanted.bundle, own, chosen, wanted.licence or share.asked_licence("those who get the bundle"))
 
 
 class MergeOptions(options.Options):

@@ -74,7 +74,7 @@ def recommend(wanted: RecommendOptions) -> None:
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
 
-    emitted, isa = emitted_format(wanted.emit, wanted.output)
+    emitted = emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
     _, _ = wanted.query, wanted.billed.prices(gpus)  # report wrong usage before opening a database
@@ -82,9 +82,9 @@ def recommend(wanted: RecommendOptions) -> None:
     recommender = Recommender(databases=wanted.databases, keep_open=True, triton=triton)
     names = [card.name for card in gpus]
     if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
-        _answer_shapes(recommender, names, wanted, emitted, isa)
+        _answer_shapes(recommender, names, wanted, emitted)
     else:
-        _answer_networks(recommender, names, wanted, emitted, isa)
+        _answer_networks(recommender, names, wanted, emitted)
 
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
@@ -129,7 +129,6 @@ def _answer_shapes(
     gpus: Sequence[str],
     wanted: RecommendOptions,
     emitted: "Format | None",
-    isa: str | None,
 ) -> None:
     """Print or emit the recommendations for each shape on each GPU, for one kernel or for all kernels of the op."""
     shapes, kernel = wanted.shape or [""], wanted.kernel
@@ -152,7 +151,7 @@ def _answer_shapes(
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output, isa, untrusted=wanted.untrusted_source)
+        write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
@@ -191,7 +190,6 @@ def _answer_networks(
     gpus: Sequence[str],
     wanted: RecommendOptions,
     emitted: "Format | None",
-    isa: str | None,
 ) -> None:
     """Print or emit the recommendations for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.format import NotePrinter
@@ -212,7 +210,7 @@ def _answer_networks(
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
         layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        write_emitted(layers, emitted, wanted.output, isa, untrusted=wanted.untrusted_source)
+        write_emitted(layers, emitted, wanted.output, wanted.untrusted_source)
         return
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1

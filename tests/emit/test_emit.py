@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from kernrec.compile.assemble import assembler
 from kernrec.compile.compiled import target_name
 from kernrec.emit import emit
 from kernrec.emit.cuda import variant_source
 from kernrec.gpu import limits
 from kernrec.kernel import Config, Kernel, Space, all_kernels
 from kernrec.op import find_op
+from kernrec.ptx import parse
 from kernrec.recommender import Recommender
 from tests.helpers.nvcc import complaints
 from tests.helpers.trial import OPS
@@ -85,23 +85,16 @@ def test_every_kernel_and_dtype_compiles_without_warnings(number, tmp_path):
 
 
 def test_emit_refuses_requests_that_the_format_cannot_express(refuses):
-    def refused(form: str, problems: int, isa: tuple[int, int] | None) -> None:
+    def refused(form: str, problems: int) -> None:
         answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
-        emit([answer] * problems, form, isa)
+        emit([answer] * problems, form)
 
-    refuses(refused, [
-        ("ptz", 1, None), ("cuda", 2, None), ("ptx", 2, None), ("cuda", 1, (8, 0)), ("cubin", 1, None),
-        ("cmake", 1, None),
-    ])  # fmt: skip
+    refuses(refused, [("ptz", 1), ("cuda", 2), ("ptx", 2), ("ptx:8.0", 1), ("cubin", 1), ("cmake", 1)])
 
 
-@pytest.mark.skipif(assembler() is None, reason="ptxas is not installed")
-def test_ptx_states_its_cuda_version_and_can_target_an_older_one(refuses):
+def test_ptx_states_how_to_launch_its_kernels():
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
-    (text,) = emit([answer], "ptx", (8, 0)).values()
-    assert b"// PTX ISA 8.0: for a driver or ptxas of CUDA 12.0 or later.\n" in text
-    assert b"\n.version 8.0\n" in text
-    (own,) = emit([answer], "ptx").values()
-    assert own.split(b".version")[1][4:] == text.split(b".version")[1][4:]
-    refuses(lambda: emit([answer], "ptx", (6, 3)))
+    (text,) = emit([answer], "ptx").values()
+    assert "softmax_rows<<<dim3(" in text.decode()
+    assert set(parse(text.decode()).entries) >= {launch.entry for launch in answer.best.launches}

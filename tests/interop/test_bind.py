@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.import_export import Recording, import_bound
+from kernrec.interop.import_results import Recording, import_bound
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel

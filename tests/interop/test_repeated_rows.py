@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import ImportSummary, Recording, import_bound
+from kernrec.interop.import_results import ImportSummary, Recording, import_bound
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.store import Database
 from tests.interop.test_bind import SOURCE, SPEC

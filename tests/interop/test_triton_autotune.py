@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import import_results
+from kernrec.interop.import_results import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.op import find_op
 from kernrec.store import Database
