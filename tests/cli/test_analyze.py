@@ -222,7 +222,7 @@ def test_skeleton_spec_keeps_an_existing_spec_and_must_be_completed(folder, run)
     assert run("analyze", folder / "scale.cu", "--init").stdout == f"{path}\n"
     early = run("analyze", folder / "scale.cu", "--spec", path, "--gpu", "t4")
     assert early.returncode == 2
-    assert 'fill in what is "?"' in early.stderr
+    assert 'replace each "?"' in early.stderr
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
