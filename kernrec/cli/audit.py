@@ -54,13 +54,13 @@ def audit(wanted: AuditOptions) -> None:
         _print_entries(wanted)
         return
     if not wanted.engine:
-        raise UsageError("--engine is missing: vllm or sglang, which looks for the files of a model")
+        raise UsageError("--engine is missing: vllm or sglang")
     names, write, measure = wanted.names, wanted.write, wanted.measure
     engine, release, triton = _releases(wanted.engine)
     model = wanted.model.removeprefix("hf:")
     if names and (write is not None or measure):
         other = "--measure" if measure else "--write"
-        raise UsageError(f"--names predicts nothing; leave out one of --names and {other}")
+        raise UsageError(f"--names predicts nothing; omit --names or {other}")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
         download=model != wanted.model,
@@ -91,7 +91,7 @@ def audit(wanted: AuditOptions) -> None:
     if written and write is not None:
         print_line(setting(audit, write))
         if audit.served.engine == "sglang":
-            print_notes(["SGLang then reads none of its own files: copy those that it has to the folder, too"])
+            print_notes(["SGLang then ignores its own files; copy them to the folder, too"])
 
 
 def _print_entries(wanted: AuditOptions) -> None:
@@ -107,7 +107,7 @@ def _print_entries(wanted: AuditOptions) -> None:
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
     rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
     print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
-    print_notes(["times are not predicted from a file alone: audit the model that it is for"])
+    print_notes(["a file alone is not enough to predict times; audit its model"])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
