@@ -210,8 +210,6 @@ def _row(made: "Comparison") -> list[str]:
 
 def _tiles(config: "Tiles") -> str:
     """Return tile, group, warps and stages of a config."""
-    if "GROUP_SIZE_M" not in config:
-        return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
     options = f"{config.get('num_warps', 4)} warps, {config.get('num_stages', 3)} stages"
     return f"{tile}, group {config['GROUP_SIZE_M']}, {options}"
