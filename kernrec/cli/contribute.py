@@ -51,7 +51,7 @@ def contribute(wanted: ContributeOptions) -> None:
     if re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         rows = pending_gpus(database)
         if not rows:
-            raise UsageError(f"{database} has no measurements that are in no bundle yet; give a --budget")
+            raise UsageError(f"{database} has no unbundled measurements; give a --budget")
         for name in rows:
             _write(database, name)
         return
@@ -77,7 +77,10 @@ def contribute(wanted: ContributeOptions) -> None:
         rows = sum(each.measured for each in result.results)
         print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} {'replayed' if replay else 'measured'}")
         if result.stopped or result.error is not None:
-            print("no bundle was written: the next run goes on; `kernrec contribute --budget 0m` writes what is there")
+            print(
+                "no bundle was written: run the same command to resume, or `kernrec contribute --budget 0m` to "
+                "bundle what is finished"
+            )
 
     measuring.run_measuring(lambda report, stopping: collect(request, report, stopping, begun), show)
     _write(database, cards[0])
@@ -129,10 +132,7 @@ def summary(written: "Contribution") -> str:
         "conditions: versions of driver, CUDA and protocol, limits, clocks, temperature, other processes on the GPU.",
         "It contains no name of a user or machine, no path, and no UUID of a GPU. A number that only your database can",
         "link to the GPU distinguishes rows of several GPUs.",
-        *(
-            f"{column} leaves in another form in {counted(count, 'row')}"
-            for column, count in written.leaving.changed.items()
-        ),
+        *(f"{column} is anonymized in {counted(count, 'row')}" for column, count in written.leaving.changed.items()),
         "",
     ]
     if written.size > MOST_BYTES:

@@ -83,7 +83,7 @@ def test_second_run_shares_only_new_rows(contributed):
     home, _ = contributed
     before = bundles(home)
     assert contribute(home, "--budget", "0m")[2].startswith(
-        f"kernrec: {home}/.local/share/kernrec/kernrec.duckdb has no measurements that are in no bundle yet"
+        f"kernrec: {home}/.local/share/kernrec/kernrec.duckdb has no unbundled measurements"
     )
     status, out, err = contribute(home, "--budget", "8configs")
     assert status == 0, err
@@ -120,7 +120,7 @@ def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--out", "bundle.tar"), "--out was removed; use the bundle in contributed/"),
-    (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "has no measurements that are in no bundle yet"),
+    (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "has no unbundled measurements"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip
 def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):

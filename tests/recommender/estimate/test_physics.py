@@ -9,11 +9,10 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
-from kernrec.recommender.estimate import physics
+from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.correction import Correction
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.lines import lines_of, read_cold
+from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
@@ -89,25 +88,11 @@ def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
 def test_baseline_without_recorded_power_uses_the_power_model(recommender):
     problem, gpu = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1), "v100"
     for limit_w in (None, 200.0):
-        lines = lines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
+        lines = baselines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
         assert lines
         for line in lines:
             assert line.power_w is not None
             assert 0 < line.power_w <= (limit_w or 300.0)
-
-
-def test_a_network_reads_every_weight_from_dram(recommender):
-    gpu, problem = find_gpu("l40s"), find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
-    line = lines_of(recommender.context, problem, gpu, DEFAULT_POINT)[0]
-    least_s = physics.cold_seconds(problem, gpu)
-    assert line.latency_s < least_s
-    assert "as benchmarked, weights in L2" in line.basis
-    cold = read_cold(line, problem, gpu)
-    assert cold.latency_s == least_s
-    assert cold.latency_interval_s[0] <= cold.latency_s <= cold.latency_interval_s[1]
-    assert "in L2" not in cold.basis
-    assert line.energy_j is not None
-    assert cold.energy_j == pytest.approx(line.energy_j * least_s / line.latency_s)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 32])
