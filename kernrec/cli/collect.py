@@ -54,7 +54,7 @@ class CollectOptions(options.Options):
     budget: Annotated[
         str | None,
         typer.Option(
-            help="When to stop: 30m, 2h or 200configs; of refine also a mean regret: 2%, or 30m,2%. Default: 10m"
+            help="When to stop: 30m, 2h or 200configs; with refine also a mean regret: 2%, or 30m,2%. Default: 10m"
             " (refine, plan), 200configs (searches)."
         ),
     ] = None

@@ -58,7 +58,7 @@ def _show(result: "CollectResult") -> None:
     rows = sum(each.measured for each in result.results)
     print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} measured")
     if result.stopped or result.error is not None:
-        print("no bundle was written: the next run continues; `kernrec contribute --budget 0m` writes what is there")
+        print("no bundle was written: run the same command to resume, or `kernrec contribute --budget 0m`")
 
 
 def _write(database: Path) -> None:

@@ -58,7 +58,9 @@ def compile_triton(job: CompileJob) -> Compiled:
         raise CompileError(refused, text)
     reported = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
     if reported is None:
-        raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
+        raise CompileError(
+            f"{job.name}: the assembler of {triton_compiler()} did not report the resources of {name}", text
+        )
     used = replace(reported, static_smem_bytes=shared)
     # Write the size of the shared memory into the PTX; otherwise each launch would have to set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
@@ -112,7 +114,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
     kernrec cannot pass.
     """
     if getattr(metadata, "profile_scratch_size", 0):
-        raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not give")
+        raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
     scratch = int(getattr(metadata, "global_scratch_size", 0))
     described = any(kind.startswith(DESCRIPTOR) for kind in (job.triton.signature.values() if job.triton else ()))
     if not described:
@@ -121,7 +123,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
         raise CompileError(f"{job.name}: takes tensor descriptors; {triton_compiler()} passes them in another way")
     maps = metadata.tensordesc_meta or ()
     if any(entry.get("is_im2col") for entry in maps):
-        raise CompileError(f"{job.name}: takes a tensor descriptor of images (im2col), which kernrec does not give")
+        raise CompileError(f"{job.name}: takes a tensor descriptor of images (im2col), which kernrec does not provide")
     return LauncherNeeds(scratch, tuple(DescribedMap.of(entry) for entry in maps))
 
 

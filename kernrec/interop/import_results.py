@@ -110,8 +110,8 @@ def import_results(
                 mine = [row for row in rows if row.kernel == name]
                 if name in kernel_names():
                     raise UsageError(
-                        f"{name} is a kernel of the library, and these results may be of another source;"
-                        " choose another name with --kernel"
+                        f"{name} is a library kernel, but these results may come from another source; choose "
+                        "another name with --kernel"
                     )
                 if wrong := implausible(_times(mine), problem, card):
                     raise UsageError(wrong)
@@ -155,7 +155,7 @@ def import_bound(
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
-        raise UsageError(f"{kernel.name} is the name of another kernel, of the library; choose another in the spec")
+        raise UsageError(f"{kernel.name} is the name of a library kernel; choose another name in the spec")
     tunables = names_of(kernel)
     dims = tuple(dim.name for dim in kernel.definition.dims if dim.name not in tunables)
     entries = (kernel.name, *(launch.entry for launch in kernel.launches))
@@ -236,7 +236,7 @@ def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
     if base_hz is None or abs(clock_hz / base_hz - 1.0) > _SAME_CLOCK:
         return replace(file, notes=(*file.notes, f"the SMs ran at {clock_hz / 1e6:.0f} MHz"))
     locked = [replace(result, locked_sm_clock_hz=base_hz) for result in file.results]
-    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows are of that operating point"
+    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows apply to that clock"
     return replace(file, results=locked, notes=(*file.notes, note))
 
 

@@ -119,10 +119,10 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         if Path(place).is_dir():
-            raise UsageError(f"{place} has no config.json; the folder of a model, or such a file, is expected")
+            raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
         if not download:
             hint = "; --download asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
-            raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")
+            raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
         text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
@@ -179,7 +179,7 @@ class ConfigFields:
             if value is None:
                 continue
             if type(value) is not int or not 0 <= value <= _MOST:
-                expected = f"a whole number of at most {_MOST} is expected"
+                expected = f"expected a whole number of at most {_MOST}"
                 raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; {expected}")
             if value:
                 return value
@@ -197,7 +197,7 @@ class ConfigFields:
     def dtype(self) -> str:
         dtype = str(self.fields.get("dtype") or self.fields.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         if dtype not in ("bfloat16", "float16", "float32"):
-            raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; bfloat16, float16 or float32 is expected")
+            raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; expected bfloat16, float16 or float32")
         return dtype
 
     def model(self, title: str) -> ServedModel:
@@ -269,7 +269,7 @@ class ConfigFields:
         if not (
             isinstance(sizes, Sequence) and len(sizes) == 2 and all(type(s) is int and 16 <= s <= 1024 for s in sizes)
         ):
-            raise UsageError(f"{self.place}: weight_block_size is {json.dumps(sizes):.40}; two sizes are expected")
+            raise UsageError(f"{self.place}: weight_block_size is {json.dumps(sizes):.40}; expected two sizes")
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:

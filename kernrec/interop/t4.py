@@ -104,7 +104,7 @@ def _result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
     elif samples:
         latency = sum(samples) / len(samples)
     else:
-        raise ValueError("it is correct and has neither a measurement named time nor runtimes")
+        raise ValueError("it is marked correct, but has neither a measurement named time nor runtimes")
     joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
     watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
     compiled = entry.get("compilation_data") if of_ktt else None
@@ -127,7 +127,7 @@ def _measurements(values: object) -> dict[str, tuple[object, str]]:
 
 def _seconds(unit: object) -> float:
     if unit in (None, ""):
-        raise ValueError("the unit of its times is not stated: neither there nor as metadata.timeunit")
+        raise ValueError("its times have no unit; state it there or as metadata.timeunit")
     return _unit("time", str(unit), SECONDS)
 
 

@@ -102,8 +102,8 @@ def triton_function(
         return None
     if len(set(launches)) != 1 or launches[0][1] < SCRATCH:
         raise top.error(
-            "the launches of a Triton kernel are of one function with the same arguments, the last"
-            f" {SCRATCH} of them 'u64 0'"
+            "all launches of a Triton kernel must call one function with the same arguments, ending with {SCRATCH} "
+            "times 'u64 0'"
         )
     table = top.inner("[triton]", data)
     own = launches[0][1] - SCRATCH

@@ -127,7 +127,7 @@ def test_endless_kernel_times_out_and_the_server_continues(answered):
     ("long", "larger than"), ("no such op", "did you mean matmul"), ("no such backend", "did you mean vLLM"),
     ("wrong type", "recommend: top: "), ("two kernels", "name one as in"),
     ("reference", "unknown function in a reference"),
-    ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
+    ("objects", "zeros is an array of object; expected whole or floating-point numbers"),
     ("hidden include", "no other file is read"),
 ])  # fmt: skip
 def test_hostile_requests_are_refused_in_one_line(answered, name, message):

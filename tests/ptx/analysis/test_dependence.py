@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.ptx import parse
-from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, load_chain
+from kernrec.ptx.analysis.dependence import blocks_run_alike, data_dependences, load_depths
 from kernrec.ptx.analysis.liveness import live_registers
 
 HEAD = """
@@ -37,8 +37,8 @@ def test_loaded_index_makes_a_data_dependent_address():
 def test_consecutive_loads_wait_once_and_pointer_chasing_waits_each_time():
     apart = kernel("ld.global.u32 %r4, [%rd4+4];\nld.global.u32 %r5, [%rd4+8];")
     chained = kernel("cvt.u64.u32 %rd5, %r3;\nld.global.u64 %rd6, [%rd5];\nld.global.u32 %r4, [%rd6];")
-    assert max(load_chain(block) for block in apart.blocks) == 1
-    assert max(load_chain(block) for block in chained.blocks) == 3
+    assert max(depth for _, depth in load_depths(apart.instructions)) == 1
+    assert max(depth for _, depth in load_depths(chained.instructions)) == 3
 
 
 def test_only_values_alive_together_need_registers():
