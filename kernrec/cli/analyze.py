@@ -76,7 +76,7 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
         if not calls:
             raise UsageError(f"{wanted.source} has no calls (*.toml) of `kernrec capture`")
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
-        raise UsageError(f"{odd}: with a call of a captured program only further .toml files are accepted")
+        raise UsageError(f"{odd}: a call of a captured program can only be combined with other .toml files")
     answers, failed, times = [], 0, ProgramTimes(wanted)
     for path in calls:
         single = copy(wanted)
@@ -131,7 +131,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
             analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress)
     except KeyboardInterrupt as stop:
         progress.end()
-        print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
+        print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
@@ -156,7 +156,10 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
 
     if len(kernel.source) > LONGEST_SOURCE:
         size = f"{len(kernel.source) / 2**20:.1f} MiB"
-        left_out = [*left_out, f"not kept for `recommend --kernel`: the source has {size}, a database keeps 1 MiB"]
+        left_out = [
+            *left_out,
+            f"not stored for `recommend --kernel`: the source has {size}, and a database stores at most 1 MiB",
+        ]
     print_notes(left_out if notes else [])
     if measured is not None:
         measured.end()
@@ -247,7 +250,7 @@ class _Measuring:
         """Measure a kernel that cannot be predicted, and print only the measurements."""
         from kernrec.cli.collect import print_collected
 
-        print_notes([f"nothing is predicted, and measurements are all there is: {why}"])
+        print_notes([f"there are only measurements, no predictions: {why}"])
         collected = self.run()
         if not as_json:
             print_collected(collected, self._measurement.request)
@@ -262,7 +265,7 @@ class _Measuring:
             print(f"kernrec: {collected.error}", file=sys.stderr)
             raise typer.Exit(1)
         if self._status:
-            print("kernrec: interrupted; what was measured is kept", file=sys.stderr)
+            print("kernrec: interrupted; finished measurements are kept", file=sys.stderr)
             raise typer.Exit(self._status)
         if collected is not None and not any(result.best for result in collected.results):
             print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)

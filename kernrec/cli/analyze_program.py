@@ -143,7 +143,7 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
                 Column("best block", "right", [_config(row, choice) for row, choice in zip(shown, best, strict=True)]),
                 Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
-        title = f"{wanted.file.name}, predicted, launched as in the file where its host code says how"
+        title = f"{wanted.file.name}, predicted, with the launches in the host code where they are known"
         print_table_as(Form.TABLE, title, columns)
     notes = []
     for row in rows:

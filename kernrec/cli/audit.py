@@ -33,7 +33,6 @@ class AuditOptions(options.Options):
     ep: Annotated[int, option("GPUs among which experts are distributed.", panel=NETWORK)] = 1
     names: Annotated[bool, option("List the files only, without predictions.", "--names")] = False
     write: Annotated[Path | None, option("Folder for the files that are worth it.")] = None
-    measure: Annotated[bool, option("Measure the best three and the default here.", "--measure")] = False
     as_json: AsJson = False
 
 
@@ -54,25 +53,18 @@ def audit(wanted: AuditOptions) -> None:
         _print_entries(wanted)
         return
     if not wanted.engine:
-        raise UsageError("--engine is missing: vllm or sglang, which looks for the files of a model")
-    names, write, measure = wanted.names, wanted.write, wanted.measure
+        raise UsageError("--engine is missing: vllm or sglang")
+    names, write = wanted.names, wanted.write
     engine, release, triton = _releases(wanted.engine)
     model = wanted.model.removeprefix("hf:")
-    if names and (write is not None or measure):
-        other = "--measure" if measure else "--write"
-        raise UsageError(f"--names predicts nothing; leave out one of --names and {other}")
+    if names and write is not None:
+        raise UsageError("--names predicts nothing; omit --names or --write")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
         download=model != wanted.model,
     )  # fmt: skip
     report = None if wanted.as_json else lambda step: print(step, file=sys.stderr)
     audit = run(request, report)
-    if measure:
-        from kernrec.triton.machine import this_machine
-        from kernrec.triton.measure_audit import measure_audit
-
-        if measure_audit(audit, this_machine(wanted.gpu, present=True), report):
-            audit = run(request, report)
     written = write_folder(audit, write) if write is not None else []
     if wanted.as_json:
         print_json({**audit.as_dict(), "written": [str(path) for path in written]})
@@ -86,12 +78,14 @@ def audit(wanted: AuditOptions) -> None:
     if write is not None and not written:
         notes.append(f"{write} was not written: no file is worth it")
     if written:
-        notes.append(f"{counted(len(written), 'file')} in {write}, predicted: measure before you trust them")
+        notes.append(
+            f"{counted(len(written), 'file')} in {write}, predicted: compare them with the engine's defaults first"
+        )
     print_notes(notes)
     if written and write is not None:
         print_line(setting(audit, write))
         if audit.served.engine == "sglang":
-            print_notes(["SGLang then reads none of its own files: copy those that it has to the folder, too"])
+            print_notes(["SGLang then ignores its own files; copy them to the folder, too"])
 
 
 def _print_entries(wanted: AuditOptions) -> None:
@@ -107,7 +101,7 @@ def _print_entries(wanted: AuditOptions) -> None:
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
     rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
     print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
-    print_notes(["times are not predicted from a file alone: audit the model that it is for"])
+    print_notes(["a file alone is not enough to predict times; audit its model"])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
@@ -216,8 +210,6 @@ def _row(made: "Comparison") -> list[str]:
 
 def _tiles(config: "Tiles") -> str:
     """Return tile, group, warps and stages of a config."""
-    if "GROUP_SIZE_M" not in config:
-        return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
     options = f"{config.get('num_warps', 4)} warps, {config.get('num_stages', 3)} stages"
     return f"{tile}, group {config['GROUP_SIZE_M']}, {options}"

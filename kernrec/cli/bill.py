@@ -57,9 +57,9 @@ class Billed(Options):
         if not parts:
             return None
         if {"calls", "gpus"} <= parts.keys():
-            raise UsageError("--bill calls and --gpus were both given; either says how much runs in a year")
+            raise UsageError("--bill calls and --gpus were both given; give one of them")
         if "gpus" not in parts and (alone := next((name for name in ("hours", "utilization") if name in parts), None)):
-            raise UsageError(f"--{alone} needs --gpus, how many GPUs run the network, such as --gpus 200")
+            raise UsageError(f"--{alone} needs --gpus, the number of GPUs, such as --gpus 200")
         if not {"calls", "gpus"} & parts.keys():
             raise UsageError(f"--bill {next(iter(parts))} needs --gpus, such as --gpus 200, or calls a year: calls=1e9")
         from kernrec.recommender.networks.bill import Tariff
@@ -91,12 +91,12 @@ class Billed(Options):
             except UnknownGPU:
                 raise unknown("part of --bill", name, [*PARTS[len(_FLEET) :], *(gpu.name for gpu in gpus)]) from None
             if card.name not in {gpu.name for gpu in gpus}:
-                raise UsageError(f"--bill {name}={text:.40}: {card.name} is not among the GPUs that are compared")
+                raise UsageError(f"--bill {name}={text:.40}: {card.name} is not one of the compared GPUs")
             value, currency, unit = quantity.price(
                 f"--bill {name}", text, _PER_GPU, "h200=30000EUR or, rented by the hour, h200=3EUR/h"
             )
             if value <= 0.0:
-                raise UsageError(f"--bill {name}={text:.40}: a price of more than 0 is expected")
+                raise UsageError(f"--bill {name}={text:.40}: expected a price of more than 0")
             prices[card.name] = CardPrice(value, currency, bool(unit))
         if len({(price.currency, price.hourly) for price in prices.values()}) > 1:
             raise UsageError("--bill: expected one currency, and all GPUs bought or all rented by the hour")

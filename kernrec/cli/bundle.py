@@ -29,7 +29,7 @@ def export(path: Path, database: Path, selected: Selection, licence: str) -> Non
         make_own_key()
         leaving = outgoing(opened, selected, secret_of(database), folder, licence)
         if not leaving.measurements:
-            raise KernrecError(f"{database} has no such measurements")
+            raise KernrecError(f"{database} has no matching measurements")
         print_leaving(leaving)
         write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
     print(f"written to {path}, licence {leaving.manifest.licence}")
@@ -45,16 +45,16 @@ def import_(path: Path, database: Path, untrusted: bool) -> None:
     print_manifest(bundle.manifest)
     if not untrusted and not trusts(bundle.signer):
         raise UsageError(
-            f"{path} is signed by an unknown key, {bundle.signer}; nothing was taken (`kernrec db trust KEY` trusts it,"
-            " --untrusted takes it all the same)"
+            f"{path} is signed by an unknown key, {bundle.signer}; nothing was imported (`kernrec db trust KEY` "
+            f"trusts the key; --untrusted imports the bundle anyway)"
         )
-    notes: list[str] = []
     with Steps(f"checking and adding {path}"):
-        added = import_to(database, bundle, notes.append)
+        added = import_to(database, bundle)
     print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, signed by {signer_name(bundle.signer)}")
-    print_notes(notes)
     if bundle.manifest.models:
-        print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` makes them"])
+        print_notes(
+            [f"skipped: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` trains models"]
+        )
 
 
 def is_bundle(path: Path) -> bool:

@@ -15,8 +15,8 @@ from kernrec.util.light_dataclass import dataclass
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Choice, Recommendation
+    from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.estimate.operating_point import OperatingPoint
-    from kernrec.recommender.lines import Line
     from kernrec.recommender.result import Foreign, Saving
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class StackRow:
     """A baseline as a table row, with the attribute names of a recommendation."""
 
-    line: "Line"
+    line: "Baseline"
     gpu: "GPU"
 
     @property
@@ -277,7 +277,7 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     return f"{change} instead of {compared} costs {slower} and saves {saving.energy_saved * 100:.0f} % energy."
 
 
-def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
+def line_texts(lines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
     """Describe the fastest baseline, and compare it with the other baselines and the best kernel."""
     if not lines:
         return []
@@ -292,7 +292,7 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     against = ", ".join(f"{each.dated_name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
     texts = [f"{text}; {against}" if against else text]
     if first.slowdown is not None:
-        from kernrec.recommender.lines import NEARLY
+        from kernrec.recommender.baselines import NEARLY
 
         saved = "" if first.energy_saved is None else f" and {_more_or_less(-first.energy_saved)} energy"
         uncertain = first.faster or (first.slowdown > NEARLY and not first.beaten)
@@ -309,7 +309,7 @@ def _more_or_less(change: float) -> str:
     return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
 
 
-def _point(line: "Line", gpu: "GPU") -> str:
+def _point(line: "Baseline", gpu: "GPU") -> str:
     limit = "" if line.power_limit_w == gpu.tdp_w else f" at {human(line.power_limit_w, 'W')}"
     clock = "" if line.locked_clock_hz is None else f" at {human(line.locked_clock_hz, 'Hz')}"
     return limit + clock
@@ -322,7 +322,7 @@ def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
     return f"{human(value, unit)} ({low} to {high})"
 
 
-def line_columns(lines: "Sequence[Line]") -> list[Column]:
+def line_columns(lines: "Sequence[Baseline]") -> list[Column]:
     """Return the columns of an answer that has only baselines, with a row per backend."""
     latencies = [line.latency_interval_s for line in lines]
     energies = [(line.energy_j, line.energy_interval_j) for line in lines]

@@ -39,11 +39,13 @@ class ImportOptions(options.Options):
     ]
     op: Annotated[
         str | None,
-        typer.Option("--op", help="Operator that was measured, if neither the source is at hand nor the file says it."),
+        typer.Option("--op", help="Operator that was measured, if neither a spec nor the file states it."),
     ] = None  # type: ignore[assignment]
     shape: Annotated[
         str | None,
-        typer.Option(help="Dimensions that the file does not say, such as m=4096,n=4096,k=4096; with --spec: its own."),
+        typer.Option(
+            help="Dimensions that the file does not state, such as m=4096,n=4096,k=4096; with --spec: its own."
+        ),
     ] = None
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")] = (
         None  # type: ignore[assignment]
@@ -83,12 +85,12 @@ def import_(wanted: ImportOptions) -> None:
         raise UsageError(cannot_be("read", file, FileNotFoundError()))
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
-            raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
+            raise UsageError(f"{file} is a bundle, which states what was measured; omit all options except --db")
         bundle.import_(file, path, wanted.untrusted)
         share.print_withdrawn_copies(path)
         return
     if file.suffix == ".zip":
-        raise UsageError(f"{file} is not a bundle: it does not begin as a zip file does")
+        raise UsageError(f"{file} is not a bundle: it is not a zip file")
     done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
     for part in done.parts:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))
@@ -115,7 +117,7 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
 
     assert wanted.spec is not None
     if wanted.op is not None:
-        raise UsageError("--op is for results without a source; with --spec the spec says what was computed")
+        raise UsageError("--op is for results without a source; with --spec, the spec states what was computed")
     if wanted.kernel is None:
         raise UsageError(f"--kernel is missing: the source that {wanted.spec} describes")
     own, left_out = _kernel(wanted.spec, Path(wanted.kernel))
@@ -215,10 +217,8 @@ class VerifyOptions(options.Options):
         str | None,
         typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),
     ] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Delete the rows that cannot be.")] = False
-    list_: Annotated[
-        bool, typer.Option("--list", help="Write the place's index.json, which readers of a web server need.")
-    ] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Delete impossible rows.")] = False
+    list_: Annotated[bool, typer.Option("--list", help="Write the place's index.json, which web servers need.")] = False
 
 
 @app.command("verify")
@@ -265,7 +265,7 @@ def verify(wanted: VerifyOptions) -> None:
         more = " ..." if len(altered) > 3 else ""
         raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
     if impossible:
-        raise KernrecError(f"{len(impossible)} of {rows} rows in {path} cannot be; --remove deletes them")
+        raise KernrecError(f"{len(impossible)} of {rows} rows in {path} are impossible; --remove deletes them")
     print(f"{counted(rows, 'row')}, none changed since it was written")
 
 

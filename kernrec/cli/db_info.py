@@ -45,7 +45,7 @@ def info(wanted: InfoOptions) -> None:
     """
     if wanted.db == _SHIPPED:
         if wanted.coverage:
-            raise UsageError("--coverage counts all databases; leave out --db shipped")
+            raise UsageError("--coverage counts all databases; omit --db shipped")
         _print_shipped(wanted.as_json)
     elif wanted.coverage:
         _show_coverage(wanted)
@@ -69,7 +69,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
             pulled = contributed(database)
         bundles = _pulled_bundles(file)
     if pulled and not path.exists():
-        print_notes([f"there is no database of your own ({path}); these are the rows that were pulled"])
+        print_notes([f"you have no database yet ({path}); these are pulled rows"])
         if as_json:
             print(json.dumps({"pulled": pulled, "bundles": bundles}, indent=2))
         else:
@@ -91,7 +91,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     print(", ".join(counted(count, table) for table, count in counts.items()))
     notes = [conflicting(conflicts)] if conflicts else []
     if gone:
-        notes.append(f"withdrawn, and answering no more: {counted(gone, 'measurement')}")
+        notes.append(f"withdrawn, no longer used: {counted(gone, 'measurement')}")
     try:
         waiting = waiting_measurements(path)
     except OSError as error:
@@ -166,8 +166,7 @@ def _print_shipped(as_json: bool) -> None:
 def conflicting(count: int) -> str:
     """Describe how many measurements contradict each other."""
     return (
-        f"{count} measurements contradict each other: they name the same moment of the same session and differ in "
-        "their values; none of them answers"
+        f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )
 
 

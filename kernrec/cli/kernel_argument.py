@@ -104,7 +104,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     if triton and spec is None:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
     if (spec or wanted.shape) and ptx:
-        raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
+        raise UsageError("--spec and --shape are for source code; PTX takes --grid, --block and arguments")
     names = [
         name
         for name in ("entry", "grid", "block", "arg", "tune", "shared", "include", "define")
@@ -128,7 +128,7 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.profile.ptx_kernel import kernel_of_ptx
 
     if wanted.tune:
-        raise UsageError("--tune is for source: what PTX was compiled with is fixed")
+        raise UsageError("--tune needs source code: the macros of PTX are fixed")
     arguments = [
         *(wanted.arguments or []),
         *(wanted.arg or []),
@@ -165,7 +165,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
         raise UsageError("--init writes the spec of a .cu file; PTX is analyzed without a spec, Triton with a call")
     path = source.with_suffix(".toml")
     if path.exists():
-        raise UsageError(f"{path} is there already; move it away")
+        raise UsageError(f"{path} exists already; move it first")
     draft: Draft = draft_spec(source, wanted.words, suggest=True)
     write_file(path, draft.text.encode())
     print(path)

@@ -72,7 +72,7 @@ def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool)
 
     for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
         if text is not None and replayed:
-            raise UsageError(f"{flag} {text} cannot be used with --replay: a recording is replayed as recorded")
+            raise UsageError(f"{flag} {text} cannot be used with --replay, which uses the recorded settings")
     return operating_points(
         [watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
         [hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],

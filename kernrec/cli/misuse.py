@@ -13,6 +13,7 @@ REMOVED = {
     "ops": "`kernrec list ops`",
     "kernels": "`kernrec list kernels`",
     "serve-audit": "`kernrec audit`",
+    "audit --measure": "the engine's own benchmark, such as `vllm bench latency`",
     "compare": "`kernrec recommend --gpu a,b`",
     "report": "`kernrec explore --output FILE`",
     "spec": "`kernrec analyze SOURCE --init`",
@@ -94,8 +95,10 @@ REMOVED = {
     "audit --all": "`kernrec.serve_audit(everything=True)` in Python",
     "--no-resume": "another --db: rows of the database are skipped",
     "--resume": "no option: rows of the database are always skipped",
+    "collect --dry-run": "no option: --budget 1configs measures what would come first",
     "collect --device": "--replay DATABASE, or --replay shipped",
-    "contribute --device": "--replay DATABASE, or --replay shipped",
+    "contribute --device": "`kernrec collect --strategy plan --replay DATABASE`",
+    "contribute --replay": "`kernrec collect --strategy plan --replay DATABASE`",
     "collect --effort": "--strategy quick, all or exhaustive",
     "collect --until": "--budget, such as --budget 30m,2%",
     "collect --seed": "no option: a campaign makes the same random choices each time",
@@ -117,8 +120,8 @@ REMOVED = {
     "db withdraw --op": "--kernel or --row SESSION",
     "db withdraw --since": "--row for each measurement or session that --dry-run lists",
     "db info --shipped": "--db shipped",
-    "db info --gpu": "`kernrec collect --strategy refine --gpu GPU --dry-run`",
-    "db import --repeats": "no option: the median of a config's times counts",
+    "db info --gpu": "`kernrec collect --strategy refine --gpu GPU`",
+    "db import --repeats": "no option: the median of a config's times is used",
     "db import --models": "`kernrec train`, which makes models from the rows",
     "db export --models": "`kernrec train` where the bundle is imported",
     "db export --key": "no option: each bundle is signed with your own key (`kernrec db trust --own`)",
@@ -166,7 +169,7 @@ def sentence(error: TyperException) -> str:
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
         return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
-        return f"{_name(parameter)} is {match[1]}; at least {match[2]} is accepted"
+        return f"{_name(parameter)} is {match[1]}; expected at least {match[2]}"
     return plain
 
 
@@ -181,7 +184,7 @@ def asked_twice(parameters: Iterable[Any]) -> None:
     for parameter in parameters:
         single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
         if single and parameter in seen:
-            raise UsageError(f"{_name(parameter)} is given twice; once is expected: {_help(parameter)}")
+            raise UsageError(f"{_name(parameter)} is given twice; expected once: {_help(parameter)}")
         seen.add(parameter)
 
 

@@ -217,7 +217,7 @@ def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
                 f"vs {versus.removesuffix(' today')}", "left", [_more(bill) if bill.versus else "-" for bill in billed]
             )
         )
-    print_table_as(form, "energy of the GPUs while they run; nothing idle, no host, no cooling", columns)
+    print_table_as(form, "energy of the GPUs while they run; excludes idle power, hosts and cooling", columns)
 
 
 _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))

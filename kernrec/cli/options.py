@@ -234,7 +234,7 @@ def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[...
         def command(call: typer.Context, **values: object) -> None:
             databases = call.obj or ()
             if databases and kind.databases_used == OWN:
-                raise UsageError(f"--db: `{call.command_path}` does not take it; KERNREC_DB names your own database")
+                raise UsageError(f"`{call.command_path}` does not accept --db; KERNREC_DB names your database")
             if len(databases) > 1 and kind.databases_used == ONE:
                 raise UsageError(f"--db is given twice; `{call.command_path}` uses one database")
             function(kind(values, databases))

@@ -106,7 +106,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and --format {form} were both given; what is emitted is written as it is": emitted
+        f"--emit and --format {form} were both given; --emit selects its own format": emitted
         and form is not Form.TABLE,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),

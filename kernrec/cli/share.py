@@ -24,7 +24,7 @@ Place = Annotated[
 ]
 Licence = Annotated[str | None, typer.Option(help="License of the rows, such as CC0-1.0.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
-Untrusted = Annotated[bool, typer.Option("--untrusted", help="Take bundles that no key that you trust signed, too.")]
+Untrusted = Annotated[bool, typer.Option("--untrusted", help="Also accept bundles that no trusted key signed.")]
 _SHOWN = 20
 """Maximum rows listed before a withdrawal."""
 
@@ -106,7 +106,7 @@ def push(wanted: PushOptions) -> None:
     if pushed and pushed[0]:
         print(f"{counted(pushed[0], 'measurement')} pushed to {place.title}, licence {licence}")
     elif pushed is None and not wanted.dry_run:
-        print(f"{place.title} lacks none of these measurements")
+        print(f"{place.title} already has all of these measurements")
 
 
 def _last_licence(key: str) -> str | None:
@@ -135,7 +135,7 @@ def print_leaving(leaving: "Outgoing") -> None:
     """List the rows to push, and the columns that change."""
     print_manifest(leaving.manifest)
     for name, count in leaving.changed.items():
-        print(f"{name} leaves in another form in {counted(count, 'measurement')}")
+        print(f"{name} is anonymized in {counted(count, 'measurement')}")
 
 
 def print_manifest(manifest: "Manifest") -> None:
@@ -146,8 +146,6 @@ def print_manifest(manifest: "Manifest") -> None:
             print(f"measured {values[0]}" if values[0] == values[-1] else f"measured {values[0]} to {values[-1]}")
         elif values:
             print(f"{name}: {', '.join(values)}")
-    if manifest.models:
-        print(f"models: {', '.join(model.file for model in manifest.models)}")
 
 
 class PullOptions(options.Options):
@@ -175,7 +173,7 @@ def pull(wanted: PullOptions) -> None:
     print(f"{place.title}: {counted(report.measurements, 'new measurement')}{gone}")
     print_notes(report.left)
     if report.unknown:
-        print_notes(["`kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything"])
+        print_notes(["`kernrec db trust KEY` accepts bundles of that key, `--untrusted` accepts all bundles"])
     print_withdrawn_copies(paths.user_database())
 
 
@@ -184,7 +182,7 @@ def print_withdrawn_copies(database: Path) -> None:
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():
-        print(f"{database}: {name} has withdrawn {counted(count, 'measurement')}, which no longer answer")
+        print(f"{database}: {name} has withdrawn {counted(count, 'measurement')}, which are no longer used")
 
 
 class WithdrawOptions(options.Options):
@@ -192,12 +190,12 @@ class WithdrawOptions(options.Options):
 
     place: Annotated[
         str | None,
-        typer.Argument(metavar="PLACE", help="Where others read it at once. Default: none; the next push says it."),
+        typer.Argument(metavar="PLACE", help="Place to withdraw from at once. Default: none; the next push does it."),
     ] = None
     row: Annotated[list[str] | None, typer.Option(help="A measurement or session, as --dry-run lists it.")] = None
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
-    merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False
+    merged: Annotated[bool, typer.Option("--merged", help="Only rows from other people's files and bundles.")] = False
     reason: Annotated[str, typer.Option(help="A note for readers of the log.")] = ""
     dry_run: DryRun = False
 
@@ -207,7 +205,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
     """Withdraw measurements: answers no longer use them, but the log keeps them.
 
     At a place, this applies to rows that your own key pushed and to every copy that others pulled or merged. Other
-    people's rows stay. Merges, bundles and pushes include the withdrawal.
+    people's rows stay. Pushes and bundles leave withdrawn rows out, and the next push withdraws what you pushed before.
     """
     from kernrec.gpu import find_gpu
     from kernrec.store.connection import quoted
@@ -219,11 +217,11 @@ def withdraw(wanted: WithdrawOptions) -> None:
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 
     if not (wanted.row or wanted.gpu or wanted.kernel or wanted.merged):
-        raise UsageError("say which measurements: --row, --gpu, --kernel or --merged")
+        raise UsageError("name the measurements: --row, --gpu, --kernel or --merged")
     if wanted.merged and wanted.place:
         raise UsageError(f"--merged is about a database; at {wanted.place} your key withdraws only what it pushed")
     if not TEXT.fullmatch(wanted.reason):
-        raise UsageError("--reason: one line of at most 200 characters is expected")
+        raise UsageError("--reason: expected one line of at most 200 characters")
     own = wanted.db or paths.user_database()
     condition = Selection(wanted.gpu and find_gpu(wanted.gpu).name, None, wanted.kernel).condition()
     if wanted.row:
@@ -249,10 +247,9 @@ def withdraw(wanted: WithdrawOptions) -> None:
         beside = own if wanted.db or own.exists() else None
         count = withdraw_there(place, condition, Signer.of(key_file()), wanted.reason, agree=agree, own=beside)
     else:
-        signer = Signer.of(key_file()) if key_file().exists() else None
-        count = withdraw_here(own, condition, signer, wanted.reason, agree=agree)
+        count = withdraw_here(own, condition, wanted.reason, agree=agree)
         if not (count or wanted.dry_run):
-            raise UsageError(f"{own} has no such measurements; nothing was withdrawn")
+            raise UsageError(f"{own} has no matching measurements; nothing was withdrawn")
     if count:
         print(f"{counted(count, 'measurement')} withdrawn from {title}")
 

@@ -138,7 +138,7 @@ def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
     assert process.returncode == 128 + number, errors
     assert output == ""
     *progress, last = errors.splitlines()
-    assert last == "kernrec: interrupted; what is done is kept, the same command goes on from there"
+    assert last == "kernrec: interrupted; finished work is kept. Run the same command to resume"
     assert all(line.startswith("scale: ") for line in progress), errors  # a slow machine says how far it is
     if number == signal.SIGINT:
         again = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, timeout=60, check=True)
@@ -216,7 +216,7 @@ def test_skeleton_spec_keeps_an_existing_spec_and_must_be_completed(folder, run)
     path = folder / "scale.toml"
     refused = run("analyze", folder / "scale.cu", "--init")
     assert refused.returncode == 2
-    assert "scale.toml is there already; move it away" in refused.stderr
+    assert "scale.toml exists already; move it first" in refused.stderr
     assert path.read_text() == SPEC
     path.unlink()
     assert run("analyze", folder / "scale.cu", "--init").stdout == f"{path}\n"

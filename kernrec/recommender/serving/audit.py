@@ -11,7 +11,7 @@ from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import ServedModel, read_model
 from kernrec.recommender.serving.backends import kernel_taken
 from kernrec.recommender.serving.compared import Comparer, Comparison, comparer
-from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_alone, own_kernel
+from kernrec.recommender.serving.engine_calls import OWN_KERNELS, own_kernel
 from kernrec.recommender.serving.engines import (
     ENGINES,
     Deployment,
@@ -35,7 +35,7 @@ _MOST_TOKENS = 65536
 _MOST_GPUS = 1024
 
 _SECOND = "not predicted apart from the first product"
-_NOT_INSTALLED = "not predicted where the engine is not installed, whose kernel is analyzed"
+_GROUPS = "not predicted for groups of integers"
 
 Progress = Callable[[str], None]
 """Callback that receives a description of the next comparison."""
@@ -242,10 +242,7 @@ def _notes_on(model: ServedModel, served: Deployment, files: Sequence[TunedFile]
 
 def _looked_up(file: TunedFile, served: Deployment, shipped: Shipped) -> AuditedFile:
     name, exact = shipped.place_of(file.kind, file.name, served.triton)
-    analyzed = own_kernel(served, file) or not own_alone(file)
-    why = "" if analyzed else _NOT_INSTALLED
-    if not file.products:
-        why = _SECOND
+    why = "" if file.products else _GROUPS if file.quantization.group else _SECOND
     return AuditedFile(file, name, exact, kernel_taken(file, served), why_none=why)
 
 

@@ -37,14 +37,12 @@ def candidates(file: TunedFile, tokens: int, gpu: GPU) -> list[Tiles]:
     tiles += _MIDDLE if 8 < rows <= 160 else ()
     tiles += _LARGE if rows > 64 else ()
     grouped = 1 if rows <= 64 else 16
-    eight = file.weights is not None and not file.quantization.group  # both operands have 8 bits
+    eight = file.weights is not None
     unique: dict[tuple[int, ...], Tiles] = {}
     for m, n, k, warps, stages in tiles:
         k = k * 2 if eight and file.block is None and k < 256 else k
         k = min(k, file.block[1]) if file.block else k
         k = max(k, file.block[1]) if file.block and file.kind is Kind.BLOCK_GEMM else k
-        while file.quantization.group and any(product.depth % k for product in file.products):
-            k //= 2  # the kernel reads only whole steps of weights
         width = 1 if eight else 2
         while (m + n) * k * width * (stages - 1) > gpu.limits.smem_per_block and stages > 2:
             stages -= 1

@@ -17,9 +17,6 @@ KEYS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 307
 _LITTLE_SHARED = 128 << 10
 """Bytes of shared memory per block below which SGLang has other fp8 defaults."""
 
-_CUDA_GROUPS, _CUDA_ROWS = (32, 64, 128), 6
-"""Group sizes, and rows per expert up to which vLLM's CUDA kernel for 4-bit weights applies, with its own rule."""
-
 
 def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     """Return the config that an engine runs without a file.
@@ -39,8 +36,6 @@ def default_config(engine: str, file: TunedFile, tokens: int, gpu: GPU) -> dict[
 
 def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     experts = file.products[0].experts
-    if file.quantization.group:
-        return _vllm_integers(file, tokens)
     if file.dtype == "fp8_w8a8" and file.block:
         n, k = file.block
         narrow = tokens <= 8 and n % 64 == 0
@@ -52,29 +47,6 @@ def _vllm_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:
     group = 16 if tokens // experts > 128 else 1
     warps, stages = 4 if tokens <= 128 else 8, 4 if tokens <= 32 else 3
     return {**_config(rows, 64 if tokens <= 64 else 128, depth, group, warps, stages), "SPLIT_K": 1}
-
-
-def _vllm_integers(file: TunedFile, tokens: int) -> dict[str, int]:
-    """Return the rows of the config for integer weights with 16-bit activations; `stated_tiles` adds the rest."""
-    shape = file.products[0]
-    few = file.weights == "int4_w4a16" and file.quantization.group in _CUDA_GROUPS
-    if few and tokens * shape.top <= _CUDA_ROWS * shape.experts:
-        rows = min(16, 1 << (tokens - 1).bit_length())
-    else:
-        rows = 16 if tokens <= 20 else 32 if tokens <= 40 else 64
-    return {"BLOCK_SIZE_M": rows, "GROUP_SIZE_M": 1, "SPLIT_K": 1}
-
-
-def stated_tiles(tiles: Tiles, rows: int) -> Tiles:
-    """Return a config with columns and depth; vLLM's values replace missing ones.
-
-    Args:
-        tiles: the config.
-        rows: rows of the inputs.
-    """
-    if "BLOCK_SIZE_N" in tiles:
-        return tiles
-    return {**tiles, "BLOCK_SIZE_N": 32 if rows == 1 else 64, "BLOCK_SIZE_K": 64 if rows == 1 else 32}
 
 
 def _sglang_experts(file: TunedFile, tokens: int, gpu: GPU) -> dict[str, int]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
-from kernrec.interop.model_config import LEAST_GROUP, UNQUANTIZED, Quantization, ServedModel
+from kernrec.interop.model_config import UNQUANTIZED, Quantization, ServedModel
 from kernrec.interop.moe_configs import ExpertLayer
 from kernrec.kernel.expression import parse
 from kernrec.util.light_dataclass import dataclass
@@ -73,7 +73,7 @@ class TunedFile:
     dtype: str | None = None
     """Name of the quantization in the file name; None if it has none."""
     quantization: Quantization = UNQUANTIZED
-    """Quantization of the weights on one GPU; blocks and groups that do not fit are divided."""
+    """Quantization of the weights on one GPU; blocks that do not fit are divided."""
     from_folder: bool = True
     """Whether the engine also reads the file from a folder of the user."""
     note: str = ""
@@ -149,7 +149,7 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
         if refined < _LEAST_REFINED:
             raise UsageError(f"{model.title}: {width} columns a GPU cannot be divided into blocks of {block[0]}")
         note, block = f"scales of {block[0]} x {block[1]} are divided to fit {width} columns", (refined, refined)
-    group, sglang = _group(model, width), served.engine == "sglang"
+    sglang = served.engine == "sglang"
     stored = width // 2 if sglang and dtype == "int4_w4a16" else width  # SGLang counts bytes of two weights
     device, by_row = served.device_name.replace("_", " "), sglang and quantization.by_row
     layer = ExpertLayer(count, stored, parse("m"), device, dtype, block, by_row)
@@ -158,8 +158,9 @@ def _expert_files(model: ServedModel, served: Deployment) -> list[TunedFile]:
     if fused:
         note = f"E counts {fused} shared expert (--disable-shared-experts-fusion leaves it out)"
     name = _named(layer.file_name(served.engine), served)
-    on_gpu = replace(quantization, block=block, group=group)
-    return [TunedFile(Kind.EXPERTS, name, "mixture of experts", products, dtype, on_gpu, note=note)]
+    predicted = () if quantization.group else products  # engines prefer other kernels for groups of integers
+    on_gpu = replace(quantization, block=block)
+    return [TunedFile(Kind.EXPERTS, name, "mixture of experts", predicted, dtype, on_gpu, note=note)]
 
 
 def second_file(file: TunedFile, served: Deployment) -> TunedFile | None:
@@ -175,18 +176,6 @@ def reads_files(quantization: Quantization, engine: str) -> bool:
     if quantization.method == "compressed-tensors" and engine == "sglang":  # only Marlin runs its other groups
         return not (quantization.elsewhere or quantization.zero_points or quantization.kind == "int8_w8a16")
     return not quantization.elsewhere
-
-
-def _group(model: ServedModel, width: int) -> int:
-    """Return the columns that share a scale on one GPU; both engines halve a group until it divides both matmuls."""
-    group = model.quantization.group
-    while group and (width % group or model.hidden % group):
-        group //= 2
-        if group < LEAST_GROUP:
-            raise UsageError(
-                f"{model.title}: {width} columns a GPU cannot be divided into groups of {model.quantization.group}"
-            )
-    return group
 
 
 def _named(name: str, served: Deployment) -> str:

@@ -24,12 +24,11 @@ from kernrec.recommender.serving.folder import entries_of, write_folder
 from kernrec.recommender.serving.shipped_files import installed_package, shipped_of
 from tests.helpers import engine_reader
 from tests.helpers.process import environment
-from tests.helpers.serving import AWQ, BY_ROW, MIXTRAL, QWEN_FP8, SMALL, written
+from tests.helpers.serving import BY_ROW, MIXTRAL, QWEN_FP8, SMALL, written
 
 MODELS = {
     "mixtral": MIXTRAL,
     "qwen": QWEN_FP8,
-    "awq": {**MIXTRAL, "quantization_config": AWQ},
     "by row": {**MIXTRAL, "quantization_config": BY_ROW, "num_local_experts": 16},
 }
 KNOWN = {"vllm": ("0.33",), "sglang": ("0.5.23",)}
@@ -107,23 +106,21 @@ def test_engine_default_equals_the_compared_config(tmp_path, engine):
         first, second = file.products
         for tokens in KEYS:
             sizes = [first.experts, second.depth, first.depth, first.top]
-            block = [0, file.quantization.group] if file.quantization.group else file.block
-            requests.append(["default", tokens, *sizes, file.dtype, block])
+            requests.append(["default", tokens, *sizes, file.dtype, file.block])
             expected.append(default_config(engine, file, tokens, card))
     assert own_answers(engine, requests, tmp_path, tmp_path) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-@pytest.mark.parametrize(("quantized", "kernel"), [(AWQ, "fused_moe_kernel_gptq_awq"), (BY_ROW, "fused_moe_kernel")])
-def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine, quantized, kernel):
+def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine):
     if installed_package(engine) is None:
         pytest.skip(f"{engine} and torch are not installed")
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
-    fields = {**SMALL, "quantization_config": {**quantized, "group_size": 32}}
+    fields = {**SMALL, "quantization_config": BY_ROW}
     request = AuditRequest(str(written(tmp_path / "model", fields)), "l40s", engine, tokens=(4,), everything=True)
     (file,) = serve_audit(request).files
-    assert file.kernel.endswith(f":{kernel}")
+    assert file.kernel.endswith(":fused_moe_kernel")
     (made,) = file.comparisons
     assert made.own_cost is not None
     assert len(made.ranked) >= 3

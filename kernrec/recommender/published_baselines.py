@@ -113,7 +113,7 @@ def _least(rows: Sequence[Row], items: int) -> Row:
     return min((row for row in rows if row[0] >= items), key=lambda row: row[1])
 
 
-def recorded_predictions(
+def published_predictions(
     recordings: Recordings, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedLine, "StackPrediction"]]:
     """Yield the recorded rows of a problem, each with its backend's prediction at the recorded time and power.
