@@ -17,8 +17,9 @@ from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.costs import ENERGY_DRIFT, LATENCY_DRIFT
 from kernrec.recommender.estimate.estimates import Source
 from kernrec.recommender.estimate.operating_point import OperatingPoint
+from kernrec.recommender.json_form import MeasuredOn
 from kernrec.recommender.request import Objective, Query
-from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, MeasuredOn, Place, Saving
+from kernrec.recommender.result import Choice, Comparison, Estimate, Foreign, Place, Saving
 from kernrec.recommender.select import Picked
 from kernrec.store import MeasuredAnswer
 

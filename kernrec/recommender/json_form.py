@@ -10,9 +10,7 @@ from kernrec.op import Problem
 from kernrec.op.workload import Workload
 from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.request import Objective, Query
-
-if TYPE_CHECKING:
-    from kernrec.recommender.result import MeasuredOn
+from kernrec.util.light_dataclass import dataclass
 
 _Value = TypeVar("_Value")
 
@@ -90,6 +88,35 @@ class IntervalNames:
         "Interval of the energy error of this config only, for comparisons within the kernel.", "energy_j.own_interval"
     )
     energy_source = Alias[str]("Source of the energy.", "energy_j.source")
+
+
+@dataclass(frozen=True)
+class MeasuredOn:
+    """Time and place of a config's measurements."""
+
+    sessions: int
+    measured_at: str
+    """Time of the latest measurement, UTC, ISO 8601."""
+    device: str | None
+    """Name of the GPU according to its driver; None if it was not recorded."""
+    database: str
+    """Database that holds the measurement: `own`, `pulled`, or a file."""
+    signers: tuple[str, ...]
+    """Public keys of the people who shared pulled rows; an empty text for unsigned rows."""
+    contributors: int = 1
+    """Number of people whose rows were combined; the cost is the median of their rows."""
+    spread_s: tuple[float, float] | None = None
+    """Lowest and highest latency of these people in seconds; None if there is only one."""
+    rescaled: int = 0
+    """Number of people whose rows were rescaled from their board to the GPU's typical speed."""
+
+    def signed_by(self) -> list[dict[str, str | None]]:
+        """Return the signers with the names that the user gave them."""
+        if not self.signers:
+            return []
+        from kernrec.store.keys import signer_name
+
+        return [{"name": signer_name(key), "key": key or None} for key in self.signers]
 
 
 class MeasuredNames:
