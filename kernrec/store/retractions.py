@@ -56,8 +56,8 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
             row = dict(zip(_SIGNED, values, strict=True))
             if not fits(row["signer"], signature, _signed(row)):
                 raise UsageError(
-                    f"the retraction of {row['measurement_id']} is not signed by {signer_name(row['signer'])}, whom it "
-                    "names; nothing was taken"
+                    f"the retraction of {row['measurement_id']} is not signed by {signer_name(row['signer'])}, whom "
+                    f"it names; nothing was imported"
                 )
     ((left, unsigned, some),) = database.query(
         f"SELECT count(*), count_if(signature = ''), max(signer) FILTER (signature <> '') "
@@ -71,7 +71,7 @@ def leave_unbelieved(database: Database, folder: Path) -> list[str]:
     lines = [f"left: {counted(unsigned, 'retraction')} without a signature"] if unsigned else []
     if left > unsigned:
         lines.append(
-            f"left: {counted(left - unsigned, 'retraction')} of unknown keys, such as {some} (`kernrec db trust`)"
+            f"skipped: {counted(left - unsigned, 'retraction')} of unknown keys, such as {some} (`kernrec db trust`)"
         )
     return lines
 

@@ -75,7 +75,7 @@ def test_retraction_applies_only_for_those_who_trust_the_signer(base: Path) -> N
     with bob.at_work(), Database.open(bob.database, read_only=False, create=True) as database:
         assert merge(database, alice.database, notes.append) == 7
         assert answering(database) == [1, 2, 3]
-        assert notes == [f"left: 2 retractions of unknown keys, such as {alice.key()} (`kernrec db trust`)"]
+        assert notes == [f"skipped: 2 retractions of unknown keys, such as {alice.key()} (`kernrec db trust`)"]
         trust(alice.key(), "alice")
         assert merge(database, alice.database) == 2
         assert answering(database) == [2, 3]

@@ -36,7 +36,7 @@ def main() -> int:
     try:
         journal = LimitsJournal(wanted["uuid"])
     except BlockingIOError:
-        return _refuse("another run of kernrec has set the limits of this card; wait until it has ended")
+        return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
         return _refuse(f"what to restore cannot be written down: {error}")
     restore(wanted["uuid"], journal)  # of a run that was killed

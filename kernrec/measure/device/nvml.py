@@ -250,7 +250,7 @@ class NvmlSensors:
         if self.mig:
             return "MIG is on, and power is that of the whole card"
         if self.energy_j() is None:
-            return "this card has no energy counter (Volta was the first to have one)"
+            return "this GPU has no energy counter (older than Volta)"
         return None
 
     @cached_property

@@ -121,7 +121,7 @@ def write_contribution(database: Path, gpu: str, signer: Signer, folder: Path) -
     with Database.open(database) as opened, scratch_folder() as scratch:
         leaving = outgoing(opened, selection, secret_of(database), scratch, LICENCE)
         if not leaving.measurements:
-            raise KernrecError(f"{database} has no measurements of a {gpu} that are in no bundle yet")
+            raise KernrecError(f"{database} has no unbundled measurements of a {gpu}")
         check_own_segments(leaving.by_table(TABLES), str(database))  # what others would refuse stays here
         leaving = replace(leaving, manifest=replace(leaving.manifest, owner=signer.key))
         target = folder / bundle_name(leaving.manifest)
