@@ -22,6 +22,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from zlib import crc32
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from same_code import within_compiler_variation
@@ -51,6 +52,7 @@ def main() -> int:
         "--check", type=int, metavar="N", help="rebuild N profiles per kernel and compare them with those shipped"
     )
     parser.add_argument("--seed", default="", help="with --check: any text; another one draws other profiles")
+    parser.add_argument("--every", type=int, default=1, help="with --check: rebuild those of one kernel in so many")
     parser.add_argument("--sm", type=int, action="append", help="build for this architecture alone (may be repeated)")
     parser.add_argument("--dtype", action="append", help="build this data type alone (may be repeated)")
     parser.add_argument("--processes", type=int, default=2)
@@ -58,7 +60,10 @@ def main() -> int:
     arguments = parser.parse_args()
     kernels = [find_kernel(name) for name in arguments.kernels] or list(all_kernels())
     if arguments.check is not None:
-        return max(check(kernel, arguments.check, arguments.processes, arguments.seed) for kernel in kernels)
+        turn, every = crc32(arguments.seed.encode()), arguments.every
+        counts = [arguments.check if (turn + place) % every == 0 else 0 for place in range(len(kernels))]
+        checks = (check(each, n, arguments.processes, arguments.seed) for each, n in zip(kernels, counts, strict=True))
+        return max(checks)
     only = Only(frozenset(arguments.sm or ()), frozenset(arguments.dtype or ()))
     if arguments.cluster is None:
         return max(build(kernel, arguments.fresh, arguments.processes, only) for kernel in kernels)

@@ -1,6 +1,4 @@
-"""A stack of databases that answers like a single one: the user's own first, then the rows that were pulled, the
-shipped data last.
-"""
+"""Several databases that are queried as one: first the user's own, then pulled rows, then shipped data."""
 
 import os
 from bisect import bisect_left
@@ -32,11 +30,11 @@ class Stack:
         """Check that the databases can be read.
 
         Args:
-            databases: their files; None: the user's own (`KERNREC_DB`), if there is one, then what was pulled.
-            keep_open: whether files stay open, for a program that ends after its query and should open them only once.
+            databases: Their files; None: the user's own (`KERNREC_DB`) if it exists, then pulled rows.
+            keep_open: Whether files stay open, for a program that ends after one query.
 
         Raises:
-            UsageError: if a database cannot be read.
+            UsageError: A database cannot be read.
         """
         self.missing: Path | None = None
         """The user's own database where `KERNREC_DB` names one that does not exist yet."""
@@ -98,10 +96,10 @@ class Stack:
             self._read = version
 
     def profiles(self, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        """The static profiles of a kernel's source by launch: those that ship, which no rows displace, else from the
-        first database that has them; else empty.
+        """Return the static profiles of a kernel's source by launch, or an empty mapping.
 
-        Without profiles of its own, an architecture takes those of the one whose code it runs (`code_sm`).
+        Shipped profiles come first, then those of the first database that has some. An architecture without profiles
+        uses those of the architecture whose code it runs (`code_sm`).
         """
         self._refresh()
         if shipped := shipped_profiles(kernel, kernel_hash, sm):
@@ -114,11 +112,12 @@ class Stack:
         return self.profiles(kernel, kernel_hash, code_sm(sm)) if code_sm(sm) != sm else {}
 
     def evidence(self, gpu: str, op: str, kernels: Iterable[str], problem_key: str) -> Evidence:
-        """Evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster others.
+        """Return the evidence of all databases about a GPU and problem: measurements of these kernels, failures, faster
+        others.
 
-        For each config, power limit and clock the first database that has it counts. The log of a problem is read once,
-        until a file changes. Reading takes along the op's next problems, as many as the square of the queries about the
-        op so far: one query reads one problem, and a thousand open the files a few times.
+        For each config, power limit and clock, the first database that has it counts. The log of a problem is read
+        once, until a file changes. Reading also fetches the op's next problems: the square of the number of queries
+        about the op so far. So one query reads one problem, and a thousand queries open the files a few times.
         """
         if not self._paths:
             return Evidence()
@@ -139,28 +138,28 @@ class Stack:
         return evidence(self._logs[gpu, problem_key], kernels, problem_key)
 
     def measured_problems(self, gpu: str) -> frozenset[str]:
-        """The keys of all problems with a good measurement on `gpu`."""
+        """Return the keys of all problems with a successful measurement on a GPU."""
         return frozenset[str]().union(*(database.measured_problems(gpu) for database in self._databases()))
 
     def measurements(self) -> int:
-        """How many rows the logs of all databases have, apart from rows that were pulled, which train no model."""
+        """Return the number of rows in the logs of all databases, without pulled rows, which train no model."""
         self._refresh()
         measured = zip(self._paths, self._contents, strict=True)
         return sum(contents.measurements for path, contents in measured if path != self._pulled)
 
     def mark(self) -> str:
-        """Distinguishes logs of the same length: a hash of the least and the greatest key of a measurement."""
+        """Return a hash of the least and the greatest measurement key, which distinguishes logs of the same length."""
         own = (database for path, database in zip(self._paths, self._databases(), strict=True) if path != self._pulled)
         query = "SELECT min(measurement_id), max(measurement_id) FROM db.measurement HAVING count(*) > 0"
         ends = [end for database in own for row in database.query(query) for end in row]
         return content_hash([min(ends), max(ends)]) if ends else ""
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Modification time and size of each file: after a change, cached answers have to be dropped."""
+        """Return modification time and size of each file; cached answers are outdated when it changes."""
         return tuple([_written(path) for path in self._paths]) if self._paths else ()
 
     def files(self) -> list[tuple[str, int, int]]:
-        """Each file with its modification time and size: what answers are made of."""
+        """Return each file that answers are made of, with its modification time and size."""
         return [(os.path.realpath(path), *_written(path)) for path in self._paths]
 
 
