@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class AuditOptions(options.Options):
-    """The options of `kernrec audit`."""
-
     databases_used = options.OWN
     model: Annotated[
         str, typer.Argument(help="A config.json or its folder; hf:ORG/NAME is downloaded; or a tuned file.")

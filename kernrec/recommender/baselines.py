@@ -6,7 +6,7 @@ recommendation, it holds at one operating point.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import KernrecError
@@ -21,6 +21,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
@@ -47,7 +48,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(JsonForm):
     """Baseline: estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
     stack: str
@@ -140,17 +141,7 @@ class Baseline:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, under the names of the attributes."""
-        values: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            quantity, _, unit = field.name.rpartition("_")
-            if field.name in ("latency_s", "energy_j"):
-                none = {field.name: None, f"{quantity}_interval_{unit}": None}
-                values |= none if value is None else value.as_dict(quantity, unit)
-            else:
-                values[field.name] = list(value) if isinstance(value, tuple) else value
-        values["provenance"] = None if self.provenance is None else dict(self.provenance)
-        return values | {"faster": self.faster, "advised": self.advised}
+        return super().as_dict() | {"faster": self.faster, "advised": self.advised}
 
 
 def short_title(name: str) -> str:

@@ -6,13 +6,13 @@ to have the same factor as the measured one. The gain is then from prediction to
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.estimate.estimates import SOURCES, Source
 from kernrec.recommender.explain.breakdown import Explanation, explain
+from kernrec.recommender.json_form import JsonForm
 from kernrec.recommender.notes import sources_of
 from kernrec.recommender.request import Objective
 from kernrec.util.light_dataclass import dataclass
@@ -46,7 +46,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(JsonForm):
     """One change of a config or of the power limit, and its expected gain."""
 
     what: str
@@ -61,10 +61,6 @@ class Change:
     """Relative changes of the other figures that change most."""
     source: Source
     """Least certain source of these costs."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return vars(self)
 
 
 def what_if(

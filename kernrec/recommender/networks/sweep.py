@@ -94,7 +94,7 @@ class NetworkSweep:
                     "power_limit_w": row.point.limit_w(self.answer.gpu),
                     "locked_clock_hz": row.point.clock_hz,
                     **row.total.as_dict(),
-                    "versus_first": vars(row.versus_first),
+                    "versus_first": row.versus_first.as_dict(),
                     "best": number == self.best,
                     "knee": number == self.best and self.why_best == KNEE,
                 }
