@@ -143,7 +143,7 @@ def test_limits_of_a_running_process_are_kept_and_locked(card: EmulatedCard) -> 
     restore_abandoned(CARD)
     assert card.state == SET
     card.hold("end").wait(60)
-    assert "another run of kernrec has set the limits of this card" in card.reply
+    assert "another run of kernrec has set the limits of this GPU" in card.reply
     journal.close()
     restore_abandoned(CARD)
     assert card.state["limit"] == AS_IT_WAS["limit"]
