@@ -39,7 +39,7 @@ def main() -> int:
         return _refuse("another run of kernrec has set the limits of this card; wait until it has ended")
     except OSError as error:
         return _refuse(f"what to restore cannot be written down: {error}")
-    restore(wanted["uuid"], journal)  # of a run that was killed
+    restore(wanted["uuid"], journal)  # left by a killed run
     if reason := _set(wanted, journal):
         return _refuse(reason)
     print(json.dumps({"set": True}), flush=True)

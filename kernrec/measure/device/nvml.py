@@ -117,7 +117,7 @@ def _cards_of_cuda() -> list[Card]:
         from cupy.cuda import runtime
 
         devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
-    except Exception:  # no CuPy, no driver or no device: in any case there is no card
+    except Exception:  # no CuPy, no driver or no device: there is no GPU
         return []
     return [
         Card(i, f"GPU-{UUID(bytes=bytes(properties['uuid']))}", _text(properties["name"]), 0)
@@ -227,7 +227,7 @@ class NvmlSensors:
         usual = self._query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc = self._query("nvmlDeviceGetEccMode")
         persistence = self._query("nvmlDeviceGetPersistenceMode")
-        locked = present_entry(self.uuid)  # NVML does not tell what clocks are locked to
+        locked = present_entry(self.uuid)  # NVML does not report locked clocks
         return CardSettings(
             power_limit_w=limit / 1e3 if limit and limit != usual else None,
             sm_clock_hz=(locked and locked.sm_clock_hz) or self._set_clock(self._nvml.NVML_CLOCK_SM),
