@@ -152,7 +152,7 @@ class Driver:
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
                 raise KernrecError(
-                    f"no card of the cluster answers for {_NO_CARD_S:g} s; the same command goes on when there is one"
+                    f"no GPU of the cluster has answered for {_NO_CARD_S:g} s; run the same command again to resume"
                 )
             if not self._first or now_s - begun_s >= _OPEN_S:
                 self._give_out()
@@ -240,7 +240,7 @@ class Driver:
         if answer.error is not None:
             self._drop(name)
             if answer.error:
-                self._note(answer.title, f"{answer.error}; the campaign goes on without this card")
+                self._note(answer.title, f"{answer.error}; the campaign continues without this GPU")
 
     def _request_of(self, card: _Card) -> CollectRequest:
         request = replace(self._request, problems=None, seed=self._request.seed + card.number)
@@ -280,7 +280,7 @@ class Driver:
             if other.compiler != card.compiler:
                 return f"its compiler is {card.compiler}, that of {other.node} is {other.compiler}"
             if other.uuid_hash is not None and other.uuid_hash == card.uuid_hash:
-                return "its card is in the campaign already"
+                return "its GPU is in the campaign already"
         return None
 
     def _identities(self, gpu: str | None = None) -> list[CardIdentity]:
@@ -290,7 +290,7 @@ class Driver:
     def _refuse(self, name: str, node: str, reason: str) -> None:
         """Exclude a GPU; its actor continues, so that no other one is started on it."""
         self._drop(name)
-        self._report(Progress(node, "", "", 0, 0, note=f"{node} is left out: {reason}"))
+        self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
     def _drop(self, name: str) -> None:
         self._heard(name)
@@ -308,11 +308,11 @@ class Driver:
         losses = card.losses + 1
         if losses >= _MOST_LOSSES:
             self._drop(name)
-            self._note(title, f"{why}; the campaign goes on without this card")
+            self._note(title, f"{why}; the campaign continues without this GPU")
             return
         if card.identity is not None:
             self._wake(card.identity.gpu)
-            self._note(title, f"{why}; another card goes on with its visit, and it is started again")
+            self._note(title, f"{why}; another GPU continues its visit, and its process is restarted")
         self._cards[name] = _Card(card.number, losses=losses)
         self._cluster.call(name, "hello")
 

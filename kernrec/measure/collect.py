@@ -93,7 +93,7 @@ def collect_at(
     from kernrec.measure.device.nvml import choose_cards
 
     if request.gpu == "all":
-        raise UsageError("--set-power-limit and --lock-clocks are for one card: name it with --gpu")
+        raise UsageError("--set-power-limit and --lock-clocks are for one GPU: name it with --gpu")
     (card,) = choose_cards(request.gpu)
     check_limits(card, points)
     results: list[tuple[OperatingPoint, CollectResult]] = []

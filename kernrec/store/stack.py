@@ -87,8 +87,10 @@ class Stack:
             for database in self._databases():
                 self._contents.append(database.contents())
                 if database.left_out:
-                    rows = f"{counted(database.left_out, 'row')} that cannot be"
-                    notes.append(f"{database.path}: {rows} left out (`kernrec db verify` lists, --remove deletes)")
+                    rows = counted(database.left_out, "impossible row")
+                    notes.append(
+                        f"{database.path}: {rows} skipped (`kernrec db verify` lists them, --remove deletes them)"
+                    )
             if self._all and not self._pulled and paths.remotes().is_dir():
                 notes.append("what kernrec 0.1 pulled is not read: `kernrec db pull PLACE` pulls it again")
             self.notes = tuple(notes)

@@ -56,18 +56,18 @@ def refusal(done: "CompletedProcess[str]") -> str:
 HOSTILE: Mapping[str, dict[str, object]] = {
     "have no flat JSON object in tunables": {"tunables": f'{{"block_m":{"9" * 5000}}}'},
     "JSON object in tunables": {"tunables": r'{"block_m":"\q"}'},
-    "name a thing twice in tunables": {"tunables": '{"block_m":64,"block_m":32}'},
+    "have duplicate or unsorted names in tunables": {"tunables": '{"block_m":64,"block_m":32}'},
     "are of a newer protocol than this kernrec knows": {"protocol_version": 2147483647},
-    "are none that matmul accepts": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
+    "are not accepted by matmul": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
     "have no flat JSON object in dims": {
         "key": f"matmul[m={'9' * 4200},n=32,k=16]f32,nn",
         "dims": f'{{"k":16,"m":{"9" * 4200},"n":32}}',
     },
-    "have a power_limit_w that no h200-sxm has": {"power_limit_w": 1e29},
-    "have an energy that no h200-sxm takes": {"energy_j": 1e-300},
+    "have a power_limit_w that is impossible on h200-sxm": {"power_limit_w": 1e29},
+    "have an energy that is impossible": {"energy_j": 1e-300},
     "were measured at an impossible time": {"measured_at": "2099-01-01"},
     "have an empty kernel": {"kernel": ""},
-    "have other characters than ASCII in kernel": {"kernel": "matmul_s\u0456mt"},  # a Cyrillic letter
+    "have non-ASCII characters in kernel": {"kernel": "matmul_s\u0456mt"},  # a Cyrillic letter
     "have an interval that does not contain their latency_s": {"latency_high_s": 1e-4},
     "have samples that are not positive": {"latency_samples_s": [1e-3, -1e-3]},
     "are of an unknown GPU": {"gpu": "h\u0432200"},

@@ -96,5 +96,5 @@ class BlockControl:
             return []
         self._journal.append({"drifted": number, "session": self._name, "error": error})
         again = [replace(item, again=True) for item in items if not item.again]
-        self._note(f"{error}; {len(again)} measurements are made again")
+        self._note(f"{error}; {len(again)} measurements are repeated")
         return again

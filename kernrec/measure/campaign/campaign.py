@@ -214,11 +214,9 @@ class Campaign:
                 self._work(again, _Phase(self._end_s))
                 blocks.close()
         except MeasurementFailure as failure:  # the inputs or the reference failed, not a config
-            self._note(f"{planned.problem.key} is left out: {failure}")
+            self._note(f"{planned.problem.key} is skipped: {failure}")
             self._run = None
-            session.begin_problem(
-                None
-            )  # reference kernels need no inputs; do not repeat drifted measurements
+            session.begin_problem(None)  # reference kernels need no inputs; do not repeat drifted measurements
             blocks.close()
             return True
         return over

@@ -94,7 +94,7 @@ def card_of(gpu: GPU) -> Card:
         present = choose_cards("all")
     except NoGPUError as error:
         reason = str(error).split(";")[0]
-        raise NoGPUError(f"there is no GPU to measure on: {reason}; without measuring none is needed") from None
+        raise NoGPUError(f"there is no GPU to measure on: {reason}; predictions need no GPU") from None
     matching = sorted(
         (card for card in present if find_gpu(card.name).name == gpu.name), key=lambda card: card.others > 0
     )
@@ -248,9 +248,9 @@ class NvmlSensors:
     def why_no_energy(self) -> str | None:
         """Return why energy cannot be measured, in one line, or None if it can."""
         if self.mig:
-            return "MIG is on, and power is that of the whole card"
+            return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
-            return "this card has no energy counter (Volta was the first to have one)"
+            return "this GPU has no energy counter (Volta and later have one)"
         return None
 
     @cached_property

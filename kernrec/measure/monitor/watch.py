@@ -59,7 +59,7 @@ class NvmlReader:
             raise KernrecError(f"no NVIDIA GPU can be monitored here: {error}") from None
         self.name = self._sensors.name
         if self._sensors.mig:
-            self.notes.append("MIG is on: power and energy are the whole card's, of all its slices")
+            self.notes.append("MIG is on: power and energy are of the whole GPU, with all its slices")
         if others := self._sensors.others:
             self.notes.append(f"{others} other processes use this GPU already; their energy counts too")
 

@@ -55,7 +55,7 @@ def _checked(other: Path, path: Path | str, note: Callable[[str], object]) -> It
     remove_abandoned()
     with scratch_folder() as folder:
         if count := checked_database(Path(other), folder)["retraction"]:
-            note(f"not taken: {counted(count, 'withdrawal')} of {other}, which hold only there")
+            note(f"not added: {counted(count, 'withdrawal')} of {other}, which apply only there")
         yield folder
 
 

@@ -220,7 +220,7 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
         ).fetchone()
         if missing:
             raise UsageError(
-                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was taken"
+                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was added"
             )
 
 
@@ -306,7 +306,7 @@ def _check_tables(
         try:
             check_rows(connection, table, layout_of(), keys=keys)
             if double := _double_keys(connection, table, f"db.{table}"):
-                raise UsageError(f"rows of the table {table} are there twice ({double[0]})")
+                raise UsageError(f"rows of the table {table} are duplicates ({double[0]})")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
     return counts
@@ -332,7 +332,7 @@ def _check_taken(connection: "DuckDBPyConnection", path: Path | str, limits: Lim
     try:
         return _check_tables(connection, path, limits)
     except UsageError as error:
-        raise UsageError(f"{error}; nothing was taken") from None
+        raise UsageError(f"{error}; nothing was added") from None
 
 
 def _write_tables(connection: "DuckDBPyConnection", tables: Iterable[str], folder: Path) -> None:

@@ -117,7 +117,7 @@ def faults(
             yield from _violated(connection, table, kinds, each, most)
     wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
     if altered := [stored for _, (stored, _) in zip(range(most), wrong, strict=False)]:
-        yield "have another content than their key says", altered
+        yield "have content that does not match their key", altered
     if table == "problem":
         yield from _problem_faults(connection)
     elif table == "kernel":
@@ -153,10 +153,13 @@ def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[st
     for name, (least, most, unit) in bounds.items():
         if name in kinds:
             range_ = f"{human(least, unit)} to {human(most, unit)}"
-            yield f"have a {name} that no {gpu.name} has ({range_})", f"({other} OR {name} BETWEEN {least} AND {most})"
+            yield (
+                f"have a {name} that is impossible on {gpu.name} ({range_})",
+                f"({other} OR {name} BETWEEN {least} AND {most})",
+            )
     if "energy_j" in kinds and "latency_s" in kinds:
         power = f"energy_j / latency_s BETWEEN {_LEAST_POWER_W} AND {most_w}"
-        yield f"have an energy that no {gpu.name} takes in their latency", f"({other} OR {power})"
+        yield f"have an energy that is impossible for their latency on {gpu.name}", f"({other} OR {power})"
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
@@ -215,7 +218,7 @@ def _conditions(
     for name in _NAMES.get(table, ()):
         yield f"have an empty {name}", f"{name} <> ''"
         if name != "session":  # two names must not look alike
-            yield f"have other characters than ASCII in {name}", f"regexp_matches({name}, '^[ -~]*$')"
+            yield f"have non-ASCII characters in {name}", f"regexp_matches({name}, '^[ -~]*$')"
     for name, kind in kinds.items():
         column = f'"{name}"'
         if kind == "VARCHAR":
@@ -232,13 +235,13 @@ def _conditions(
         yield f"have no flat JSON object in {name}", f"regexp_matches({name}, '{_FLAT_OBJECT}')"
     for name in kinds.keys() & _CANONICAL.get(table, ()):
         names = f"json_keys(CASE WHEN regexp_matches({name}, '{_FLAT_OBJECT}') THEN {name} END)"
-        yield f"name a thing twice in {name}, or not in order", f"{names} = list_sort(list_distinct({names}))"
+        yield f"have duplicate or unsorted names in {name}", f"{names} = list_sort(list_distinct({names}))"
     if table == "profile":
         words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
-        yield "have not one count for each metric and term", f"len(counts) = {words}"
+        yield "do not have one count for each metric and term", f"len(counts) = {words}"
     if table == "retraction":
         for name, digits in (("measurement_id", "{32}"), ("signer", "{64}|"), ("signature", "{128}|")):
-            yield f"have a {name} that is none", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
+            yield f"have an invalid {name}", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
         yield "are of an impossible time", _possible("retracted_at", latest)
     if table == "measurement":
         newest = f"protocol_version <= {NEWEST_PROTOCOL}"
@@ -280,11 +283,11 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
             stated = {dim: value for dim, _, value in pairs}
             stored = {dim: str(value) for dim, value in json.loads(dims).items()}
             if match is None or (match[1], stated, match[3], match[4]) != (op, stored, dtype, layout):
-                yield "have a key that does not say what they are", [name]
+                yield "have a key that does not match their content", [name]
             elif any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
                 yield f"have a dimension of more than {_LONGEST_DIM} digits", [name]
             elif op in _OPS and (op, layout) not in declared and (reason := _unaccepted(key)):
-                yield f"are none that {op} accepts: {reason}", [name]
+                yield f"are not accepted by {op}: {reason}", [name]
 
 
 def _declared_ops(connection: "DuckDBPyConnection") -> set[tuple[str, str]]:
@@ -321,4 +324,4 @@ def _kernel_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list
                 yield "have a spec that is not a kernel's", [name]
                 continue
             if actual != stated:
-                yield "have another spec or source than their hash says", [name]
+                yield "have a spec or source that does not match their hash", [name]
