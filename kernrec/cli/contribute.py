@@ -24,8 +24,6 @@ FOLDER = "contributed"
 
 
 class ContributeOptions(options.Options):
-    """The options of `kernrec contribute`."""
-
     budget: Annotated[str, typer.Option(help="10m, 1h or 200configs; 0m: only write what is measured.")] = "10m"
     gpu: measuring.Gpu = "auto"
 
