@@ -83,7 +83,7 @@ def _set(wanted: dict[str, Any], journal: LimitsJournal) -> str | None:
         else:
             journal.write(None)
         if isinstance(error, nvml.NVMLError_NoPermission):
-            return "only an administrator can set limits of a GPU; without the option, it is measured at its present limits"
+            return "only an administrator can set limits of a GPU; omit the option to measure at the present limits"
         return f"the driver refuses to set them: {error}"
     return None
 
