@@ -152,7 +152,7 @@ class Driver:
                 alone_s = now_s
             elif now_s - alone_s > _NO_CARD_S:
                 raise KernrecError(
-                    f"no GPU of the cluster has answered for {_NO_CARD_S:g} s; run the same command again to resume"
+                    f"no GPU of the cluster answered for {_NO_CARD_S:g} s; run the same command to resume"
                 )
             if not self._first or now_s - begun_s >= _OPEN_S:
                 self._give_out()
@@ -312,7 +312,7 @@ class Driver:
             return
         if card.identity is not None:
             self._wake(card.identity.gpu)
-            self._note(title, f"{why}; another GPU continues its visit, and its process is restarted")
+            self._note(title, f"{why}; another GPU continues its visit, and this one is restarted")
         self._cards[name] = _Card(card.number, losses=losses)
         self._cluster.call(name, "hello")
 

@@ -161,4 +161,4 @@ class RayProcessors:
 
 
 def _given_up(why: str) -> ProcessorsLostError:
-    return ProcessorsLostError(f"{why}; finished work is kept: run the same command again to resume")
+    return ProcessorsLostError(f"{why}; finished work is kept. Run the same command to resume")

@@ -273,7 +273,7 @@ _MEANINGS = (
         r"No space left|File too large|failed to offload|Could not write all bytes|no free space|Disk quota",
         "cannot be written: the disk is full; nothing was stored",
     ),
-    (r"Out of Memory", f"takes more memory than the {MEMORY_LIMIT} of this program, or than its size may"),
+    (r"Out of Memory", f"needs more memory than the {MEMORY_LIMIT} of this program, or than a file of its size should"),
 )
 
 

@@ -89,7 +89,7 @@ class Database(DatabaseQueries):
             with suppress(_ReplacedError):
                 filtered = read_only and check_rows and bool(mark.faults or not mark.own)
                 return cls.open_checked(path, read_only=read_only, mark=mark, state=state, filtered=filtered)
-        raise UsageError(f"{path} is replaced again and again while it is opened; try again")
+        raise UsageError(f"{path} is replaced repeatedly while it is opened; try again")
 
     @classmethod
     def open_checked(

@@ -74,8 +74,8 @@ def add_rows(
             if stored[0][0]:
                 if changed := _same_key_other_content(connection, table, source, kinds):
                     raise UsageError(
-                        f"{path}: the row {changed} of the table {table} is not the one that was written under this "
-                        "key; nothing was added (`kernrec db verify` names all such rows)"
+                        f"{path}: the row {changed} of the table {table} was changed after it was written; nothing "
+                        f"was added (`kernrec db verify` lists all changed rows)"
                     )
                 rows += f" ANTI JOIN db.{table} AS stored USING ({key})"
             if table == "measurement" and apart_from:

@@ -155,9 +155,7 @@ def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), CardLost("lost: its node died")]]
     notes = run(cluster, tmp_path)
-    assert notes == [
-        "rtx3090 on node: lost: its node died; another GPU continues its visit, and its process is restarted"
-    ]
+    assert notes == ["rtx3090 on node: lost: its node died; another GPU continues its visit, and this one is restarted"]
     earlier = [measured.identity.config["a"] for measured in cluster.visits[1][1].earlier]
     assert earlier == [0, 1]  # what was in an open block is made again
     cluster.opened = {"first": opened(), "second": CardLost("lost: it does not start")}

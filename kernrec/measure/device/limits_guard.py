@@ -36,7 +36,7 @@ def main() -> int:
     try:
         journal = LimitsJournal(wanted["uuid"])
     except BlockingIOError:
-        return _refuse("another run of kernrec has set the limits of this GPU; wait until it has ended")
+        return _refuse("another run of kernrec has set the limits of this GPU; wait until it ends")
     except OSError as error:
         return _refuse(f"the present limits cannot be saved: {error}")
     restore(wanted["uuid"], journal)  # left by a killed run

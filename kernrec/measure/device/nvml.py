@@ -250,7 +250,7 @@ class NvmlSensors:
         if self.mig:
             return "MIG is on, and power is measured only for the whole GPU"
         if self.energy_j() is None:
-            return "this GPU has no energy counter (Volta and later have one)"
+            return "this GPU has no energy counter (older than Volta)"
         return None
 
     @cached_property

@@ -62,7 +62,7 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     except KernrecError as error:
         return {"refused": str(error)}
     except MemoryError:
-        return {"refused": f"{request['title']} takes more memory than a file of its size may"}
+        return {"refused": f"{request['title']} needs more memory than a file of its size should"}
 
 
 def read_database(path: Path, folder: Path, limits: Limits) -> dict[str, int]:
@@ -220,7 +220,7 @@ def _check_references(connection: "DuckDBPyConnection", title: str) -> None:
         ).fetchone()
         if missing:
             raise UsageError(
-                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was added"
+                f"{title}: measurements refer to a {table} that is missing ({missing[0]}); nothing was imported"
             )
 
 
@@ -306,7 +306,7 @@ def _check_tables(
         try:
             check_rows(connection, table, layout_of(), keys=keys)
             if double := _double_keys(connection, table, f"db.{table}"):
-                raise UsageError(f"rows of the table {table} are duplicates ({double[0]})")
+                raise UsageError(f"rows of the table {table} occur twice ({double[0]})")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
     return counts
@@ -362,7 +362,7 @@ def read_table(path: Path, folder: Path, limits: Limits, most_rows: int) -> None
         rows, size = connection.execute(measure).fetchone() or (0, 0)
         # A few bytes can encode any number of rows, so the file's own figures are checked before it is read.
         if (rows or 0) > most_rows or (size or 0) > _LARGEST_TABLE:
-            raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes: more than any recording; it is not read")
+            raise UsageError(f"{path} holds {rows:.0f} rows, {size} bytes, more than any recording; it is not read")
         described = connection.execute(f"DESCRIBE FROM read_parquet({name})").fetchall()
         columns = ", ".join(_plain(column.replace('"', '""'), kind) for column, kind, *_ in described)
         target = quoted(folder / "table.parquet")

@@ -117,7 +117,7 @@ def faults(
             yield from _violated(connection, table, kinds, each, most)
     wrong = wrong_keys(connection, table, f"db.{table}", kinds) if keys else iter(())
     if altered := [stored for _, (stored, _) in zip(range(most), wrong, strict=False)]:
-        yield "have content that does not match their key", altered
+        yield "do not match their key", altered
     if table == "problem":
         yield from _problem_faults(connection)
     elif table == "kernel":
@@ -154,12 +154,12 @@ def _conditions_of_card(gpu: GPU, kinds: Mapping[str, str]) -> Iterator[tuple[st
         if name in kinds:
             range_ = f"{human(least, unit)} to {human(most, unit)}"
             yield (
-                f"have a {name} that is impossible on {gpu.name} ({range_})",
+                f"have a {name} out of range for {gpu.name} ({range_})",
                 f"({other} OR {name} BETWEEN {least} AND {most})",
             )
     if "energy_j" in kinds and "latency_s" in kinds:
         power = f"energy_j / latency_s BETWEEN {_LEAST_POWER_W} AND {most_w}"
-        yield f"have an energy that is impossible for their latency on {gpu.name}", f"({other} OR {power})"
+        yield f"have an energy that {gpu.name} cannot draw in their latency", f"({other} OR {power})"
 
 
 def _latency_faults(connection: "DuckDBPyConnection", most: int) -> Iterator[tuple[str, list[str]]]:
@@ -235,17 +235,17 @@ def _conditions(
         yield f"have no flat JSON object in {name}", f"regexp_matches({name}, '{_FLAT_OBJECT}')"
     for name in kinds.keys() & _CANONICAL.get(table, ()):
         names = f"json_keys(CASE WHEN regexp_matches({name}, '{_FLAT_OBJECT}') THEN {name} END)"
-        yield f"have duplicate or unsorted names in {name}", f"{names} = list_sort(list_distinct({names}))"
+        yield f"have repeated or unsorted names in {name}", f"{names} = list_sort(list_distinct({names}))"
     if table == "profile":
         words = "len(string_split(metrics, ' ')) * len(string_split(terms, ' '))"
-        yield "do not have one count for each metric and term", f"len(counts) = {words}"
+        yield "lack a count for each metric and term", f"len(counts) = {words}"
     if table == "retraction":
         for name, digits in (("measurement_id", "{32}"), ("signer", "{64}|"), ("signature", "{128}|")):
             yield f"have an invalid {name}", f"regexp_matches({name}, '^([0-9a-f]{digits})$')"
-        yield "are of an impossible time", _possible("retracted_at", latest)
+        yield "have an impossible time", _possible("retracted_at", latest)
     if table == "measurement":
         newest = f"protocol_version <= {NEWEST_PROTOCOL}"
-        yield f"are of a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
+        yield f"have a newer protocol than this kernrec knows ({NEWEST_PROTOCOL}); update it", newest
         yield "have samples that are not positive", "list_min(latency_samples_s) > 0"
         low, high = (f"list_{end}(latency_samples_s) * {factor}" for end, factor in (("min", 0.999), ("max", 1.001)))
         yield "have samples that contradict their latency", f"latency_s BETWEEN {low} AND {high}"
@@ -283,7 +283,7 @@ def _problem_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, lis
             stated = {dim: value for dim, _, value in pairs}
             stored = {dim: str(value) for dim, value in json.loads(dims).items()}
             if match is None or (match[1], stated, match[3], match[4]) != (op, stored, dtype, layout):
-                yield "have a key that does not match their content", [name]
+                yield "have a key that does not match their columns", [name]
             elif any(len(value.lstrip("-")) > _LONGEST_DIM for value in stored.values()):
                 yield f"have a dimension of more than {_LONGEST_DIM} digits", [name]
             elif op in _OPS and (op, layout) not in declared and (reason := _unaccepted(key)):
@@ -321,7 +321,7 @@ def _kernel_faults(connection: "DuckDBPyConnection") -> Iterator[tuple[str, list
             try:
                 actual = kernel_hash(json.loads(spec), source)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                yield "have a spec that is not a kernel's", [name]
+                yield "have an invalid kernel spec", [name]
                 continue
             if actual != stated:
                 yield "have a spec or source that does not match their hash", [name]

@@ -95,7 +95,7 @@ def outgoing(
         UsageError: Others could not read the manifest.
     """
     if licence is not None and not TEXT.fullmatch(licence):
-        raise UsageError("--licence: one line of at most 200 characters is expected")
+        raise UsageError("--licence: expected one line of at most 200 characters")
     segments = write_segments(database, selection, secret, folder)
     manifest = Manifest(
         tuple(segments),

@@ -13,7 +13,7 @@ import pytest
 
 from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.recommender.result import MeasuredOn
+from kernrec.recommender.json_form import MeasuredOn
 from kernrec.store import Stack
 from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.share import pulled
