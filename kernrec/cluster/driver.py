@@ -119,12 +119,12 @@ class Driver:
         """
         self._cluster, self._request, self._make_chooser = cluster, request, chooser
         self._journal, self._report, self._stopping = journal, report, stopping
-        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, when more are added
+        self._stored, self._store_s = 0, time.monotonic() + _STORE_S  # rows in the database, and when to add more
         self._replayed = chosen_gpus(request.recording, request.gpu) if request.recording is not None else ()
         self._cards: dict[str, _Card] = {}
         self._number = 0
         self._kinds: dict[str, _Kind] = {}
-        self._first: set[str] | None = None  # cards of the first look that have not answered
+        self._first: set[str] | None = None  # GPUs of the first check that have not answered
         self._counts: Counter[tuple[str, str, str]] = Counter()  # measurements by GPU, problem and tier
 
     def run(self) -> CollectResult:
@@ -164,7 +164,7 @@ class Driver:
         """Add rows of ended blocks to the database now and then, in at most a twentieth of the time."""
         if (begun_s := time.monotonic()) < self._store_s:
             return
-        with suppress(UsageError):  # in use, for example: the rows stay in the journal
+        with suppress(UsageError):  # the database may be in use: the rows stay in the journal
             self._stored += ingest(self._journal, self._request.database, ended_only=True)
         now_s = time.monotonic()
         self._store_s = now_s + max(_STORE_S, 20.0 * (now_s - begun_s))
@@ -290,7 +290,7 @@ class Driver:
     def _refuse(self, name: str, node: str, reason: str) -> None:
         """Exclude a GPU; its actor continues, so that no other one is started on it."""
         self._drop(name)
-        self._report(Progress(node, "", "", 0, 0, note=f"{node} is left out: {reason}"))
+        self._report(Progress(node, "", "", 0, 0, note=f"{node} is excluded: {reason}"))
 
     def _drop(self, name: str) -> None:
         self._heard(name)

@@ -61,7 +61,7 @@ def connect(address: str) -> Any:
     thread.join(CONNECT_S)
     if thread.is_alive():
         raise UsageError(f"--cluster {address}: no Ray cluster answers within {CONNECT_S:g} s")
-    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also of a machine that is busy
+    if errors and address == "auto" and isinstance(errors[0], ConnectionError):  # also raised on a busy machine
         raise UsageError(
             "--cluster auto: this machine belongs to no Ray cluster (`ray start --head` starts one); give host:port of"
             " its head node"
@@ -136,7 +136,7 @@ class RayCluster:
                 other = ray.get(ray.get_actor(_NAME).who.remote(), timeout=CONNECT_S)
             except ray.exceptions.RayError:
                 other = "one that is too busy to name its owner"
-            except ValueError:  # there is none of that name: it is not what was refused
+            except ValueError:  # no campaign has this name, so the reason is another one
                 raise KernrecError(f"the cluster starts no process: {' '.join(str(error).split())[:200]}") from None
             raise UsageError(f"a campaign runs on this cluster already ({other}); wait for it to end") from None
         except ray.exceptions.RayError as error:

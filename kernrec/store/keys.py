@@ -202,7 +202,7 @@ def fits(key: str, signature: str, content: bytes) -> bool:
 
 
 def _ed25519() -> Any:
-    from kernrec.util.optional import import_optional  # what a query need not wait for
+    from kernrec.util.optional import import_optional  # slow, and queries do not need it
 
     module = "cryptography.hazmat.primitives.asymmetric.ed25519"
     return import_optional(module, "making or checking a signature", "share")

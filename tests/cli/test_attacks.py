@@ -58,7 +58,7 @@ HOSTILE: Mapping[str, dict[str, object]] = {
     "JSON object in tunables": {"tunables": r'{"block_m":"\q"}'},
     "have repeated or unsorted names in tunables": {"tunables": '{"block_m":64,"block_m":32}'},
     "have a newer protocol than this kernrec knows": {"protocol_version": 2147483647},
-    "are none that matmul accepts": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
+    "are not accepted by matmul": {"key": "matmul[m=0,n=32,k=16]f32,nn", "dims": '{"k":16,"m":0,"n":32}'},
     "have no flat JSON object in dims": {
         "key": f"matmul[m={'9' * 4200},n=32,k=16]f32,nn",
         "dims": f'{{"k":16,"m":{"9" * 4200},"n":32}}',

@@ -128,7 +128,7 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
 ])  # fmt: skip
 def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
     cluster.opened = {"first": opened(), "second": opened(**changed)}
-    assert run(cluster, tmp_path, needs_energy=True) == [f"node is left out: {reason}"]
+    assert run(cluster, tmp_path, needs_energy=True) == [f"node is excluded: {reason}"]
     assert {card for card, _ in cluster.visits} == {"first"}
 
 

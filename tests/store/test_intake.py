@@ -243,7 +243,7 @@ def test_impossible_rows_are_refused(theirs: Path, statement: str, says: str) ->
     [
         ("measurement", {"gpu": "h2000"}, "unknown GPU 'h2000'"),
         ("problem", {"key": "matmul[m=1,n=32,k=16]f32,nn"}, "have a key that does not match their columns"),
-        ("problem", _matmul("0"), "are none that matmul accepts: matmul dimension m"),
+        ("problem", _matmul("0"), "are not accepted by matmul: matmul dimension m"),
         ("problem", _matmul("9" * 4000), "have no flat JSON object in dims"),
         ("config", {"tunables": '{"block_m":' + "9" * 5000 + "}"}, "have no flat JSON object in tunables"),
         ("config", {"tunables": r'{"block_m":"\q"}'}, "have no flat JSON object in tunables"),
@@ -296,7 +296,7 @@ def test_kernel_named_like_an_op_may_declare_its_own_problem(tmp_path: Path) -> 
         merge(database, tmp_path / "theirs.duckdb")
         assert [row["key"] for row in database.rows("problem")] == ["matmul[width=64]f32,any"]
     change(tmp_path / "theirs.duckdb", "DELETE FROM kernel")
-    assert "are none that matmul accepts: unknown matmul dimension 'width'" in refused(tmp_path / "theirs.duckdb")
+    assert "are not accepted by matmul: unknown matmul dimension 'width'" in refused(tmp_path / "theirs.duckdb")
 
 
 def test_latency_below_the_hardware_bound_is_refused(theirs: Path) -> None:

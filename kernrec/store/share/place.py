@@ -137,7 +137,7 @@ class ZipFile:
             raise MissingFileError(f"{self.title} has no {name}") from None
         except UsageError:
             raise
-        except Exception as error:  # each decompressor has errors of its own for damaged data
+        except Exception as error:  # each decompressor raises its own errors for damaged data
             raise UsageError(f"{name} of {self.title} cannot be read: {error}") from None
 
     def write(self, name: str, source: Path) -> None:
