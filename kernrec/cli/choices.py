@@ -258,7 +258,7 @@ def _at_default(row: "Row") -> bool:
 
 
 def _saving_text(saving: "Saving", compared: str) -> str:
-    clock = saving.point.clock_hz
+    clock = saving.locked_clock_hz
     change = (
         f"Locking the clock at {human(clock, 'Hz')}"
         if clock

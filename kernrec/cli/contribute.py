@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernrec.store.share.outgoing import Outgoing
 
 FOLDER = "contributed"
-"""Folder of the written bundles, which is a place like any other."""
+"""Folder for written bundles, which can be used like any shared folder."""
 
 
 class ContributeOptions(options.Options):
@@ -60,7 +60,7 @@ def _show(result: "CollectResult") -> None:
 
 
 def _write(database: Path) -> None:
-    """Push what the folder lacks of a database, one bundle for each GPU."""
+    """Push rows that the folder lacks from a database, one bundle per GPU."""
     from kernrec.store.keys import Signer, key_file
     from kernrec.store.share.manifest import LICENCE
     from kernrec.store.share.outgoing import Selection
