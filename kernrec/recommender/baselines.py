@@ -129,12 +129,12 @@ class Baseline(JsonForm):
         """Origin of the costs in words."""
         as_ = f", as benchmarked, {self.warm} in L2" if self.warm else ""
         if self.source == "published":
-            return f"recorded on this card by {(self.provenance or {}).get('source', 'somebody')}{as_}"
+            return f"recorded on this GPU by {(self.provenance or {}).get('source', 'somebody')}{as_}"
         if self.source == PREDICTED:
-            return "predicted from bytes, arithmetic and launch: nobody recorded such problems"
+            return "predicted from bytes, arithmetic and launch: there are no recordings of such problems"
         as_ = as_ if self.recorded_as is None else f" ({self.recorded_as}){as_}"
         if self.source == "learned":
-            return f"learned on this card{as_}"
+            return f"learned on this GPU{as_}"
         cards = list(dict.fromkeys(map(short_title, self.learned_on)))
         more = f" and {len(cards) - _NAMED} more" if len(cards) > _NAMED else ""
         return f"transferred from {', '.join(cards[:_NAMED])}{more}{as_}"
@@ -389,7 +389,7 @@ def without_baseline(
         refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
     if not there:
-        there = f"nor is there a baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
+        there = f"and there is no baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
     return type(reason)(f"{reason}; {there}")
 
 

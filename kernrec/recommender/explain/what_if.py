@@ -176,7 +176,7 @@ def advice(subject: Explanation, changes: Sequence[Change], objective: str) -> s
         text = f"change {best.what}: {100 * best.gain:.1f} % less {counted}"
         if best.source == "measured":
             return f"{text}, as measured"
-        return f"{text} is expected; measure both, for predictions of single configs are less sure than that"
+        return f"{text} is expected, which is within the prediction error; measure both"
     reached = f"nothing in this kernel's tunables; limited by {bottleneck}"
     if (share := roof_share(subject)) >= NEAR_ROOF:
         reached += f", at {100 * share:.0f} % of the roof, so no other config can gain much"

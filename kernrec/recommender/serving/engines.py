@@ -140,7 +140,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     tp, ep = served.tp, served.ep
     if experts.count % ep:
         raise UsageError(
-            f"--ep is {ep}, and {model.title} has {experts.count} experts, which it does not divide;"
+            f"--ep is {ep}, which does not divide the {experts.count} experts of {model.title};"
             f" {_divisors_near(experts.count, ep)}"
         )
     if served.engine == "sglang" and tp % ep:
@@ -148,7 +148,7 @@ def expert_split(model: ServedModel, served: Deployment) -> tuple[int, int]:
     parts = (1 if ep > 1 else tp) if served.engine == "vllm" else tp // ep
     if experts.width % parts:
         raise UsageError(
-            f"--tp is {tp}, and an expert of {model.title} is {experts.width} wide, which it does not divide;"
+            f"--tp is {tp}, which does not divide the width {experts.width} of an expert of {model.title};"
             f" {_divisors_near(experts.width, tp)}"
         )
     return experts.count // ep, experts.width // parts

@@ -63,7 +63,7 @@ def write_folder(audit: ServingAudit, folder: Path) -> list[Path]:
         if audited.verdict is Verdict.WRITE
     }
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; a folder is expected")
+        raise UsageError(f"{folder} is a file; expected a folder")
     written = []
     for place, text in texts.items():
         path = folder / place

@@ -76,7 +76,7 @@ def bundle_of(team: Path, count: int) -> Path:
 def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     bob.measure(measurements("own", 1, latency_s=2e-3))
-    assert bob.pull(team, untrusted=False).left == [f"left: 2 bundles, signed by an unknown key, {alice.key()}"]
+    assert bob.pull(team, untrusted=False).left == [f"skipped: 2 bundles, signed by an unknown key, {alice.key()}"]
     assert bob.pulled() == []
     with bob.at_work():
         trust(alice.key(), "alice")
