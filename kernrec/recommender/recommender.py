@@ -80,11 +80,10 @@ class Recommender:
         databases: Sequence[Path | str] | None = None,
         calibrated: bool = True,
         models: ModelStore | None = None,
-        keep_open: bool = False,
         context: Context | None = None,
         triton: bool = True,
     ) -> None:
-        self.context = context or Context(databases, calibrated, models, keep_open, triton=triton)
+        self.context = context or Context(databases, calibrated, models, triton=triton)
         self._answers = _Latest[tuple[Problem, str, Query, bool | None], Recommendation](_CACHED_ANSWERS)
         self._layouts = _Latest[tuple[Problem, str], Problem](_CACHED_ANSWERS)
         self._sets = _Latest[tuple[Problem, str, tuple[OperatingPoint, ...]], CandidateSet](_CACHED_SETS)

@@ -91,7 +91,7 @@ def has_open(state: str) -> bool:
 def read_mark(path: Path) -> Mark:
     """The mark of the file at a path; an empty one if there is none."""
     try:
-        return Mark(**json.loads(_place(path).read_text(encoding="utf-8")))
+        return Mark(**json.loads(mark_path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return Mark("", False)
 
@@ -101,7 +101,7 @@ def write_mark(path: Path, mark: Mark) -> None:
     if not paths.cache().parent.parent.is_dir():
         return
     with suppress(OSError):
-        place = _place(path)
+        place = mark_path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, json.dumps(vars(mark)).encode())
 
@@ -115,5 +115,6 @@ def is_own(path: Path, mark: Mark | None = None) -> bool:
     return real in (os.path.realpath(paths.user_database()), os.path.realpath(paths.pulled()))
 
 
-def _place(path: Path) -> Path:
+def mark_path(path: Path) -> Path:
+    """Return the path of the mark of a file."""
     return paths.cache() / "checked" / sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()

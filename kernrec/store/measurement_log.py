@@ -1,7 +1,6 @@
 """The measurement log as queries read it: the answers and failures of a GPU by problem, in memory.
 
-Opening a DuckDB file takes longer than reading an answer from it, and while it is open no other program can write to
-it. So several problems are read at a time (`kernrec.store.stack`).
+Queries read it from a file that is derived from the database (`kernrec.store.query_file`).
 """
 
 import json
@@ -123,6 +122,8 @@ _LIMITS = slice(10, 13)  # of a row: power limit and locked clocks
 _LATENCY, _MEASURED_AT, _REPLAYED, _MERGED, _OTHERS_S = 3, 8, -9, -8, -1
 _COMBINED = 5  # the last columns of `ANSWERS`: whether they came from others, and how they were combined
 
+_ORDER = "latency_s, tunables, answer.kernel, kernel_hash, power_limit_w, locked_sm_clock_hz, locked_memory_clock_hz"
+
 # Who shared the rows of an answer, in the database of pulled rows (kernrec/store/share/pulled.py): the columns of
 # `ANSWERS` that name a config, and the signers.
 SIGNERS = """
@@ -236,7 +237,7 @@ def read_rows(connection: "DuckDBPyConnection", gpu: str, problems: Sequence[str
 
     signers = f"{SIGNERS.format(merged=f'db.merged WHERE {condition}')} GROUP BY ALL"
     failures = f"{FAILURES} GROUP BY ALL ORDER BY ALL"
-    answers = rows_of("answer", f"{ANSWERS} ORDER BY latency_s, tunables")
+    answers = rows_of("answer", f"{ANSWERS} ORDER BY {_ORDER}")
     merged = merged and not all(row[-_COMBINED] for row in answers)  # others' latency is beside own answers only
     return LogRows(
         answers,
@@ -350,15 +351,3 @@ def _bad_config(rows: Sequence[_Row]) -> UsageError:
 
 RETRACTED = "SELECT count(*) FROM db.measurement SEMI JOIN db.retraction USING (measurement_id)"
 """The number of measurements that were taken back."""
-
-
-@dataclass(frozen=True)
-class DatabaseContents:
-    """Summary of a database: enough to know which questions it can answer."""
-
-    measurements: int
-    """Rows of its log, without those that were taken back."""
-    profiled: frozenset[tuple[str, str, int]]
-    """(kernel, hash, architecture) with profiles."""
-    problems: tuple[tuple[str, str], ...]
-    """(op, key) of its problems."""

@@ -14,7 +14,7 @@ from kernrec.gpu import find_gpu
 from kernrec.kernel import find_kernel
 from kernrec.kernel.spec_reader import kernel_from
 from kernrec.op import find_op
-from kernrec.recommender.context import Context, own_databases
+from kernrec.recommender.context import Context
 from kernrec.store import Database
 from kernrec.store.intake import merge
 from tests.helpers.reading import reading_here
@@ -32,16 +32,6 @@ def test_a_table_is_made_once_for_all_problems_of_a_dtype():
 
 def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses):
     refuses(lambda: Context([]).kernel("matmul_smit"))
-
-
-def test_databases_given_stand_for_the_users_own_also_where_they_are_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.delenv("KERNREC_DB", raising=False)
-    assert own_databases(None) == []
-    assert own_databases([tmp_path / "team.duckdb"]) == [tmp_path / "team.duckdb"]
-    Database.open(paths.user_database(), read_only=False, create=True).close()
-    assert own_databases(None) == [paths.user_database()]
-    assert own_databases([]) == []
 
 
 def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(tmp_path):
