@@ -110,7 +110,7 @@ def test_one_bad_file_closes_the_others(make, tmp_path, refuses: Refuses):
     Database.open(good, read_only=False).close()  # nobody holds it
 
 
-def test_a_file_is_opened_once_for_what_it_holds_and_again_when_it_changed(make, row, profile, monkeypatch):
+def test_a_file_is_opened_once_for_what_it_holds_and_again_when_it_changed(make, row, problem, profile, monkeypatch):
     path = make("mine", [row()], [profile(registers=3)])
     opened = []
     real = Database.open.__func__
@@ -118,47 +118,11 @@ def test_a_file_is_opened_once_for_what_it_holds_and_again_when_it_changed(make,
         Database, "open", classmethod(lambda cls, *args, **kw: opened.append(args) or real(cls, *args, **kw))
     )
     stack = Stack([path])
-    assert stack.measurements() == 1
+    assert len(measured(stack, problem)) == stack.measurements() == 1
     assert stack.profiles("another", HASH, 89) == stack.profiles(KERNEL, HASH, 90) == {}
-    assert len(opened) == 1
     assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
-    assert len(opened) == 2
+    assert measured(stack, find_op("matmul").problem(m=64, n=32, k=17)) == []
+    assert len(opened) == 1
     make("mine", [row(latency_s=7.0)], [profile(sm=90, registers=4)])
     assert stack.measurements() == 2
     assert stack.profiles(KERNEL, HASH, 90)[0].registers.tolist() == [4]
-
-
-def test_a_file_that_is_kept_open_is_opened_once(make, row, problem, profile, monkeypatch):
-    path = make("mine", [row()], [profile(registers=3)])
-    opened = []
-    real = Database.open.__func__
-
-    def counted(cls, *args, **named):
-        opened.append(args)
-        return real(cls, *args, **named)
-
-    monkeypatch.setattr(Database, "open", classmethod(counted))
-    stack = Stack([path], keep_open=True)
-    assert len(measured(stack, problem)) == len(measured(stack, problem)) == stack.measurements() == 1
-    assert stack.profiles(KERNEL, HASH, 89)[0].registers.tolist() == [3]
-    assert stack.measured_problems(GPU) == {problem.key}
-    assert len(opened) == 1
-
-
-def test_many_queries_open_a_file_a_few_times_and_one_query_reads_one_problem(make, row, monkeypatch):
-    problems = [find_op("matmul").problem(m=64, n=32, k=16 * k) for k in range(1, 31)]
-    path = make("mine", [row(problem=each) for each in problems])
-    read = []
-    real = Database.log
-
-    def counted(self, gpu, keys, **named):
-        read.append(len(keys))
-        return real(self, gpu, keys, **named)
-
-    monkeypatch.setattr(Database, "log", counted)
-    stack = Stack([path])
-    for each in sorted(problems, key=lambda problem: problem.key):
-        assert len(measured(stack, each)) == 1
-    assert read == [1, 4, 25]
-    assert measured(stack, find_op("matmul").problem(m=64, n=32, k=17)) == []
-    assert len(read) == 3
