@@ -49,7 +49,7 @@ def bundle_in(folder: Path) -> str:
     return name
 
 
-def test_the_notebook_ends_in_a_bundle_and_says_what_is_in_it(tmp_path):
+def test_notebook_writes_a_bundle_and_lists_its_content(tmp_path):
     (path := tmp_path / "notebook.py").write_text(program(NOTEBOOK, {"BUDGET": "8configs"}))
     printed = run([sys.executable, str(path)], tmp_path)
     name = bundle_in(tmp_path / "contributed")
@@ -58,7 +58,7 @@ def test_the_notebook_ends_in_a_bundle_and_says_what_is_in_it(tmp_path):
     assert printed.endswith("download them from the notebook's list of files\n")
 
 
-def test_the_notebook_has_no_outputs_and_installs_extras_that_exist():
+def test_notebook_has_no_outputs_and_installs_existing_extras():
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells(NOTEBOOK))
     (requirement,) = requirements(NOTEBOOK)
     assert set(re.findall(r"\w+", requirement.partition("[")[2].partition("]")[0])) <= EXTRAS
@@ -67,7 +67,7 @@ def test_the_notebook_has_no_outputs_and_installs_extras_that_exist():
         assert (ROOT / file).exists()
 
 
-def test_the_container_runs_the_command_of_the_guide_with_what_it_needs():
+def test_container_runs_the_command_of_the_guide():
     instructions = dict(re.findall(r"^(ENTRYPOINT|CMD|USER) (.+)$", DOCKERFILE, re.MULTILINE))
     words = re.findall(r'"([^"]+)"', instructions["ENTRYPOINT"] + instructions["CMD"])
     assert " ".join(words) == COMMAND
@@ -96,7 +96,7 @@ def loaded(path: Path) -> dict[str, Any]:
     return document
 
 
-def test_the_action_measures_and_says_where_the_bundle_is(tmp_path):
+def test_action_measures_and_prints_the_bundle_path(tmp_path):
     """Its script runs as a runner runs it, with `kernrec` where the step before installs it."""
     steps = {step.get("id"): step for step in loaded(ACTION)["runs"]["steps"]}
     step = steps["measure"]
@@ -114,7 +114,7 @@ def test_the_action_measures_and_says_where_the_bundle_is(tmp_path):
     assert (tmp_path / "kept.duckdb").exists()
 
 
-def test_the_workflow_is_started_by_hand_alone_and_passes_what_the_action_takes():
+def test_workflow_starts_only_by_hand_and_passes_the_inputs_of_the_action():
     """A self-hosted runner must not run what a stranger's pull request says."""
     workflow, action = loaded(WORKFLOW), loaded(ACTION)
     assert set(workflow[True]) == {"workflow_dispatch"}  # YAML reads `on` as a truth value
@@ -132,7 +132,7 @@ def test_the_workflow_is_started_by_hand_alone_and_passes_what_the_action_takes(
         assert all(set(each.split(",")) <= EXTRAS for each in extras)
 
 
-def test_the_workflow_of_bundles_runs_a_command_that_exists(tmp_path):
+def test_bundle_workflow_runs_an_existing_command(tmp_path):
     (job,) = loaded(ROOT / ".github" / "workflows" / "contributed.yml")["jobs"].values()
     (command,) = (step["run"] for step in job["steps"] if "kernrec db" in step.get("run", ""))
     (tmp_path / "sent").symlink_to(ROOT)

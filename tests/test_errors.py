@@ -6,15 +6,15 @@ import kernrec
 from kernrec.errors import UsageError, nearest, unknown
 
 
-def test_the_nearest_name_ignores_case_and_separators():
+def test_nearest_name_ignores_case_and_separators():
     assert nearest("RTX-40 90", ["rtx3090", "rtx4090", "a100"])[0] == "rtx4090"
 
 
-def test_a_beginning_of_a_name_is_enough():
+def test_prefix_of_a_name_is_sufficient():
     assert nearest("transp", ["matmul", "transpose"]) == ["transpose"]
 
 
-def test_only_the_nearest_are_named():
+def test_only_the_nearest_names_are_suggested():
     cards = ["rtx3090", "rtx4070", "rtx4080", "rtx4090", "rtx5090", "h200-sxm", "h200-nvl", "b200", "a2", "a40", "a30"]
     assert nearest("rtx4900", cards) == ["rtx4090"]  # two digits swapped
     assert nearest("rtx409", cards) == ["rtx4090"]
@@ -26,14 +26,14 @@ def test_only_the_nearest_are_named():
     assert nearest("nvidia", cards) == []
 
 
-def test_few_known_names_are_listed_when_none_is_near():
+def test_few_known_names_are_listed_if_none_is_near():
     error = unknown("objective", "zzz", ["latency", "energy"])
     assert isinstance(error, UsageError)
     assert error.exit_status == 2
     assert str(error) == "unknown objective 'zzz'; known: latency, energy"
 
 
-def test_the_command_that_lists_them_is_named():
+def test_message_names_the_listing_command():
     assert "`kernrec list gpus`" in str(unknown("GPU", "rtx4091", ["rtx4090"], see="kernrec list gpus"))
 
 
@@ -41,7 +41,7 @@ def test_quoted_text_cannot_control_a_terminal():
     assert str(UsageError("a\x1b[2Jb\nc \u202e é")) == r"a\x1b[2Jb\nc \u202e é"
 
 
-def test_all_of_a_few_names_are_listed_where_none_is_near():
+def test_short_list_of_names_is_printed_if_none_is_near():
     objectives = ["pareto", "latency", "energy", "edp"]
     assert str(unknown("objective", "speed", objectives)).endswith("; known: pareto, latency, energy, edp")
     assert str(unknown("objective", "enrgy", objectives)).endswith("; did you mean energy?")
@@ -54,12 +54,12 @@ def test_all_of_a_few_names_are_listed_where_none_is_near():
     ("objectiv", "unknown argument 'objectiv'; did you mean objective?"),
     ("mm", "unknown matmul dimension 'mm'; did you mean m?"),
 ])  # fmt: skip
-def test_a_function_whose_dimensions_have_any_name_knows_its_other_arguments(function, name, says):
+def test_function_with_free_dimension_names_recognizes_its_other_arguments(function, name, says):
     with pytest.raises(UsageError) as caught:
         function("matmul", "h200", m=1, n=1, k=1, **{name: 1})
     assert str(caught.value) == says
 
 
-def test_a_gpu_that_is_left_out_is_said_to_be_missing():
+def test_missing_gpu_argument_is_reported():
     with pytest.raises(UsageError, match="gpu is missing; expected: a GPU by name"):
         kernrec.recommend("matmul", m=1, n=1, k=1)

@@ -144,7 +144,7 @@ def upward(imports: Imports, level_of: dict[str, int], room: str | None = None) 
     return faults
 
 
-def test_every_room_has_its_line(imports):
+def test_every_package_has_a_rule(imports):
     assert {module.split(".")[0] for module in imports.paths} == set(levels(ROOMS))
     for room, text in SUB_ROOMS.items():
         assert imports.sub_rooms(room) == set(levels(text)) - {"..."}
@@ -152,12 +152,12 @@ def test_every_room_has_its_line(imports):
     assert not set(chain.from_iterable(imports.sub_rooms(r) for r in without if (ROOT / "kernrec" / r).is_dir()))
 
 
-def test_no_room_imports_upward(imports):
+def test_no_package_imports_upward(imports):
     assert upward(imports, levels(ROOMS)) == []
 
 
 @pytest.mark.parametrize("room", SUB_ROOMS)
-def test_no_sub_room_imports_upward(imports, room):
+def test_no_subpackage_imports_upward(imports, room):
     assert upward(imports, levels(SUB_ROOMS[room]), room) == []
 
 
@@ -171,7 +171,7 @@ def test_tools_import_no_tests():
     assert importing == []
 
 
-def test_no_modules_import_each_other_in_a_circle(imports):
+def test_modules_have_no_import_cycles(imports):
     graph: dict[str, set[str]] = {module: set() for module in imports.paths}
     for importer, imported, _ in imports.edges:
         graph[importer].add(imported)

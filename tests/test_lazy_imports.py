@@ -75,22 +75,22 @@ def at_start():
     return libraries("")
 
 
-def test_importing_the_package_imports_nothing_else(at_start):
+def test_package_import_loads_no_other_module(at_start):
     assert libraries("import kernrec") == at_start
 
 
-def test_a_query_imports_numpy_alone(at_start):
+def test_query_imports_only_numpy(at_start):
     assert libraries(f"import kernrec\n{QUERY}") - at_start == {"numpy"}
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_imports_what_it_needs_alone(at_start, line):
+def test_command_imports_only_what_it_needs(at_start, line):
     code = f"from kernrec.cli.app import run\nrun({line.split()!r})"
     assert libraries(code) - at_start <= COMMANDS[line]
 
 
 @pytest.mark.usefixtures("at_start")
-def test_a_query_imports_neither_compilers_nor_files_of_other_tuners():
+def test_query_imports_no_compilers_and_no_foreign_formats():
     line = "recommend --op matmul --gpu h200 --shape m=512,n=512,k=512 --json"
     code = f"import sys\nfrom kernrec.cli.app import run\nrun({line.split()!r})\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)

@@ -45,7 +45,7 @@ def sources(folder: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("folder", ["kernrec", "tests", "tools", "examples"])
-def test_names_say_what_they_hold(folder):
+def test_variables_have_specific_names(folder):
     vague = {
         path: [(line, name) for line, name in vague_names(source) if name not in FIELDS.get(path, ())]
         for path, source in sources(folder).items()
@@ -58,5 +58,5 @@ def test_names_say_what_they_hold(folder):
     "source",
     ["found = 1", "for at in (): ...", "lambda one: one", "def told(): ...", "class A:\n    asked: int", "x.said = 1"],
 )
-def test_a_vague_name_is_seen(source):
+def test_vague_name_is_detected(source):
     assert len(vague_names(source)) == 1

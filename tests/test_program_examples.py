@@ -29,7 +29,7 @@ def test_every_program_has_a_test():
     assert all(f'"{program.name}"' in source for program in (ROOT / "examples").glob("*.py"))
 
 
-def test_a_plan_has_every_layer_at_every_batch_size(tmp_path):
+def test_plan_has_every_layer_at_every_batch_size(tmp_path):
     printed = run(tmp_path, "plan_linear_layers.py", "l40s", "--json", tmp_path / "plan.json")
     plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert len({(row["layer"], row["tokens"]) for row in plan}) == 16
@@ -38,13 +38,13 @@ def test_a_plan_has_every_layer_at_every_batch_size(tmp_path):
 
 
 @needs("cupy")
-def test_a_block_size_is_chosen_for_each_gpu(tmp_path):
+def test_block_size_is_chosen_per_gpu(tmp_path):
     printed = run(tmp_path, "choose_block_size.py", "rtx3090", "h200")
     assert printed.count("limited by DRAM") == 2
 
 
 @needs("xgboost", "scipy")
-def test_replayed_measurements_train_a_model_that_is_evaluated(tmp_path):
+def test_replayed_measurements_train_and_evaluate_a_model(tmp_path):
     make_measured_database(tmp_path / "recorded.duckdb")
     printed = run(tmp_path, "measure_and_learn.py", "--replay", tmp_path / "recorded.duckdb", "--budget", "20configs")
     assert "120 rows are new" in printed

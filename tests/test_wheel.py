@@ -76,7 +76,7 @@ def wheel(tmp_path_factory):
     return built(tmp_path_factory.mktemp("wheel"))
 
 
-def test_the_wheel_carries_the_database_and_the_workloads(wheel):
+def test_wheel_contains_the_database_and_the_workloads(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("db/prebuilt", "db/schema", "datasets/workloads"):
         for file in (ROOT / folder).rglob("*"):
@@ -90,7 +90,7 @@ def test_the_wheel_carries_the_database_and_the_workloads(wheel):
 
 
 @pytest.mark.slow
-def test_an_empty_environment_recommends_outside_the_checkout(wheel, tmp_path):
+def test_recommend_works_in_an_empty_environment(wheel, tmp_path):
     home = tmp_path / "environment"
     venv.create(home)
     python = home / "bin" / "python"
@@ -119,7 +119,7 @@ def requirements(wheel: Path) -> list[Requirement]:
     return [Requirement(line) for line in message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])]
 
 
-def test_a_query_requires_no_library_of_training_or_compiling(wheel):
+def test_query_needs_no_training_or_compiling_library(wheel):
     needed = {r.name for r in requirements(wheel) if r.marker is None or "extra" not in str(r.marker)}
     assert needed == {"duckdb", "numpy", "rich", "typer"}
 
@@ -153,7 +153,7 @@ def resolved(requirement: str, platform: str, python: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.parametrize(("platform", "python", "extras"), RESOLVED)
-def test_every_platform_and_python_has_wheels(wheel, platform, python, extras):
+def test_every_platform_and_python_version_has_wheels(wheel, platform, python, extras):
     names = resolved(f"{wheel}{extras}", platform, python)
     assert {"kernrec", "duckdb", "numpy", "rich", "typer"} <= names
     on_mac = platform == "macos-arm64"

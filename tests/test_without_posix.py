@@ -64,13 +64,13 @@ def test_commands_without_compiler_work_without_posix(line, tmp_path):
     assert done.stdout
 
 
-def test_doctor_answers_without_posix(tmp_path):
+def test_doctor_works_without_posix(tmp_path):
     done = run_without_posix("doctor", tmp_path)
     assert "Traceback" not in done.stderr
     assert "kernrec" in done.stdout
 
 
-def test_a_replay_is_collected_without_posix(tmp_path):
+def test_replay_collects_without_posix(tmp_path):
     make_recording(tmp_path / "recording.duckdb", configs=20)
     line = "collect --replay recording.duckdb --db own.duckdb --strategy quick"
     done = run_without_posix(line, tmp_path)

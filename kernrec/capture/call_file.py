@@ -1,4 +1,4 @@
-"""Read call files of CUDA kernels, which `kernrec.capture.recorded_calls` writes, for an analysis."""
+"""Read the call files of CUDA kernels that `kernrec.capture.recorded_calls` writes."""
 
 import re
 from pathlib import Path
@@ -58,7 +58,7 @@ def is_cuda_call(path: Path) -> bool:
 
 
 def read_cuda_call(path: Path) -> CudaCall:
-    """Return the call in a file; raise `UsageError` if the file has another form."""
+    """Return the call in a file. Raises `UsageError` if the file has another format."""
     data = read_toml(path, path.name)
     for key in data:
         if key not in _KEYS:
@@ -92,5 +92,5 @@ def read_cuda_call(path: Path) -> CudaCall:
 
 
 def short_name(entry: str) -> str:
-    """Return the name of a kernel without its parameters and namespaces, as far as its mangled name shows it."""
+    """Return the name of a kernel from its mangled name, without parameters and namespaces."""
     return identifier(source_name(entry))

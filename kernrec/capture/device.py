@@ -1,7 +1,6 @@
 """Describe the GPU to a captured program: attributes by number, and the structure of device properties.
 
-Numbers, names and the order of fields are those of the CUDA Runtime API reference, "Device Management" and
-"cudaDeviceProp".
+Numbers, names and field order follow the CUDA Runtime API reference, "Device Management" and "cudaDeviceProp".
 """
 
 import struct
@@ -29,7 +28,7 @@ _RESERVED_BYTES = 63 * 4
 
 
 def attributes(gpu: GPU) -> dict[int, int]:
-    """Return the attributes of a GPU by number, without those that have no meaning here."""
+    """Return the attributes of a GPU by number, except those that the emulator has no value for."""
     limits = gpu.limits
     return {
         1: limits.max_threads_per_block,
@@ -77,7 +76,7 @@ def attributes(gpu: GPU) -> dict[int, int]:
 
 
 def device_name(gpu: GPU) -> str:
-    """Return the GPU's name for the program."""
+    """Return the GPU's name that the program sees."""
     return f"{gpu.title} (emulated by kernrec)"
 
 

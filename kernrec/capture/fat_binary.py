@@ -21,7 +21,7 @@ UNCOMPRESSED = "compile with nvcc --no-compress"
 
 
 class Image(NamedTuple):
-    """Image of a fat binary."""
+    """One image of a fat binary: PTX or machine code."""
 
     sm: int
     ptx: str | None
@@ -65,13 +65,13 @@ def _target(ptx: str) -> int:
 
 
 def best_ptx(images: Sequence[Image], sm: int) -> str | None:
-    """Return the newest PTX that a driver can compile for `sm`, or else the oldest PTX."""
+    """Return the newest PTX that a driver can compile for `sm`; if there is none, the oldest PTX."""
     texts = sorted((image.sm, image.ptx) for image in images if image.ptx is not None)
     return next((ptx for target, ptx in reversed(texts) if target <= sm), texts[0][1] if texts else None)
 
 
 def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
-    """Decompress an image of `size` bytes; raise `KernrecError` for an image that is too large or damaged."""
+    """Decompress an image to `size` bytes. Raises `KernrecError` if the image is too large or damaged."""
     if size > _LARGEST:
         raise KernrecError(f"an image of {size} bytes in the program is too large")
     try:
@@ -81,7 +81,7 @@ def _unpacked(data: bytes, size: int, zstd: bool) -> bytes:
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Decompress a block in LZ4 block format; raise `IndexError` for a truncated block."""
+    """Decompress a block in LZ4 block format. Raises `IndexError` if the block is truncated."""
     out, place, end = bytearray(), 0, len(data)
     while place < end:
         token = data[place]
@@ -103,7 +103,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 def _length(data: bytes, place: int, count: int) -> tuple[int, int]:
-    """Return a length that starts with `count` and continues in bytes, and the index after it."""
+    """Return (length that starts with `count` and continues in bytes, index after it)."""
     if count == 15:
         while data[place] == 255:
             count += 255

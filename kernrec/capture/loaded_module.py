@@ -1,4 +1,4 @@
-"""Code that a captured program loaded: PTX, variables in memory, and properties of functions."""
+"""Represent code that a captured program loaded: PTX, variables in memory, and properties of functions."""
 
 import hashlib
 import math
@@ -25,7 +25,7 @@ CUDA_ERROR = {
 
 
 class LaunchError(KernrecError):
-    """A launch that a GPU would reject, or that failed, with its CUDA error number."""
+    """A GPU would reject the launch, or the launch failed; `code` is the CUDA error number."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -49,11 +49,11 @@ class FunctionFacts:
 
     @property
     def attributes(self) -> tuple[int, ...]:
-        """Attributes in the order that native/program.cpp reads."""
+        """Attributes in the order that native/program.cpp expects."""
         return self.static_shared, self.constant, self.local, self.most_threads, self.registers, self.version
 
     def check(self, gpu: GPU, grid: Sequence[int], block: Sequence[int], shared: int) -> None:
-        """Raise `LaunchError` for a launch that the GPU rejects."""
+        """Raise `LaunchError` if the GPU would reject a launch."""
         threads, limits = math.prod(block), gpu.limits
         text = f"{self.name}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}, {shared}>>>"
         if reason := impossible_shape(grid, block):
@@ -67,7 +67,7 @@ class FunctionFacts:
 
 
 class LoadedModule:
-    """Module of a program.
+    """Module that a captured program loaded.
 
     Args:
         number: Number of the module in the program.
@@ -111,7 +111,7 @@ class LoadedModule:
         return self._parsed
 
     def place(self, name: str, memory: np.ndarray, address: int) -> None:
-        """Register the location of a variable, and write its initial or current value there."""
+        """Set the location of a variable, and write its initial or current value there."""
         if name in self.placed:
             if name in self.buffers:
                 memory[:] = self.placed[name][: len(memory)]
@@ -126,7 +126,7 @@ class LoadedModule:
             memory[: len(variable.data)] = np.frombuffer(variable.data, np.uint8)[: len(memory)]
 
     def variable(self, name: str) -> Variable:
-        """Return a variable; raise `LaunchError` if the PTX has no variable of this name."""
+        """Return a variable. Raises `LaunchError` if the PTX has no variable of this name."""
         if not self._texts or (variable := self.module.variables.get(name)) is None:
             raise LaunchError(CUDA_ERROR["symbol"], f"the program's PTX has no variable {name}")
         return variable
@@ -166,7 +166,7 @@ class LoadedModule:
         return {**self._initial_constants, **registered}
 
     def facts(self, name: str) -> FunctionFacts:
-        """Return the properties of a kernel; raise `LaunchError` if the PTX has no such kernel."""
+        """Return the properties of a kernel. Raises `LaunchError` if the PTX has no such kernel."""
         if not self._texts:
             targets = ", ".join(f"sm_{sm}" for sm in sorted({image.sm for image in self._images})) or "nothing"
             raise LaunchError(
@@ -205,7 +205,7 @@ def _facts(module: Module, function: Function) -> FunctionFacts:
 
 
 def _linked(texts: Sequence[str]) -> str:
-    """Return PTX of several files as one module: the first file's header, then the declarations of each."""
+    """Link the PTX of several files into one module: the first file's header, then the declarations of each file."""
     return texts[0] if len(texts) == 1 else "\n".join([texts[0], *(_body(text) for text in texts[1:])])
 
 

@@ -1,6 +1,6 @@
 """Compile the replacements for `libcudart.so.12`, `libcudart.so.13` and `libcuda.so.1`, once per version.
 
-The system's compiler builds them in the cache folder on first use. They need no CUDA headers.
+The system's C++ compiler builds them in the cache folder on first use, without CUDA headers.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ def compile_libraries(folder: Path) -> None:
             objects = dict(zip(jobs, pool.map(compiled, jobs), strict=True))
         linked = [objects[source, 0] for source in driver]
         _run([compiler, *linked, f"-Wl,-soname,{_DRIVER}", *_LINKED, "-o", str(made / _DRIVER)])
-        # Programs with a default stream per thread call functions with these suffixes.
+        # Programs compiled with a default stream per thread call functions with these suffixes.
         aliases = [f"-Wl,--defsym={call}{suffix}={call}" for call in _defined() for suffix in ("_ptsz", "_ptds")]
         for version in _RUNTIMES:
             library = f"libcudart.so.{version}"
@@ -79,7 +79,7 @@ def compile_libraries(folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            if not (folder / _DRIVER).exists():  # otherwise another process was faster
+            if not (folder / _DRIVER).exists():  # if not, another process was faster
                 raise
 
 

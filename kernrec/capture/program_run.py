@@ -37,7 +37,7 @@ def run_program(
     Args:
         command: The program and its arguments; a .cu file is compiled first.
         gpu: The GPU that the program sees.
-        folder: Folder for launches of Triton functions.
+        folder: Folder for captured launches of Triton functions.
         recorder: Collects the launches of CUDA kernels.
         build_options: Options of nvcc for a .cu file.
         budget: Maximum number of PTX instructions of a batch of thread blocks.
@@ -73,7 +73,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     while True:
         try:
             return program.wait()
-        except KeyboardInterrupt:  # the program received the signal too, and decides what to do
+        except KeyboardInterrupt:  # the program received the signal too and decides
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
 
@@ -135,7 +135,7 @@ def _runs_on_gpu(command: Sequence[str]) -> bool:
 
 
 def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[str, str]:
-    """Return the environment that makes a command's Python programs capture Triton launches."""
+    """Return environment variables that make Python programs of the command capture Triton launches."""
     if importlib.util.find_spec("triton") is None:
         return {}
     from kernrec.triton.calls.whole_process import COUNT_VARIABLE, FOLDER_VARIABLE, GPU_VARIABLE, SITE
@@ -148,6 +148,6 @@ def _triton_variables(command: Sequence[str], folder: Path, gpu: GPU) -> dict[st
         "PYTHONPATH": path,
     }
     if not _runs_on_gpu(command):
-        # vLLM turns Triton off if it finds no driver, unless no device is visible.
+        # vLLM disables Triton if it finds no driver, unless no device is visible.
         variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return variables

@@ -1,4 +1,4 @@
-"""Write launches of a captured program as calls: a TOML file each, with its PTX and .npy files next to it.
+"""Write each launch of a captured program as a call: a TOML file, with its PTX and .npy files next to it.
 
     ptx = "saxpy-1f0c5d2a90.ptx"
     entry = "_Z5saxpyifPKfPf"
@@ -7,7 +7,7 @@
     launches = 100                # equal launches, which differ at most in floating-point numbers
     arguments = ["i32:1048576", "f32:2.0", "x=f32[1048576]", "y=f32[1048576]"]   # in the form of `kernrec check`
 
-A buffer has a file if its values determine memory accesses or run time. Variables have their values in the PTX. In the
+A buffer has a file if its values affect memory accesses or run time. The PTX holds the values of variables. In the
 emulator, buffer i starts at address i << 40, so pointers into buffers are written as numbers.
 """
 
@@ -38,9 +38,9 @@ from kernrec.ptx.state.launch_layout import BUFFER_SHIFT
 from kernrec.util.atomic_write import write_whole
 
 SLOTS = 80
-"""Number of address ranges for allocations, as in native/core.cpp; the last one holds several allocations."""
+"""Number of address ranges for allocations, as in native/core.cpp; the last range holds several allocations."""
 PER_FUNCTION = 8
-"""Maximum number of calls written per kernel; further launches count for the most similar call."""
+"""Maximum number of calls written per kernel; further launches are counted in the most similar call."""
 LARGEST_CONTENT = 64 << 20
 """Maximum bytes of a buffer whose contents are written."""
 _LARGEST_VARIABLE = 256 << 10
@@ -68,7 +68,7 @@ class Call:
     ptx: str
     threads: int
     contents: dict[str, np.ndarray]
-    """Contents of buffers by name, until they are in files."""
+    """Contents of buffers by name, until `save_contents` writes them."""
     files: list[str] = field(default_factory=list)
     launches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Call:
 
 
 class Recorder:
-    """Collector of the launches of all processes of a program, which writes them at the end.
+    """Collector for the launches of all processes of a program; writes them at the end.
 
     Args:
         about: A comment for the head of each file.
@@ -114,7 +114,8 @@ class Recorder:
         Args:
             module: Code of the kernel.
             launch: Launch to record.
-            allocations: Bytes, by address, of allocations in the last address range that arguments point into.
+            allocations: Sizes in bytes, by address, of the allocations in the last address range that arguments point
+                into.
         """
         with self._lock:
             self.launches += 1
@@ -132,9 +133,7 @@ class Recorder:
                 min(calls.values(), key=lambda call: abs(call.threads - threads)).launches += 1
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the calls and return their files; existing files do not change. Raises `UsageError` if the folder
-        cannot be written.
-        """
+        """Write the calls to new files, and return these. Raises `UsageError` if the folder is not writable."""
         files = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -159,17 +158,17 @@ class Recorder:
 
 
 class _Description:
-    """Description of one launch in the form of a call."""
+    """Description of one launch as a call."""
 
     def __init__(self, module: LoadedModule, launch: KernelLaunch, allocations: Mapping[int, int]) -> None:
         self._module, self._launch, self._allocations = module, launch, allocations
         self._function = inlined(module.module, launch.entry)
         self._matters = bool(data_dependences(self._function))
         self._names = list(launch.buffers)
-        order: dict[int, int] = {}  # of the buffers, by address
+        order: dict[int, int] = {}  # address of a buffer -> its number in the call
         self._buffers: list[np.ndarray] = []
         self._arguments: list[tuple[Variable, bytes, int, int]] = []
-        """Parameter, value, buffer number (from 1; 0 for none), and offset in the buffer."""
+        """(parameter, value, buffer number from 1 or 0 for none, offset in the buffer)."""
         for parameter, raw in zip(self._function.parameters, launch.arguments, strict=True):
             address, number, offset = int.from_bytes(raw, "little"), 0, 0
             if parameter.size == POINTER_BYTES and (place := self._buffer_at(address)) is not None:
@@ -180,7 +179,7 @@ class _Description:
             self._arguments.append((parameter, raw, number, offset))
 
     def _buffer_at(self, address: int) -> tuple[int, np.ndarray] | None:
-        """Return the first address and the memory of the buffer or allocation that contains an address, if any."""
+        """Return (first address, memory) of the buffer or allocation that contains an address, else None."""
         slot = address >> BUFFER_SHIFT
         if not 1 <= slot <= len(self._names):
             return None
@@ -195,7 +194,7 @@ class _Description:
 
         Args:
             structure: Bytes of the structure.
-            memory_of: Receives the memory that the structure points to, by address.
+            memory_of: The function adds the memory that the structure points to, by address.
         """
         words = [int.from_bytes(structure[i : i + 8], "little") for i in range(0, len(structure), 8)]
         places = [self._buffer_at(word) for word in words]
@@ -229,7 +228,7 @@ class _Description:
         launch, name = self._launch, short_name(self._launch.entry)
         types, pointers = _element_types(self._function), global_pointers(self._function)
         arguments, contents, notes, structures = [], {}, [], {}
-        memory_of: dict[int, np.ndarray] = {}  # that structures point to, by address
+        memory_of: dict[int, np.ndarray] = {}  # memory that structures point to, by address
         named: set[int] = set()
         for parameter, raw, number, offset in self._arguments:
             if number and number not in named:
@@ -302,7 +301,7 @@ def _scalar(parameter: Variable, raw: bytes) -> str | None:
 
 
 def _with_values(ptx: str, values: Mapping[str, bytes]) -> str:
-    """Return PTX whose variables have these initial values."""
+    """Replace the initial values of variables in PTX."""
     for name, data in values.items():
         numbers = ", ".join(map(str, data))
         space = r"(\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?)"
@@ -324,7 +323,7 @@ def _memory(address: int, memory: np.ndarray, with_values: bool) -> str:
 
 
 def _with_structures(ptx: str, entry: str, structures: Mapping[str, Sequence[str]]) -> str:
-    """Return PTX with structures passed by value as constants; a GPU keeps both in the same memory."""
+    """Turn structures passed by value into constants of the PTX; a GPU keeps both in constant memory."""
     start = ptx.index("{", match.end()) if (match := re.search(rf"\.entry\s+{re.escape(entry)}\s*\(", ptx)) else 0
     for name, words in structures.items():
         declared = re.compile(

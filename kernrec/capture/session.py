@@ -1,7 +1,7 @@
 """Serve the calls of one captured program: memory, code and launches.
 
-The replacement libraries in `native/` send requests over a socket. A request and its reply are lists of byte strings:
-the count, the length of each, then their bytes. The first field of a reply is a CUDA error number, or 0.
+The replacement libraries in `native/` send requests over a socket. A request or reply is a list of byte strings: their
+count, the length of each, then their bytes. The first field of a reply is a CUDA error number, or 0.
 """
 
 import array
@@ -34,11 +34,11 @@ _BARRIER_BYTES = 8
 _UNCHANGED = (b"launch", b"device", b"variable", b"function", b"occupancy")
 """Requests that change no memory, code or texture of the process."""
 _RECENT = 16
-"""Maximum number of launches that are kept to run again."""
+"""Maximum number of launches to keep, in case they run again."""
 _MOST_KEPT = 1 << 18
-"""Maximum number of threads of a cooperative launch that is kept, because all of them have registers."""
+"""Maximum threads of a cooperative launch to keep, because all its threads occupy registers."""
 _TOGETHER = 1 << 22
-"""Maximum number of threads of a cooperative launch, whose threads all run together."""
+"""Maximum threads of a cooperative launch, because all its threads run at once."""
 
 
 class Session:
@@ -59,7 +59,7 @@ class Session:
         self._modules: dict[int, LoadedModule] = {}
         self._failed = CUDA_ERROR["success"]
         self._emulations: dict[tuple[object, ...], Emulation] = {}
-        """Recent launches by all that an emulation cannot change; empty after a change of memory or code."""
+        """Recent launches, keyed by everything that is fixed in an emulation; cleared if memory or code changes."""
         self._verbs: dict[bytes, Callable[..., Sequence[object]]] = {
             b"device": self._device,
             b"map": self._map,
@@ -89,7 +89,7 @@ class Session:
                 except KernrecError as error:
                     reply = [CUDA_ERROR["unknown"], str(error)]
                     self._print(str(error))
-                except Exception as error:  # the program gets an error, and its connection stays
+                except Exception as error:  # the program gets an error and stays connected
                     text = f"a CUDA call of the program failed inside kernrec: {type(error).__name__}: {error}"
                     reply = [CUDA_ERROR["unknown"], text]
                     self._print(text)
@@ -156,7 +156,7 @@ class Session:
 
     def _unmap(self, slot: bytes) -> Sequence[object]:
         self._buffers[f"b{int(slot)}"] = np.zeros(0, np.uint8)
-        self._maps.pop(int(slot), None)  # unmapped when the last reference is gone
+        self._maps.pop(int(slot), None)  # unmapped with the last reference
         return []
 
     def _module(self, image: bytes, *linked: bytes) -> Sequence[object]:

@@ -1,4 +1,4 @@
-"""Textures and surfaces of a captured program."""
+"""Create the textures and surfaces of a captured program."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _NONE = Image("no image", (1,), "u8")
 
 
 class Textures:
-    """Images by handle; the low bits of a handle are the number of its image, from 1."""
+    """Images by handle; the low bits of a handle are the image's number, from 1."""
 
     def __init__(self) -> None:
         self._images: list[Image] = []
@@ -30,9 +30,9 @@ class Textures:
         Args:
             memory: Bytes, starting with the first texel.
             extents: Texels along x, y and z; 0 for a missing axis.
-            channel: Bits and number of channels, and the kind of their values.
+            channel: Bits per channel, number of channels, and kind of values.
             place: Bytes between rows, or 0 for contiguous rows; flags of the array.
-            modes: Address mode; whether to filter, to map integers to 0 to 1, and to normalize coordinates.
+            modes: Address mode; whether to filter, to read integers as 0 to 1, and to normalize coordinates.
 
         Raises:
             KernrecError: The rows do not fit in the memory.
@@ -67,7 +67,7 @@ class Textures:
             self._images[number], self._memory[number] = _NONE, None
 
     def added_to(self, buffers: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Image]]:
-        """Return buffers including those of the images, and the images by name; rows with gaps are copied."""
+        """Return (buffers including those of the images, images by name); images with gaps between rows are copied."""
         if not any(self._memory):
             return buffers, {}
         buffers[_NONE.buffer] = np.zeros(1, np.uint8)

@@ -32,7 +32,7 @@ _FILES = re.compile(r"\.npy\b|\braw\s", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SourceAnalysis:
-    """Request about a source: with a spec about all configs, otherwise about one launch and other block sizes."""
+    """Request to analyze a source: all configs of a spec, or one launch and other block sizes."""
 
     source: str
     """CUDA C++ or PTX text."""
@@ -51,9 +51,9 @@ class SourceAnalysis:
 
 
 def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict[str, Any]:
-    """Return the answer of `kernrec analyze --json` about a source, with an explanation of the top recommendation.
+    """Return the answer of `kernrec analyze --json` for a source, and an explanation of the top recommendation.
 
-    Nothing is stored; the profiles are deleted afterwards.
+    The function stores nothing: it deletes the profiles at the end.
 
     Args:
         wanted: the request.
@@ -94,7 +94,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
 
 
 def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the analysis in the limited process; the request is that of `analyze_source`."""
+    """Analyze a source in the limited process; `request` comes from `analyze_source`."""
     query = Query(objective_named(request["objective"]), top=request["top"], inputs=request["inputs"])
     wanted = SourceAnalysis(
         **{name: request[name] for name in ("source", "gpu", "spec", "shape", "arguments", "grid", "block", "entry")},
@@ -113,7 +113,7 @@ def analyze_here(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def analyze_in(wanted: SourceAnalysis, folder: Path, database: Path, processes: int = 2) -> tuple[Analysis, list[str]]:
-    """Return the analysis of a source, and notes on it, in this process.
+    """Analyze a source in this process, and return (analysis, notes on it).
 
     Args:
         wanted: the request.
@@ -172,7 +172,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
 
 
 def _description(name: str, value: Any) -> str:
-    """Return an argument in the form of `kernrec check`, without the values of arrays."""
+    """Describe an argument as for `kernrec check`, without the values of arrays."""
     dtype, shape = str(getattr(value, "dtype", "")).rpartition(".")[2], getattr(value, "shape", None)
     if shape:
         return f"{name}={canonical_dtype(dtype)}[{prod(shape)}]"

@@ -30,9 +30,9 @@ class Ended:
     """Outcome of a task."""
 
     outcome: Outcome
-    """Outcome; `ok` for a finished task, whose result is in `result`."""
+    """Outcome; `ok` if the task finished and `result` holds its result."""
     message: str
-    """Reason in one line why the task failed; empty if it did not."""
+    """Reason in one line why the task failed; empty if it succeeded."""
     result: dict[str, Any]
 
 
@@ -41,7 +41,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
 
     Args:
         task: a task of the worker.
-        request: request of the task in JSON types; arrays are in files of the folder.
+        request: request in JSON types; files of the folder hold arrays.
         folder: private folder of the task, the only one that the child can access.
         limits: limits of time, memory and sizes.
 
@@ -65,7 +65,7 @@ def run_apart(task: str, request: Mapping[str, Any], folder: Path, limits: Limit
     process = subprocess.Popen(
         module_command("kernrec.checking.worker", str(folder)),
         cwd=folder,
-        stdin=subprocess.PIPE,  # closes when this process ends, even if it crashes
+        stdin=subprocess.PIPE,  # closes when this process ends, even after a crash
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -87,7 +87,7 @@ def _ended(status: int, file: Path, limits: Limits) -> Ended:
             return Ended(Outcome.CRASH, f"its result is larger than {_MOST_RESULT} bytes", {})
         answer = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # The system kills a process that exceeds its time limit or runs out of memory.
+        # The system killed the process, because it exceeded its time limit or ran out of memory.
         if status in (-getattr(signal, "SIGXCPU", 24), -getattr(signal, "SIGKILL", 9)):
             return Ended(Outcome.TIMEOUT, f"it takes longer than {limits.time_s:g} s of processor time", {})
         how = f"signal {-status}" if status < 0 else f"exit status {status}"

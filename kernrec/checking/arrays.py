@@ -1,4 +1,4 @@
-"""Store arrays by name in a file for exchange with the limited process, without pickling."""
+"""Store named arrays in a file, without pickling, to exchange them with the limited process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 _NAME = "array."
-"""Prefix of each name, because `numpy.savez` has its own parameters, such as `file`."""
+"""Prefix of each name, because names could equal parameters of `numpy.savez`, such as `file`."""
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -23,7 +23,7 @@ Reference = Mapping[str, Any] | Callable[..., Any]
 BUDGET = 20_000_000
 """Number of PTX instructions of a batch of blocks after which the kernel counts as an endless loop."""
 _TERMS = 4096.0
-"""Number of terms per sum that the default tolerance assumes, because the actual number is unknown."""
+"""Number of terms per sum that the default tolerance assumes; the actual number is unknown."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class OutputCheck:
     """Comparison of one output with its expected values."""
 
     error: float
-    """Largest error of an element, relative to the RMS of the output, or to the element if that is larger."""
+    """Largest error of an element, relative to the larger of the element and the output's RMS."""
     tolerance: float
     """Largest error that counts as correct."""
     not_numbers: int
@@ -39,7 +39,7 @@ class OutputCheck:
     where: tuple[int, ...]
     """Index of the element with the largest error."""
     actual: float
-    """Value of this element."""
+    """Actual value of the element with the largest error."""
     expected: float
 
     @property
@@ -105,14 +105,14 @@ def check(
 
     Args:
         launch: source, arguments and launch; its arrays do not change.
-        reference: expected array by name of an output, or a NumPy expression over the arguments; or a function that
-            takes the arguments by name and returns these arrays. None to compare nothing.
+        reference: for each output, the expected array or a NumPy expression over the arguments. Or a function that
+            takes the arguments by name and returns the expected arrays. None to compare nothing.
         tolerance: largest error that counts as correct; by default the rounding error, and 0 for integers.
         limits: limits of time, memory and sizes.
 
     Raises:
         UsageError: arguments, launch or reference cannot be used.
-        KernrecError: there is no compiler.
+        KernrecError: no compiler is installed.
     """
     limits = limits or Limits()
     launch.check(limits)
@@ -141,7 +141,7 @@ def check(
 
 
 def _array(value: Any) -> np.ndarray:
-    """Return an argument as an array; a Python number is an `int` of any size or a `float` as in C."""
+    """Convert an argument to an array; a Python `int` fits any integer type, and a `float` is a C float."""
     array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
     if array.dtype.kind not in "fiu":
         raise UsageError(f"an argument holds {array.dtype}; numbers are accepted")
@@ -207,7 +207,7 @@ def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: floa
         apart = np.where((wide == exact) | (np.isnan(wide) & np.isnan(exact)), 0.0, np.abs(wide - exact))
     worst = int(np.argmax(np.where(np.isfinite(apart), apart, np.inf)))
     index = tuple(int(n) for n in np.unravel_index(worst, actual.shape))
-    # `compare` skips NaN as an element that was not written. Here a NaN is a value that the kernel must produce.
+    # `compare` skips NaN as an element that nothing wrote, but here the kernel must produce the NaN.
     missing = bool((np.isnan(exact) & ~np.isnan(wide)).any())
     return OutputCheck(
         math.inf if missing else error.largest, allowed, error.unwritten, index, float(wide[worst]), float(exact[worst])

@@ -23,7 +23,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _CHUNK = 64
 _FIRST = 1024
-"""Number of blocks that run from the start of the grid before a sample of the others."""
+"""Number of blocks to run from the start of the grid before sampling the rest."""
 _LAST = 64
 
 
@@ -38,7 +38,7 @@ class Checked:
     """Number of thread blocks that ran."""
     of_blocks: int
     notes: tuple[str, ...] = field(default=())
-    """Checks that were not performed."""
+    """Notes on checks that were skipped."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def check_launch(
     limits: LaunchLimits,
     uninitialized: frozenset[str] = frozenset(),
 ) -> Checked:
-    """Run the blocks of a launch until the time is over, and return the errors found.
+    """Run the blocks of a launch until the time limit, and return the errors found.
 
     Args:
         module: Module compiled with line information.
@@ -98,7 +98,7 @@ def check_launch(
 
 
 def _watched(function: Function, uninitialized: frozenset[str]) -> tuple[CheckedMemory, list[str]]:
-    """Return the memory to check without false findings, and notes on skipped checks."""
+    """Return (memory that can be checked without false findings, notes on skipped checks)."""
     notes = []
     shared = not any(map(_moves_shared_memory, function.instructions))
     if not shared:
@@ -130,7 +130,7 @@ def _orders_blocks(ins: Instruction) -> bool:
 
 
 def _chunks(blocks: int) -> Iterator[Sequence[int]]:
-    """Yield block numbers: the first ones, the last ones, then a sample of the others."""
+    """Yield chunks of block numbers: the first blocks, the last blocks, then a sample of the rest."""
     first = min(blocks, _FIRST)
     last = range(max(first, blocks - _LAST), blocks)
     rest = np.random.default_rng(0).permutation(np.arange(first, last.start)) if blocks < 1 << 24 else np.arange(0)
@@ -140,7 +140,7 @@ def _chunks(blocks: int) -> Iterator[Sequence[int]]:
 
 
 def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
-    """Return the reason why a GPU rejects a launch; empty if it does not."""
+    """Return the reason why a GPU rejects a launch; empty if it accepts the launch."""
     threads, function = prod(launch.block), module.functions[launch.entry]
     if reason := impossible_shape(launch.grid, launch.block):
         return reason

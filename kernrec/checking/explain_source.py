@@ -29,7 +29,7 @@ class SourceReport:
 
     @property
     def what_to_do(self) -> str:
-        """Advice with the largest gain in the source, or else for the config."""
+        """Advice with the largest gain in the source or, without any, for the config."""
         return self.advice[0].sentence if self.advice else self.report.what_to_do
 
 
@@ -43,14 +43,14 @@ def explain_source(path: Path, words: LaunchWords, gpu: GPU, database: Path, obj
         objective: Objective for changes of the config.
 
     Raises:
-        UsageError: The file does not specify the launch of the kernel.
+        UsageError: The file does not determine the launch of the kernel.
         KernrecError: The kernel does not compile, or cannot be profiled.
     """
     made = program_launch(path, words, gpu, 10.0, LAUNCH_BUDGET)
     problem = made.kernel.definition.problem()
     query = Query(objective)
     analyze(made.kernel, problem, gpu, database, query, ProfilingOptions(folder=path.parent))
-    name = f"{path.name}:{made.kernel.name}"  # other files may have a kernel of this name
+    name = f"{path.name}:{made.kernel.name}"  # other files may have a kernel with this name
     about = Request(gpu.name, None, name, dict(problem.dims), problem.dtype, problem.layout, query)
     explained = report(about, Context([database]), made.config)
     notes = [*made.assumed, *([made.unset] if made.unset else [])]

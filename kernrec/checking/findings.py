@@ -1,4 +1,4 @@
-"""Findings of `kernrec check`: a message for each kind, with its source line and the usual fix."""
+"""Describe the findings of `kernrec check`: message, source line and usual fix for each kind."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ _KINDS = (
     (re.compile(r"trapped"), "trap"),
     (re.compile(r"race: "), "race-shared"),
 )
-"""Kinds of errors that end a launch, by a pattern of their text."""
+"""(pattern of the message, kind) of errors that end a launch."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Finding:
     """Kind of error, a key of `FIXES`."""
     kernel: str
     message: str
-    """Description of the error, without its place in the source."""
+    """Description of the error, without its location in the source."""
     file: str = ""
     line: int = 0
     """Line number; 0 if the compiler did not provide it."""
@@ -112,7 +112,7 @@ class Describer:
 
     def of(self, raw: RawFinding) -> Finding:
         """Return the finding for a report of the engine."""
-        if raw.kind == "barrier":  # report the first of the two in the source
+        if raw.kind == "barrier":  # report the access that comes first in the source
             raw = raw._replace(source=min(raw.source, raw.other), other=max(raw.source, raw.other))
         ins = self._function.instructions[raw.source]
         place = self.place(ins.line)
@@ -173,10 +173,10 @@ class Describer:
 
 
 def _before_buffer(text: str, buffers: Sequence[str]) -> str:
-    """Return an error with an address shortly before a buffer as an access before that buffer.
+    """Report an address shortly before a buffer as an access before that buffer.
 
-    The emulator gives each buffer a range of addresses and names the range that contains the address. A negative index
-    leads to the end of the previous range.
+    The emulator gives each buffer a range of addresses, and its message names the range of the address. A negative
+    index ends in the previous buffer's range.
     """
     address = re.search(r"accesses (\d+) bytes at .*address (0x[0-9a-f]+)", text)
     number, rest = divmod(int(address[2], 16), _BUFFER_RANGE) if address else (0, 0)
@@ -197,7 +197,7 @@ def junit(file: str, kernels: Mapping[str, Sequence[Finding]], errors: Mapping[s
     Args:
         file: The program.
         kernels: Findings of each kernel that was checked.
-        errors: Reasons why other kernels could not be checked.
+        errors: For other kernels, the reason why they could not be checked.
     """
     failed = sum(bool(findings) for findings in kernels.values())
     sizes = {"tests": len(kernels) + len(errors), "failures": failed, "skipped": len(errors)}

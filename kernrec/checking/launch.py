@@ -1,4 +1,4 @@
-"""Source of a kernel with one launch, for a check or an analysis."""
+"""Represent a kernel's source with one launch, for a check or an analysis."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _MOST_BLOCKS = 1 << 20
 
 @dataclass(frozen=True)
 class SourceLaunch:
-    """Source, and the launch of one of its kernels."""
+    """Source with the launch of one of its kernels."""
 
     source: str
     """CUDA C++ or PTX text."""
@@ -99,7 +99,7 @@ def check_descriptions(descriptions: Sequence[str], limits: Limits) -> None:
 
 
 def described_arguments(descriptions: Sequence[str], limits: Limits) -> dict[str, Any]:
-    """Return arguments by name from descriptions in the form of `kernrec check`; numbers are named by position.
+    """Create arguments by name from descriptions as for `kernrec check`; the position names a number.
 
     Raises:
         UsageError: a description cannot be read, names a file, is a texture or a tensor map, or is too large.

@@ -16,7 +16,7 @@ from kernrec.util.landlock import confine
 from kernrec.util.light_dataclass import dataclass
 
 LAUNCH_BUDGET = 5_000_000
-"""Number of PTX instructions of a batch of blocks after which a kernel counts as endless: a few seconds."""
+"""Number of PTX instructions of a batch of blocks (a few seconds) after which a kernel counts as an endless loop."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ PACKAGE = Path(paths.__file__).resolve().parent
 
 
 def limit_process(limits: Limits, folder: Path) -> bool:
-    """Limit this process and its children permanently, and return whether other files are inaccessible.
+    """Limit this process and its children permanently; return whether all other files are inaccessible.
 
     Args:
         limits: limits of time and memory.
@@ -60,7 +60,7 @@ def limit_process(limits: Limits, folder: Path) -> bool:
     import resource
 
     seconds = math.ceil(limits.time_s)
-    # NVRTC raises soft limits as far as possible, so only the hard limits count.
+    # NVRTC raises soft limits to the hard limits, so set the hard limits.
     for name, soft, most in (
         ("RLIMIT_CPU", seconds, seconds + 1),
         ("RLIMIT_AS", limits.memory_bytes, limits.memory_bytes),
@@ -73,17 +73,17 @@ def limit_process(limits: Limits, folder: Path) -> bool:
         try:
             resource.setrlimit(kind, (min(soft, hard), hard))
         except (ValueError, OSError):
-            continue  # macOS reports the address space but does not limit it
-    # The package's parent folder may be listed, so that another process can find the package, but not read.
+            continue  # macOS does not enforce a limit on the address space
+    # Allow listing, but not reading, the package's parent folder, so that another process finds the package.
     return confine(_readable(), [folder, Path("/dev/shm"), Path("/dev/null")], [PACKAGE.parent])
 
 
 def _readable() -> list[Path]:
     """Return the files that Python, NumPy, the compiler and kernrec read."""
     installed = [Path(place) for place in (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))]
-    # Include only installed packages of the module search path, not a checkout or home folder in it.
+    # Of the module search path, include only installed packages, not a checkout or home folder.
     installed += [Path(place) for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
-    # DuckDB ends the process if it cannot read its control group.
+    # DuckDB aborts if it cannot read the process's control group.
     system = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/sys/fs/cgroup")
     process = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/dev/urandom", "/dev/random")
     toolkit = [os.environ[name] for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]

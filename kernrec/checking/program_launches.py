@@ -1,4 +1,4 @@
-"""Derive the launches of a CUDA program that `kernrec check` runs from its host code."""
+"""Derive launches for `kernrec check` from the host code of a CUDA program."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class ProgramLaunch:
     limits: LaunchLimits
     assumed: tuple[str, ...]
     unset: str
-    """A line on variables that nobody set; empty if there are none."""
+    """Note on variables that nothing set; empty if there are none."""
     kernel: Kernel
     config: dict[str, int]
     has_f64: bool
@@ -60,7 +60,7 @@ def program_launch(path: Path, words: LaunchWords, gpu: GPU, seconds: float, bud
         budget: Maximum number of PTX instructions of a batch of blocks.
 
     Raises:
-        UsageError: The file does not specify the launch of the kernel.
+        UsageError: The file does not determine the launch of the kernel.
         CompileError: The compiler rejects the file.
     """
     draft = draft_spec(path, words, gpu.sm)
@@ -97,7 +97,7 @@ def compiled_with_lines(job: CompileJob) -> Compiled:
 
 
 def _config(kernel: Kernel, draft: Draft, problem: Problem, gpu: GPU) -> dict[str, int]:
-    """Return the config with the block size of the host code, or else the first one."""
+    """Return the config with the host code's block size, or the first config if there is none."""
     block = (*(draft.launch.block if draft.launch and draft.launch.block else ()), 1, 1)[:3]
     values: list[dict[str, int]] = [{}]
     for tunable in kernel.tunables:

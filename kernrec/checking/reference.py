@@ -1,7 +1,7 @@
 """Evaluate expected outputs as NumPy expressions: `alpha * x + y`, `a.reshape(64, 32) @ b.reshape(32, 16)`.
 
-Expressions have a closed grammar. They are evaluated over their syntax tree, never by Python: arithmetic, comparisons,
-indices, slices and the functions listed here. Numbers are float64, or int64 if the arrays contain integers.
+Expressions have a closed grammar: arithmetic, comparisons, indices, slices and the functions listed here. kernrec
+evaluates their syntax tree itself and never calls `eval`. Numbers are float64, or int64 if the arrays contain integers.
 """
 
 import ast
@@ -46,7 +46,7 @@ def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
     """Return the value of an expression over arrays and numbers by name.
 
     Raises:
-        UsageError: the text is not an expression of this grammar, or cannot be computed with these arrays.
+        UsageError: the text is not an expression of this grammar, or its evaluation fails.
     """
     if len(text) > _MOST_LETTERS:
         raise UsageError(f"a reference of {len(text)} letters; at most {_MOST_LETTERS} are accepted")
@@ -70,10 +70,10 @@ def _value(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
             return arrays[name]
         case ast.Constant(value=bool() | int() | float() | None as number):
             return number
-        case ast.Constant(value=str() as word) if len(word) < 80:  # subscripts of einsum, mode of pad
+        case ast.Constant(value=str() as word) if len(word) < 80:  # einsum's subscripts, pad's mode
             return word
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            # A power of Python integers could have any number of digits.
+            # Avoid powers of Python integers, which can have any number of digits.
             return np.power(np.asarray(_value(left, arrays), dtype=np.float64), _value(right, arrays))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_number(_value(left, arrays)), _number(_value(right, arrays)))
@@ -111,7 +111,7 @@ def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]
 
 
 def _numeric(name: str, result: Any) -> Any:
-    """Return a function's result; raise `UsageError` for an array of objects, which could grow without bounds."""
+    """Return a function's result. Raises `UsageError` for an array of objects, which could grow without bounds."""
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
         raise UsageError(f"reference: {name} gives an array of {kind}; whole and floating-point numbers are accepted")

@@ -1,7 +1,7 @@
-"""Main program of the child process: compile and emulate, or analyze, one source for `kernrec.checking.apart`.
+"""Compile and emulate, or analyze, one source: the child process of `kernrec.checking.apart`.
 
-It imports everything before access to files is blocked. It writes `result.json` with `outcome` and `message` or
-`result`. `misuse` reports an error of the caller, `missing` a package that is not installed.
+The process imports everything before it loses access to files. It writes `result.json` with `outcome` and `message` or
+`result`. The outcome `misuse` means an error of the caller, and `missing` a package that is not installed.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ _QUOTED = re.compile(r'"?(/[^\s"\']+)')
 
 
 def main(folder: Path) -> None:
-    """Perform the request in a folder."""
+    """Perform the request in a folder, and write the result there."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     limits = Limits(**request["limits"])
     watch = threading.Thread(target=_end_with_parent, daemon=True)
     holds_no_lock(watch)
     watch.start()
-    with contextlib.suppress(KernrecError):  # a launch reports that there is no engine
-        engine.module()  # load now: its files are inaccessible afterwards
+    with contextlib.suppress(KernrecError):  # the launch reports a missing engine
+        engine.module()  # load it while its files are accessible
     limit_process(limits, folder)
     try:
         answer = {"outcome": Outcome.OK, "result": _TASKS[request["task"]](request, folder)}
@@ -70,7 +70,7 @@ def _end_with_parent() -> None:
 
 
 def _check(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run a launch, and write its arrays to `outputs.npz` and the reference values to `expected.npz`."""
+    """Run a launch; write its arrays to `outputs.npz` and the reference values to `expected.npz`."""
     arguments = load_arrays(folder / "arguments.npz")
     buffers = {name: np.ascontiguousarray(value) for name, value in arguments.items() if value.ndim}
     # A Python integer fits an integer parameter of any size.

@@ -1,10 +1,10 @@
-"""Compile CUDA C++ without a GPU: NVRTC to PTX, machine code and the assembler's resource usage.
+"""Compile CUDA C++ without a GPU: NVRTC returns PTX, machine code and the assembler's resource usage.
 
     compiled = compile_source(source, sm=89, defines={"BLOCK_M": 128})
     for job, result in compile_many(jobs): ...
 
-It needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), but no driver. Importing this package loads
-neither; the first compilation does.
+The package needs CuPy and the NVRTC wheel (the extras `cuda13` and `cuda12`), but no driver. It loads them at the first
+compilation, not on import.
 """
 
 from kernrec.compile.cache import CompileCache

@@ -1,6 +1,6 @@
 """Assemble PTX with the programs of the CUDA toolkit.
 
-`assemble` returns the machine code and resources of PTX of unknown origin; without an assembler, resources from the
+`assemble` returns the machine code and resources of any PTX. Without an assembler, it estimates the resources from the
 text.
 """
 
@@ -21,7 +21,7 @@ from kernrec.ptx.analysis.liveness import live_registers
 from kernrec.ptx.ir.program import Module
 
 NEWEST_ISA = (9, 5)
-"""Newest PTX ISA version that was reviewed. In a later version, a known instruction may have a new meaning."""
+"""Newest PTX ISA version that kernrec supports. A newer version may change the meaning of an instruction."""
 
 ESTIMATED = "registers estimated from PTX"
 _ASSEMBLER_LIMIT_S = 120.0
@@ -35,7 +35,7 @@ _MESSAGE = re.compile(r"line (\d+); (?:error|fatal)\s*: (.+)")
 
 @once
 def toolkit_program(name: str) -> str | None:
-    """Return the path of a program of the CUDA toolkit from NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH; or None."""
+    """Return the path of a CUDA toolkit program in NVIDIA's wheels, CUDA_PATH, CUDA_HOME or PATH; None if missing."""
     folders: list[Path] = []
     wheels = importlib.util.find_spec("nvidia")
     for folder in (wheels.submodule_search_locations or []) if wheels else []:
@@ -51,7 +51,7 @@ def assembler() -> str | None:
 
 
 def check_target(module: Module, sm: int) -> None:
-    """Check that PTX can be compiled for `sm`. Raises `UsageError` if the PTX has a too new ISA, or is for a later
+    """Check that PTX can be compiled for `sm`. Raises `UsageError` if the PTX ISA is too new or the PTX targets a newer
     architecture.
     """
     major, _, minor = module.version.partition(".")
@@ -66,7 +66,7 @@ def check_target(module: Module, sm: int) -> None:
 def assemble(ptx: str, sm: int, name: str) -> Compiled:
     """Return PTX text with the resources of its kernels on `sm`. `cubin` is empty without an assembler.
 
-    An assembler that is older than the PTX's compiler gets the same code as PTX of its own version.
+    If the assembler is too old for the PTX ISA version, the PTX is assembled again with the assembler's own version.
 
     Raises:
         CompileError: The assembler refuses the PTX.
@@ -91,7 +91,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
                 log,
             )
     if status and _TOO_OLD.search(log) and sm < _TURING:
-        turing = assemble(ptx, _TURING, name)  # its registers are like those of Volta, its machine code is not
+        turing = assemble(ptx, _TURING, name)  # Turing has Volta's register counts, but other machine code
         return replace(turing, cubin=b"")
     if status:
         raise CompileError(_refusal(log, name), log)
@@ -105,7 +105,7 @@ def _refusal(log: str, name: str) -> str:
 
 def run_assembler(tool: str, ptx: str, target: str, name: str) -> tuple[int, str, bytes]:
     """Return exit status, output and machine code of `ptxas` on PTX for a target such as `sm_90a`. Raises
-    `CompileError` if it takes too long. The exit status reports other failures.
+    `CompileError` on a timeout; the exit status reports other failures.
     """
     with tempfile.TemporaryDirectory() as folder:
         path, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

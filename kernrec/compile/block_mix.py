@@ -1,16 +1,16 @@
-"""Relate machine code to the basic blocks of PTX: the machine instructions by class of each block.
+"""Count the machine instructions of each PTX basic block in machine code, by class.
 
 Line information names the PTX line of each machine instruction, and the emulator counts the executions of each PTX
 block. The assembler keeps neither the blocks nor the loops of PTX:
 
 - It unrolls loops. If a block's loads, stores, barriers and arithmetic occur n times in machine code, each machine
-  instruction counts as 1/n per execution.
-- It moves code out of loops and between blocks. An instruction outside its loop counts for the block before the loop.
-- It replaces branches by predicates. The code behind such a branch counts for the block before it.
+  instruction counts 1/n times per execution.
+- It moves code out of loops and between blocks. An instruction that left its loop counts for the block before the loop.
+- It replaces branches by predicates. The code after such a branch counts for the block before the branch.
 
-A block does not match if its loads and stores in machine code move other bytes than those in PTX, if it calls a
-subroutine, or if nothing relates it to machine code. It keeps the machine instructions that
-`kernrec.ptx.analysis.lowering` estimates. Slow paths of divisions and roots for extreme operands are left out.
+A block does not match if its loads and stores move a different number of bytes in machine code than in PTX, if it calls
+a subroutine, or if nothing relates it to machine code. Its count is then the estimate of
+`kernrec.ptx.analysis.lowering`. Slow paths of divisions and roots for extreme operands do not count.
 """
 
 from bisect import bisect_right
@@ -29,28 +29,29 @@ from kernrec.util.light_dataclass import dataclass
 
 _MEMORY = frozenset({"ld_global", "st_global", "ld_shared", "st_shared", "atomic", "cp_async"})
 _KEPT = _MEMORY | {"bar", "shfl", "mma"}
-"""Classes whose instructions the assembler neither adds nor removes, if it does not join them."""
+"""Classes whose instructions the assembler may merge, but neither adds nor removes."""
 _ARITHMETIC = frozenset({"fma32", "mufu", "f64"})
-"""Classes that count copies of blocks without instructions of `_KEPT`."""
+"""Classes that show the number of copies of a block without instructions of `_KEPT`."""
 _LEAVES = frozenset({"BRA", "EXIT", "RET", "BRX", "JMP", "BREAK"})
 _SUBROUTINE = "$"
 """First character of the labels of subroutines that ptxas adds."""
 _FEW = 6
-"""Machine instructions of a block up to which all of them may have become part of other blocks."""
+"""Maximum machine instructions of a block that may have moved to other blocks completely."""
 _TOLERANCE = 0.25
-"""Relative difference of bytes that loads and stores move, up to which a block matches."""
+"""Maximum relative difference in the bytes moved by loads and stores for a block to match."""
 _NEAR, _MOST = 1.5, 3.0
-"""Factors between estimated and actual machine instructions, and between actual and estimated ones, up to which a block
-without other relation matches."""
+"""Maximum of estimated / actual and of actual / estimated machine instructions at which a block matches that nothing
+else relates to machine code.
+"""
 _LARGEST = 10_000_000
 """Maximum product of machine instructions and branches."""
 _UNROLLING = 40
-"""Machine instructions that choose how many trips of an unrolled loop to run, before the loop."""
+"""Machine instructions before an unrolled loop that choose how many trips to run."""
 
 
 @dataclass(frozen=True)
 class BlockMix:
-    """Machine instructions of the basic blocks of a function."""
+    """Machine instructions of each basic block of a function."""
 
     issue: Sequence[Mapping[str, float]]
     """Machine instructions by class of each basic block."""
@@ -93,25 +94,25 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Charge:
-    """Part of a machine instruction that counts for a basic block."""
+    """Fraction of a machine instruction that counts for one basic block."""
 
     name: str
     """Class."""
 
     origin: int
-    """Basic block of its line."""
+    """Basic block that contains the instruction's PTX line."""
 
     target: int
     """Basic block whose executions issue the instruction."""
 
     share: float
-    """Reciprocal of the number of basic blocks with the line."""
+    """1 / number of basic blocks that contain the line."""
 
     machine: MachineInstruction
 
 
 class MachineLowering:
-    """Lowering of a kernel by its machine code, or by rules if there is none (`EmulationOptions.lowering`)."""
+    """Lowering of a kernel from its machine code, or by rules without machine code (`EmulationOptions.lowering`)."""
 
     def __init__(self, ptx: str, sm: int, entry: str) -> None:
         """Assemble the kernel.
@@ -121,14 +122,14 @@ class MachineLowering:
             entry: name of the kernel.
         """
         self._code = (machine_code(ptx, sm) or {}).get(entry)
-        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # by identity: functions cannot be hashed
+        self._mixes: dict[int, tuple[Function, BlockMix]] = {}  # keyed by identity, because functions cannot be hashed
 
     def __call__(self, function: Function) -> Sequence[Mapping[str, float]]:
         """Return the machine instructions by class of each basic block of a function without calls."""
         return self.mix(function).issue
 
     def mix(self, function: Function) -> BlockMix:
-        """Return the machine instructions of a function, and which of them are those of machine code."""
+        """Return the machine instructions of a function, and which blocks were counted in machine code."""
         if id(function) not in self._mixes:
             self._mixes[id(function)] = function, self._mix(function)
         return self._mixes[id(function)][1]
@@ -146,7 +147,7 @@ class _Matching:
         self.starts = _starts(code)
         self.code = list(_main(code, self.starts))
         self.labels = code.labels
-        self.places: dict[int, list[int]] = defaultdict(list)  # by line: a basic block for each instance
+        self.places: dict[int, list[int]] = defaultdict(list)  # PTX line -> basic block of each instance
         self.ptx: dict[int, Instruction] = {}
         for block in function.blocks:
             for ins in block.instructions:
@@ -177,10 +178,10 @@ class _Matching:
         return BlockMix(issue, matched)
 
     def _charges(self, position: int, ins: MachineInstruction) -> Iterator[_Charge]:
-        """Yield the parts of a machine instruction, one for each basic block with its line."""
+        """Yield one charge for each basic block that contains the PTX line of a machine instruction."""
         name = machine_class(ins)
         if name is None or (name in ("ld_local", "st_local") and "local" not in self._modifiers(ins.line)):
-            return  # padding, and spills, whose costs follow from the resources
+            return  # skip padding, and spills, whose costs follow from the resources
         blocks = self.places.get(ins.line, ())
         for block in blocks:
             yield _Charge(name, block, self._target(block, position), 1.0 / len(blocks), ins)
@@ -189,7 +190,7 @@ class _Matching:
         return self.ptx[line].modifiers if line in self.ptx else ()
 
     def _target(self, block: int, position: int) -> int:
-        """Return the basic block whose executions issue a machine instruction that has a line of `block`."""
+        """Return the basic block whose executions issue a machine instruction with a PTX line of `block`."""
         around = [loop for loop in self.loops if loop.runs(position)]
         if around and not around[-1].holds(block):
             block = around[-1].first  # moved into a loop
@@ -203,7 +204,7 @@ class _Matching:
         return charge.target == self.heads.get(charge.origin, charge.origin)
 
     def _copies(self, charges: Sequence[_Charge]) -> tuple[list[float], set[int]]:
-        """Return how often machine code has each basic block, and the blocks that an instruction relates to it."""
+        """Return (copies of each basic block in machine code, blocks that some instruction relates to machine code)."""
         counts: Counter[tuple[int, int, str]] = Counter()
         for charge in charges:
             if self._is_inside(charge):
@@ -228,7 +229,7 @@ class _Matching:
         return copies, related
 
     def _bytes_moved(self, charges: Sequence[_Charge], copies: Sequence[float]) -> list[float]:
-        """Return the bytes that a lane moves by loads and stores in machine code, for each run of a basic block."""
+        """Return the bytes that loads and stores in machine code move per lane and execution of each basic block."""
         moved = [0.0] * len(self.function.blocks)
         for charge in charges:
             if _moves_bytes(self.ptx[charge.machine.line]) and charge.name in _MEMORY and self._is_inside(charge):
@@ -236,7 +237,7 @@ class _Matching:
         return moved
 
     def _heads(self) -> dict[int, int]:
-        """Return, for basic blocks behind a branch that became a predicate, the block before the branch."""
+        """Map basic blocks after a branch that a predicate replaced to the block before the branch."""
         lines = {ins.line for _, ins in self.code if ins.opcode in _LEAVES}
         entries = Counter(after for block in self.function.blocks for after in successors(self.function, block.index))
         heads: dict[int, int] = {}
@@ -244,7 +245,7 @@ class _Matching:
             last = block.instructions[-1]
             following = successors(self.function, block.index)
             if last.opcode != "bra" or last.predicate is None or last.line in lines or min(following) <= block.index:
-                continue  # no conditional branch forward, or one that machine code has, too
+                continue  # not a conditional forward branch, or machine code keeps the branch
             for after in following:
                 if entries[after] == 1:
                     heads[after] = heads.get(block.index, block.index)
@@ -266,7 +267,7 @@ class _Matching:
         return [_Loop(*loop, (*ranges[loop], *self._peeled(loop, ranges[loop]))) for loop in surviving]
 
     def _peeled(self, loop: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield pieces of machine code outside a loop that run some of its trips: they repeat its memory accesses."""
+        """Yield pieces of machine code outside a loop that run some of its trips: they repeat its accesses."""
         inside, outside = set(), []
         for position, ins in self.code:
             if machine_class(ins) in _KEPT and any(loop[0] <= b <= loop[1] for b in self.places.get(ins.line, ())):
@@ -281,7 +282,7 @@ class _Matching:
 
 
 def _is_small(code: MachineCode) -> bool:
-    """Return whether machine code has few enough instructions and branches to relate them in about a second."""
+    """Return whether machine code is small enough to relate it to PTX in about a second."""
     branches = sum(ins.opcode == "BRA" for ins in code.instructions)
     return len(code.instructions) * (1 + branches) <= _LARGEST
 

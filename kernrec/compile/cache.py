@@ -1,7 +1,7 @@
-"""Results of compilations on disk, one compressed file each, which processes can share.
+"""Cache results of compilations on disk in compressed files, which processes can share.
 
-Failures are cached, too, so the same job fails at once with the compiler's message. Files are written atomically. An
-unreadable file counts as absent. If the folder cannot be written, everything is compiled again.
+Failures are cached, too, so the same job fails at once with the compiler's message. Files are written atomically, and
+an unreadable file counts as missing. If the folder is not writable, nothing is cached.
 """
 
 import json
@@ -19,7 +19,7 @@ _FORMAT = "kernrec compile cache 1"
 
 
 class CompileCache:
-    """Results by key under `folder`. With `None`, nothing is cached."""
+    """Cached results under `folder`, by key. If `folder` is None, nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ def _encode(result: Result) -> bytes:
         "log": result.log,
         "ptx": result.ptx,
     }
-    # zlib carries a checksum of its contents, so a file cut short or altered does not decompress.
+    # zlib's checksum makes decompression fail for a truncated or altered file.
     return zlib.compress(json.dumps(header).encode() + b"\n" + result.cubin, level=3)
 
 

@@ -1,4 +1,4 @@
-"""Input and output of a compilation: `CompileJob`, `Compiled`, `Resources`, `CompileError`; and its target's name."""
+"""Define the input, output and target of a compilation: `CompileJob`, `Compiled`, `Resources`, `CompileError`."""
 
 import hashlib
 import re
@@ -45,23 +45,23 @@ class Compiled:
 
     @property
     def ptx_hash(self) -> str:
-        """Return 16 hex digits that identify the PTX without its header (compiler, target), which differs between
-        architectures with equal code.
+        """Return a hash (16 hex digits) of the PTX without its header, so that equal code has one hash on
+        all targets.
         """
         return hashlib.sha256(self.ptx.partition(".address_size")[2].encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """Function of a Triton source to compile, and its arguments."""
+    """Triton function to compile, and the types of its arguments."""
 
     function: str
     signature: Mapping[str, str]
-    """Type of each argument by parameter, `*fp16` or `i32`, with `:16` for a multiple of 16. The other parameters are
-    constants, which the job's defines give as Python literals.
+    """Type of each argument by parameter, `*fp16` or `i32`, with `:16` for a multiple of 16. Other parameters are
+    constants: the job's defines hold them as Python literals.
     """
     key: str = ""
-    """Triton's key of the code of the function and of all that it calls; empty to use the source."""
+    """Triton's cache key of the function and everything that it calls; empty to use the source."""
     folder: Path | None = None
     """Folder from which the source imports other files."""
     module: str = ""
@@ -72,7 +72,7 @@ class TritonTarget:
 class CompileJob:
     """One compilation.
 
-    Jobs compare by identity, so a job from `compile_many` can be the key of a dictionary.
+    Jobs compare by identity, so they can be keys of a dictionary.
     """
 
     source: str
@@ -94,7 +94,7 @@ class CompileJob:
 
     @property
     def macros(self) -> list[str]:
-        """Return the defines as compiler options, in an order that does not depend on the mapping's."""
+        """Return the defines as sorted compiler options."""
         return [f"-D{key}={value}" for key, value in sorted(self.defines.items())]
 
     @property
@@ -108,7 +108,7 @@ class NoCompilerError(KernrecError):
 
 
 class CompileError(KernrecError):
-    """A source that did not compile. The message is the compiler's first, with file and line."""
+    """A source did not compile. The message is the compiler's first error, with file and line."""
 
     def __init__(self, message: str, log: str = "", reason: Reason = "compile") -> None:
         """Create the error.
@@ -116,7 +116,7 @@ class CompileError(KernrecError):
         Args:
             message: One line.
             log: Complete output.
-            reason: `crash` if the source ended the compiler's process.
+            reason: `crash` if the source crashed the compiler.
         """
         super().__init__(message)
         self.log = log
@@ -124,13 +124,13 @@ class CompileError(KernrecError):
 
     @property
     def lasting(self) -> bool:
-        """Return whether the same source will fail again, because it is neither an accident nor a header to install."""
+        """Return whether the same source will fail again: not after a crash, or if a header is missing."""
         return self.reason == "compile" and "cannot open source file" not in self.log
 
 
 class FileRefusedError(CompileError):
-    """A source names a file that is not an installed CUDA header. It is not cached, because the header may be
-    installed.
+    """A source includes a file that is not an installed CUDA header. The error is not cached, because the user may
+    install the header.
     """
 
     lasting = False
@@ -142,7 +142,9 @@ _ONE_ARCHITECTURE = re.compile(r"\b(?:wgmma|tcgen05|setmaxnreg)\.")
 
 
 def target_name(source: str, sm: int) -> str:
-    """Return the target of a CUDA source: `sm_89`, or `sm_90a` if it has instructions of only one architecture."""
+    """Return the target of a CUDA source: `sm_89`, or `sm_90a` if the source uses instructions of only that
+    architecture.
+    """
     return f"sm_{sm}a" if _ONE_ARCHITECTURE.search(source) else f"sm_{sm}"
 
 
@@ -156,8 +158,8 @@ _SMEM = re.compile(r"(\d+)(?:\+(\d+))? bytes smem")
 def parse_resources(log: str) -> dict[str, Resources]:
     """Return the resources of each entry from the output of `ptxas -v`.
 
-    The assembler reports an entry, its stack frame, its registers, and then the stack frames of the functions that it
-    calls. Only the frame under the entry's own name is the entry's.
+    The assembler reports the stack frames of an entry and of the functions that it calls. Only the frame under the
+    entry's own name belongs to the entry.
     """
     resources: dict[str, Resources] = {}
     entry, function, stack, spill_stores, spill_loads = "", "", 0, 0, 0

@@ -50,14 +50,14 @@ class MachineInstruction:
 
     @property
     def target(self) -> str | None:
-        """Label in the operands, such as that of a branch; None without one."""
+        """Label in the operands, such as a branch target; None if there is none."""
         match = _TARGET.search(self.operands)
         return match[1] if match else None
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """Machine code of one kernel, with the subroutines that ptxas adds behind it."""
+    """Machine code of one kernel, followed by the subroutines that ptxas adds."""
 
     instructions: tuple[MachineInstruction, ...]
 
@@ -77,7 +77,7 @@ def code_source(sm: int) -> str:
 
 
 def _programs(sm: int) -> tuple[str, ...]:
-    """Return the paths of the assembler and the disassembler; empty if machine code of `sm` is not to be read."""
+    """Return the paths of assembler and disassembler; empty if kernrec does not read machine code of `sm`."""
     ptxas, nvdisasm = assembler(), disassembler()
     if ptxas is None or nvdisasm is None or sm < _OLDEST or os.environ.get(COUNTS) == "ptx":
         return ()
@@ -106,7 +106,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
             command = [ptxas, "--generate-line-info", f"--gpu-name={target}", str(source), "-o", str(cubin)]
             subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
             with text.open("wb") as output:
-                # Without data flow analysis, which only finds the targets of indirect branches, it takes half the time.
+                # Data flow analysis doubles the time and only finds the targets of indirect branches.
                 command = [nvdisasm, "-c", "-gp", "-ndf", str(cubin)]
                 subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError):
@@ -117,7 +117,7 @@ def _read(ptx: str, sm: int, programs: tuple[str, ...]) -> dict[str, MachineCode
 
 
 def parse_disassembly(text: str) -> dict[str, MachineCode] | None:
-    """Return the machine code in the output of nvdisasm by function; None if a line of code has another form."""
+    """Return the machine code in nvdisasm's output, by function; None if a line has an unknown form."""
     functions: dict[str, MachineCode] = {}
     instructions: list[MachineInstruction] = []
     labels: dict[str, int] = {}

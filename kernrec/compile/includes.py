@@ -1,12 +1,12 @@
 """Check which files a source may include: headers of CUDA and of the standard library, by name.
 
-A compiler opens any file that a source names and quotes its lines in messages. So a directive with a path or a macro is
-refused before a compiler reads it. Headers of the source's own folder were already inserted
-(`kernrec.kernel.source_files`).
+A compiler opens any file that a source names, and quotes its lines in messages. So kernrec refuses a directive with a
+path or a macro before the compiler reads it. `kernrec.kernel.source_files` has already inserted headers of the source's
+own folder.
 
 Directives are found as the preprocessor finds them: after trigraphs and line continuations, with any blanks and
-comments between `#` and the word. Comments and strings count as code, so that they cannot hide a directive. Therefore,
-a comment that mentions such an include is refused, too.
+comments between `#` and the word. Comments and strings count as code, so that they cannot hide a directive. So a
+comment that contains such an include is refused, too.
 """
 
 import re
@@ -27,7 +27,7 @@ _INLINE_FILE = re.compile(r"\.incbin|\.include", re.IGNORECASE)
 
 
 def check_includes(source: str, name: str, headers: frozenset[str] = frozenset()) -> None:
-    """Raise `UsageError` for a source that may open a file other than a header by its name.
+    """Raise `UsageError` if a source may open a file other than a header by its plain name.
 
     Args:
         source: CUDA C++ or PTX.
@@ -58,9 +58,9 @@ def quoted_names(source: str) -> frozenset[str]:
 
 
 def _directives(text: str) -> Iterator[tuple[str, int]]:
-    """Yield word and operand position of each directive that reads files, in time linear in the text."""
+    """Yield (word, operand position) of each directive that reads files, in linear time."""
     ends = [match.end() for match in re.finditer(r"\*/", text)]
-    after: dict[int, int] = {}  # end of blanks and comments that follow, by the end of a comment
+    after: dict[int, int] = {}  # end of a comment -> end of the blanks and comments after it
 
     def skipped(place: int) -> int:
         passed = []

@@ -1,7 +1,7 @@
 """Remove kernels that are not launched, because they would be compiled for every config.
 
-A source is only changed if one kernel and nothing else remains, no shared function or type. Then the code of that
-kernel does not depend on the others. Lines keep their numbers. Unusual sources do not change.
+A source only changes if it shares no function or type between kernels and one kernel remains. Then the code of this
+kernel does not depend on the others. Line numbers stay. Sources that this module cannot parse do not change.
 """
 
 import re
@@ -17,12 +17,12 @@ _KERNEL = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma[ \t]+(?:no)?unroll\b)", re.MULTILINE)
 _BEFORE = re.compile(r"(?:\A|[;}{]|^[ \t]*#[^\n]*(?<!\\))\s*\Z", re.MULTILINE)
-"""Text before a declaration that begins with the kernel's own words."""
+"""Matches text after which a kernel's declaration can begin."""
 _CLOSES = {"(": ")", "{": "}"}
 
 
 def launched_only(source: str, entries: Collection[str]) -> str:
-    """Return the source with only these kernels, or the source itself if it is not simple.
+    """Return the source with only these kernels, or unchanged if the source is not simple.
 
     Args:
         source: CUDA C++.
@@ -63,7 +63,7 @@ def _is_called(name: str, entry: str) -> bool:
 
 
 def _end(text: str, opened: int) -> int | None:
-    """Return the end of a function whose parameters begin at a position; None if no body follows."""
+    """Return the end of the function whose parameters begin at `opened`; None if it has no body."""
     behind = _closed(text, opened)
     if behind is None:
         return None
@@ -72,7 +72,7 @@ def _end(text: str, opened: int) -> int | None:
 
 
 def _closed(text: str, opened: int) -> int | None:
-    """Return the position after the bracket that closes the one at a position."""
+    """Return the position after the bracket that closes the bracket at `opened`."""
     depth = 0
     for bracket in re.compile(rf"[{re.escape(text[opened] + _CLOSES[text[opened]])}]").finditer(text, opened):
         depth += 1 if bracket[0] == text[opened] else -1

@@ -1,6 +1,6 @@
-"""Classes of machine instructions, in terms of `kernrec.ptx.analysis.machine_cost`.
+"""Map machine instructions to the classes of `kernrec.ptx.analysis.machine_cost`.
 
-The opcodes are those of NVIDIA's "CUDA Binary Utilities", tables of the instruction sets of Turing to Blackwell.
+The opcodes come from NVIDIA's "CUDA Binary Utilities", tables of the instruction sets of Turing to Blackwell.
 """
 
 from collections.abc import Mapping
@@ -43,14 +43,14 @@ _WIDTHS = {"64": 8, "128": 16, "256": 32, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
 
 
 def machine_class(ins: MachineInstruction) -> str | None:
-    """Return the class of a machine instruction; None if it takes no issue slot, like padding."""
+    """Return the class of a machine instruction; None for padding, which takes no issue slot."""
     opcode = ins.opcode
     if opcode in _NONE:
         return None
     if opcode == "IMAD" and "MOV" in ins.modifiers:
         return "move"
     if opcode.startswith("HFMA2") and _ZERO in ins.operands:
-        return "move"  # a constant by the pipe of halves
+        return "move"  # the f16 pipe loads a constant
     if opcode == "F2F" and "64" in "".join(ins.modifiers):
         return "cvt64"
     if opcode in ("F2I", "I2F") and any("64" in mark for mark in ins.modifiers):
@@ -62,5 +62,5 @@ def machine_class(ins: MachineInstruction) -> str | None:
 
 
 def access_bytes(ins: MachineInstruction) -> int:
-    """Return the bytes of each lane that a load or store moves."""
+    """Return the bytes that a load or store moves per lane."""
     return next((_WIDTHS[mark] for mark in reversed(ins.modifiers) if mark in _WIDTHS), 4)

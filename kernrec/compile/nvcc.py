@@ -1,6 +1,6 @@
 """Compile whole CUDA programs with nvcc, including host code.
 
-NVRTC is faster, so nvcc only compiles what NVRTC refuses. Programs to run (`kernrec capture FILE.cu`) need nvcc.
+NVRTC is faster, so nvcc only compiles what NVRTC cannot. Programs to run (`kernrec capture FILE.cu`) need nvcc.
 """
 
 import importlib.util
@@ -34,7 +34,9 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternati
 
 @once
 def find_nvcc() -> Path | None:
-    """Return nvcc of PATH, of CUDA_HOME or CUDA_PATH, or of NVIDIA's wheels; None without nvcc or a host compiler."""
+    """Return the path of nvcc from PATH, CUDA_HOME, CUDA_PATH or NVIDIA's wheels; None without nvcc or
+    host compiler.
+    """
     if shutil.which("cl" if sys.platform == "win32" else "g++") is None:
         return None
     return next((path for path in _candidates() if path.is_file()), None)
@@ -53,7 +55,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def required_nvcc() -> Path:
-    """Return nvcc; raise `NoCompilerError` with what to install if there is none."""
+    """Return the path of nvcc. Raises `NoCompilerError`, which names what to install, if there is none."""
     if (path := find_nvcc()) is None:
         missing = "a host compiler (g++) and nvcc are" if shutil.which("g++") is None else "nvcc is"
         raise NoCompilerError(
@@ -83,7 +85,7 @@ def compile_program(job: CompileJob) -> Compiled:
         CompileError: nvcc refuses the program.
         NoCompilerError: nvcc is not installed.
     """
-    from kernrec.compile.assemble import assemble  # which reads PTX, and so takes NumPy
+    from kernrec.compile.assemble import assemble  # imported late: reads PTX with NumPy
     from kernrec.kernel.cuda_program import DEVICE_HEADER, TOOLKIT_HEADER
 
     path = required_nvcc()
@@ -108,7 +110,7 @@ def compile_program(job: CompileJob) -> Compiled:
 
 
 def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) -> tuple[int, str]:
-    """Return exit status and output of a command that reads only the toolkit and the system, and writes one folder."""
+    """Run a command that can read only toolkit and system and write one folder; return exit status and output."""
 
     def work() -> tuple[int, str]:
         process: subprocess.Popen[Any] = subprocess.Popen(
@@ -124,7 +126,7 @@ def _run(command: Sequence[str | Path], folder: Path, toolkits: Sequence[Path]) 
             try:
                 output, errors = process.communicate(timeout=_LIMIT_S)
             except BaseException as error:
-                kill_group(process)  # the compilers that nvcc started hold its pipes
+                kill_group(process)  # compilers that nvcc started hold its pipes open
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise CompileError(f"nvcc took longer than {_LIMIT_S:g} s", reason="timeout") from None
                 raise

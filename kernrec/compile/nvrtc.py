@@ -1,4 +1,4 @@
-"""Compile with NVRTC: one call returns PTX, machine code and the assembler's log. No driver is needed."""
+"""Compile with NVRTC, which needs no driver: one call returns PTX, machine code and the assembler's log."""
 
 import importlib.util
 import os
@@ -29,15 +29,15 @@ from kernrec.compile.nvrtc_library import Library, nvrtc_library
 from kernrec.errors import UsageError
 from kernrec.util.landlock import run_confined
 
-# The whole command line, except for architecture, headers and defines. C++17 is NVRTC's default, stated so that a newer
-# default cannot change the code; -v makes the assembler report registers and spills. Functions without an execution
-# space are compiled for the device: `constexpr` functions, and members of structs.
+# Command line without architecture, headers and defines. C++17 is NVRTC's default; naming it keeps the code unchanged
+# if the default changes. -v makes the assembler report registers and spills. Functions without an execution space
+# (`constexpr` functions, members of structs) are compiled for the device.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
-_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); others, such as out of memory, are not the source's fault
+_REFUSED = 6  # NVRTC_ERROR_COMPILATION (nvrtc.h); the source does not cause other errors, such as out of memory
 _MINIMAL = "--minimal"
-"""Option to omit declarations of textures and of CUDA's run-time library, which compiles faster."""
+"""Option that omits the declarations of textures and of CUDA's run-time library, to compile faster."""
 _NOT_MINIMAL = re.compile(r"#\s*include|\?\?=|%:|cuda|CUDA|tex|surf|<<<|NVRTC|CU_")
-"""Parts of a source that may need these declarations."""
+"""Matches parts of a source that may need the declarations that `_MINIMAL` omits."""
 
 
 @once
@@ -52,7 +52,7 @@ def _library() -> tuple[Library | ModuleType, tuple[int, int]]:
         raise NoCompilerError(f"compiling CUDA needs CuPy and NVRTC; {extra}") from None
     try:
         major, minor = nvrtc.getVersion()
-    except Exception as error:  # CuPy loads the library at the first call and passes on the errors of its loader
+    except Exception as error:  # CuPy loads the library at the first call and raises its loader's errors
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise NoCompilerError(f"CuPy finds no NVRTC library ({reason}); {extra}") from None
     return nvrtc, (major, minor)
@@ -71,11 +71,10 @@ def supported_sms() -> tuple[int, ...]:
 
 @once
 def header_folders() -> tuple[Path, ...]:
-    """Return the folder with `cuda_fp16.h` and similar headers: the runtime wheel's, else of `CUDA_PATH` or
-    `CUDA_HOME`.
+    """Return the folders of CUDA's headers, from the runtime wheel, `CUDA_PATH` or `CUDA_HOME`.
 
-    If they are installed, it also returns the folder of the CUDA C++ core libraries, which `cooperative_groups.h`
-    includes.
+    The first folder has `cuda_fp16.h`. The second has the CUDA C++ core libraries, if they are installed, because
+    `cooperative_groups.h` includes them.
     """
     major = _library()[1][0]
     candidates: list[Path] = []
@@ -97,18 +96,18 @@ def compile_source(
     """Compile CUDA C++, or assemble PTX if `name` ends with `.ptx`.
 
     Args:
-        source, sm, defines, name: As for `CompileJob`.
-        cache: Cache of the result; by default, the user's.
+        source, sm, defines, name: As in `CompileJob`.
+        cache: Cache for the result; by default, the user's.
 
     Raises:
-        CompileError: The compiler refuses the source. The message is its first.
+        CompileError: The compiler refuses the source. The message is the compiler's first error.
         NoCompilerError: CuPy or NVRTC is missing.
     """
     return compile_job(CompileJob(source, sm, defines or {}, name), cache or CompileCache.default())
 
 
 def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
-    """Return the job's result from `cache`, else from the compiler, and cache it. Raises the errors of
+    """Return a job's result from `cache` or, if it is missing, from the compiler. Raises the errors of
     `compile_source`.
     """
     key = cache_key(job)
@@ -126,7 +125,7 @@ def compile_job(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def cached_result(job: CompileJob, cache: CompileCache) -> Result | None:
-    """Return a job's cached result. A job that needs no machine code may get one without it."""
+    """Return a job's cached result; without machine code if the job does not need it."""
     result = cache.get(cache_key(job))
     return cache.get(_key_without_code(job)) if result is None and not job.machine_code else result
 
@@ -141,7 +140,7 @@ def _key_without_code(job: CompileJob) -> str:
 
 
 def cache_key(job: CompileJob) -> str:
-    """Return a hash of all inputs of `job`'s result: source, name, options, compiler version and its defaults."""
+    """Return a hash of all inputs of a compilation: source, name, options, compiler version and defaults."""
     if (target := job.triton) is not None:
         from kernrec.compile.triton_version import fp_fusion, triton_compiler
 
@@ -159,7 +158,7 @@ def compile_alone(job: CompileJob) -> Compiled:
 
         return assemble(job.source, job.sm, job.name)
     if job.triton is not None:
-        from kernrec.compile.triton_compile import compile_triton  # which imports Triton
+        from kernrec.compile.triton_compile import compile_triton  # imports Triton
 
         return compile_triton(job)
     if job.host_code:
@@ -172,21 +171,21 @@ def compile_alone(job: CompileJob) -> Compiled:
     options = [f"--gpu-architecture={target_name(job.source, job.sm)}", *defaults, *job.options, *job.macros]
     options += [f"--include-path={folder}" for folder in header_folders()]
     if _NOT_MINIMAL.search(job.source) is None:
-        # An older NVRTC does not know the option; the complete compilation reports the error.
+        # An older NVRTC lacks the option, so compile again without it and report that error.
         with suppress(CompileError):
             return _compiled(job, [*options, _MINIMAL])
     return _compiled(job, options)
 
 
 def check_files(source: str, name: str) -> None:
-    """Raise `UsageError` for a source that names a file other than CUDA's headers."""
+    """Raise `UsageError` if a source includes a file that is not a CUDA header."""
     quoted = quoted_names(source)
     headers = {each for each in quoted if any((folder / each).is_file() for folder in header_folders())}
     check_includes(source, name, frozenset(headers))
 
 
 def _readable() -> tuple[Path, ...]:
-    """Return the files that NVRTC reads: CUDA's headers, and the folder of its own library."""
+    """Return the folders that NVRTC may read: CUDA's headers and its own library."""
     library = _library()[0]
     if isinstance(library, Library):
         return (*header_folders(), library.folder)
@@ -220,6 +219,6 @@ def _compiled_here(job: CompileJob, options: list[str]) -> Compiled:
 
 
 def _text(raw: str | bytes) -> str:
-    """Return NVRTC's C strings as text, without their terminators, which also occur inside a log."""
+    """Decode NVRTC's C strings and drop the terminators, which also occur inside a log."""
     text = raw.decode() if isinstance(raw, bytes) else raw
     return text.replace("\0", "")

@@ -1,7 +1,7 @@
-"""Call NVRTC's functions in the wheel's library, loaded directly, or else through CuPy, which finds others.
+"""Call NVRTC in the wheel's library directly, or through CuPy, which finds other installations.
 
-Importing CuPy is slow for every process that compiles or needs the compiler's version. Functions have the names,
-arguments and results of CuPy's module `cupy.cuda.nvrtc`.
+Direct calls avoid importing CuPy, which is slow, in each compiling process. Functions have the names, arguments and
+results of `cupy.cuda.nvrtc`.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 _WHEELS = ("cu13", "cuda_nvrtc")
-"""Folders of the package `nvidia` with the library of CUDA 13, and of CUDA 12."""
+"""Folders of the package `nvidia` that contain NVRTC of CUDA 13 and of CUDA 12."""
 
 
 class NVRTCError(RuntimeError):
-    """A failed function of NVRTC, with its result (`nvrtcResult`) in `status`."""
+    """A function of NVRTC failed; `status` is its `nvrtcResult`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{message} ({status})")
@@ -24,15 +24,14 @@ class NVRTCError(RuntimeError):
 
 
 class Library:
-    """NVRTC of a shared library."""
+    """NVRTC, loaded from a shared library."""
 
     NVRTCError = NVRTCError
 
     def __init__(self, file: Path) -> None:
         """Load the library. Raises `OSError` if that fails."""
         self._library = ctypes.CDLL(str(file))
-        # NVRTC loads this at its first compilation, in a thread that can no longer open the libraries it is linked
-        # with.
+        # Load the builtins now: at the first compilation, NVRTC's thread may no longer be able to open libraries.
         self._builtins = [ctypes.CDLL(str(each)) for each in file.parent.glob("libnvrtc-builtins.so*")]
         self.folder = file.parent
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -43,7 +42,7 @@ class Library:
         return major.value, minor.value
 
     def getSupportedArchs(self) -> list[int]:  # noqa: N802
-        """Compute capabilities that there is code for."""
+        """Return the compute capabilities that NVRTC can compile for."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         archs = (ctypes.c_int * count.value)()
@@ -94,7 +93,7 @@ def _strings(texts: list[str]) -> "ctypes.Array[ctypes.c_char_p]":
 def nvrtc_library() -> Library | ModuleType:
     """Return NVRTC. Raises `ImportError` if neither a wheel of it nor CuPy is installed."""
     files = _libraries() if sys.platform == "linux" else []
-    if len(files) == 1:  # if there are several, CuPy selects the one that it was built for
+    if len(files) == 1:  # if there are several, CuPy selects the version that it was built for
         try:
             return Library(files[0])
         except OSError:

@@ -1,7 +1,7 @@
 """Compile many sources in parallel, in processes that may hang or die without affecting other jobs.
 
-NVRTC holds the interpreter lock, so threads do not help (NVIDIA/cuda-python#624). The pools of the standard library
-neither kill a job that takes too long nor survive a worker that dies.
+NVRTC holds the interpreter lock, so threads do not help (NVIDIA/cuda-python#624). The standard library's pools cannot
+kill a job that takes too long, and do not survive a worker that dies.
 """
 
 import multiprocessing
@@ -36,10 +36,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE_S = 180.0
-"""Additional seconds for a job whose module is imported, because its package may import torch and a serving engine."""
+"""Additional seconds for a job that imports its module, because the package may import torch and a serving engine."""
 _MOST_MEMORY = 8 * 2**30
 """Bytes of a compiling process's address space. A process with CuPy and NVRTC needs less than 2 GiB."""
-_START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
+_START_LIMIT_S = 120.0  # time to start Python and load CuPy on a busy machine
 
 
 def compile_many(
@@ -54,7 +54,7 @@ def compile_many(
 
     Args:
         jobs: Jobs, consumed as workers become free.
-        processes: Number of workers; by default, one per CPU. None starts if the cache has all results.
+        processes: Number of workers; by default, one per CPU. If the cache has all results, no worker starts.
         timeout_s: Time limit of one job in seconds.
         cache: By default, the user's.
 
@@ -71,26 +71,26 @@ def compile_many(
 
 
 class CompilingProcesses:
-    """Processes that compile, started on demand. They stay for further jobs until `close`."""
+    """Compiling processes, started on demand and kept for further jobs until `close`."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = max(1, limit)  # processes at most
+        self._limit = max(1, limit)  # maximum number of processes
         self._workers: list[_Worker] = []
 
     def compile(
         self, jobs: Iterable[CompileJob], timeout_s: float = 120.0, cache: CompileCache | None = None
     ) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile like `compile_many`. Finish one call before the next. Unfinished jobs are lost."""
+        """Compile like `compile_many`. Exhaust one call before the next, because unfinished jobs are lost."""
         cache = cache if cache is not None else CompileCache.default()
         workers, most = self._workers, MOST_TOGETHER
         if isinstance(jobs, Sized):  # distribute few jobs evenly
             most = max(1, min(most, len(jobs) // (2 * self._limit)))
         groups = _groups(jobs, most, cache)
-        # Jobs of a process that died with several jobs, any of which may be the cause.
+        # Jobs to run one by one, because their process died and any of them may be the cause.
         alone: deque[CompileJob] = deque()
         try:
             while True:
-                # Hand out work until no worker is free, and yield cached results meanwhile.
+                # Give work to all free workers, and yield cached results meanwhile.
                 while (free := next((w for w in workers if not w.jobs), None)) or len(workers) < self._limit:
                     group = [alone.popleft()] if alone else next(groups, None)
                     if group is None:
@@ -129,7 +129,7 @@ class CompilingProcesses:
 def _groups(
     jobs: Iterable[CompileJob], most: int, cache: CompileCache
 ) -> Iterator[tuple[CompileJob, Result] | list[CompileJob]]:
-    """Yield jobs with cached results, and groups of the others: single, or up to `most` that are compiled together."""
+    """Yield jobs with cached results, and groups of at most `most` other jobs that are compiled together."""
     groups: dict[tuple[str | int, ...], list[CompileJob]] = {}  # jobs of the current source
     for job in jobs:
         if (cached := cached_result(job, cache)) is not None:
@@ -158,14 +158,14 @@ class _Worker:
         self.process = context.Process(target=_serve, args=(theirs, cache_folder, of_triton), daemon=True)
         with interrupts_blocked(context):
             self.process.start()
-        theirs.close()  # so that this end reads end-of-file when the process has ended
+        theirs.close()  # so that our end reads end-of-file when the process ends
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
         """Jobs without a result, in order."""
-        self._together = False  # whether they are compiled together
+        self._together = False  # whether `jobs` are compiled together
 
     def give(self, jobs: list[CompileJob], timeout_s: float) -> None:
         self.jobs, self.timeout_s = jobs, timeout_s
@@ -173,7 +173,7 @@ class _Worker:
             self._send(jobs)
 
     def poll(self) -> list[tuple[CompileJob, Result]]:
-        """Return the jobs that have a result by now. Stop a process that failed to give one."""
+        """Return the jobs that are done, and stop a process that is past its deadline or broken."""
         results: list[tuple[CompileJob, Result]] = []
         try:
             while self.connection.poll():
@@ -200,14 +200,14 @@ class _Worker:
 
     def stop(self) -> None:
         self.alive = False
-        self.process.kill()  # nothing needs cleaning up: cache files are written atomically
+        self.process.kill()  # no cleanup: cache files are written atomically
         self.process.join()
         self.connection.close()
 
     def _send(self, jobs: list[CompileJob]) -> None:
         self._together = False
         self._begin()
-        with suppress(OSError):  # the process may have died while idle, which the next read reports
+        with suppress(OSError):  # the process may have died while idle; the next read reports it
             self.connection.send(jobs)
 
     def _begin(self) -> None:
@@ -215,9 +215,7 @@ class _Worker:
         self.deadline = time.monotonic() + self.timeout_s + packaged * _PACKAGE_S
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
-        """Return the job that the process was lost with; empty if several were compiled together and any may be the
-        cause.
-        """
+        """Return the job that ended the process; empty if several were compiled together."""
         if not self.ready:
             raise KernrecError(f"a compiling process did not start: {event}")
         if self._together or not self.jobs:
@@ -227,7 +225,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -> None:
-    """Compile jobs until the other side closes the connection."""
+    """Compile jobs in a worker process until the parent closes the connection."""
     settle()
     together = Together(CompileCache(cache_folder))
     limit_memory()
@@ -249,7 +247,7 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
 
 
 def limit_memory() -> None:
-    """Limit the memory of this process, because a source with nested macros can make the compiler use all of it.
+    """Limit the memory of this process: a source with nested macros can make the compiler use all memory.
 
     Windows and macOS have no such limit.
     """
@@ -260,24 +258,24 @@ def limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # NVRTC raises a soft limit to the hard limit
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # NVRTC raises the soft limit to the hard
 
 
 @contextmanager
 def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
-    """Have processes started inside ignore Ctrl-C and the end of the terminal, to which only their parent should react.
+    """Let processes that start in this block ignore Ctrl-C and a closed terminal, so that only their parent reacts.
 
-    They also import nothing from the working folder. Systems without POSIX signal masks (Windows) block no signal.
-    `context` is their start method.
+    The processes also import nothing from the working folder. Windows has no signal masks, so it blocks no signal.
+    `context` is the start method.
     """
     with safe_path():
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores all except this one
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker ignores other signals
         try:
             if context.get_start_method() == "spawn":
-                resource_tracker.ensure_running()  # if the first process started it, it would unblock Ctrl-C there
+                resource_tracker.ensure_running()  # starting it with a process would unblock Ctrl-C
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
         finally:
@@ -285,7 +283,7 @@ def interrupts_blocked(context: "ForkContext | SpawnContext") -> Iterator[None]:
 
 
 class ProcessorsLostError(KernrecError):
-    """No process is left to run a task, which is not the task's fault."""
+    """No process is left to run a task; the task is not the cause."""
 
 
 class Processors(Protocol):
@@ -299,25 +297,24 @@ class Processors(Protocol):
         """Compile like `compile_many`."""
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task, which is a function of a module, to one of the processes."""
+        """Submit a task, a module-level function with arguments, to one of the processes."""
 
 
 class LocalProcessors:
     """Processes of this machine."""
 
     def __init__(self, count: int, compiling: CompilingProcesses) -> None:
-        """Create processes, `count` of each kind, of which `compiling` compile."""
+        """Create up to `count` working processes, and use `compiling` to compile."""
         self.count = count
         self._context: ForkContext | SpawnContext | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._compiling = compiling
 
     def compile(self, jobs: Iterable[CompileJob], timeout_s: float = 120.0) -> Iterator[tuple[CompileJob, Result]]:
-        """Compile like `Processors`."""
         return self._compiling.compile(jobs, timeout_s)
 
     def submit(self, task: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a task like `Processors`. Processes are started on demand."""
+        """Submit a task; working processes start on demand."""
         context = self._context = self._context or start_context()
         with interrupts_blocked(context):
             if self._pool is None:
@@ -332,16 +329,16 @@ class LocalProcessors:
     def kill(self) -> None:
         """Kill the working processes."""
         if self._pool is not None:
-            for process in list((self._pool._processes or {}).values()):  # `kill_workers` is Python 3.14's
+            for process in list((self._pool._processes or {}).values()):  # Python 3.14 has `kill_workers`
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def processors_of(processors: "Processors | int") -> Iterator[Processors]:
-    """Yield `processors`, or this number of local processes, which end with the block or with this process.
+    """Yield `processors`, or as many local processes, which end with the block or with this process.
 
-    After an error, no task is waited for, because an endless loop is detected only after minutes.
+    After an error, the block does not wait for running tasks, because endless loops stop only after minutes.
     """
     if not isinstance(processors, int):
         yield processors

@@ -7,9 +7,9 @@ The source is repeated with the macros of each config and a unique name for its 
     (the source)                  (the source)
     #undef BX, blur, ...          #undef BX, blur, ...
 
-From the PTX, each config gets its kernel under the old name, as if it had been compiled separately. It gets no machine
-code, in which names cannot be changed. This requires that no copy sees declarations of another: a source of one kernel
-without other functions, types or variables. If anything is not as expected, configs are compiled separately.
+Each config gets its kernel from the PTX under the old name, as if compiled separately. It gets no machine code, because
+names in machine code cannot be changed. Copies must not see each other's declarations, so the source may only have one
+kernel, and no other functions, types or variables. If anything is unexpected, configs are compiled separately.
 """
 
 import re
@@ -22,9 +22,11 @@ from kernrec.compile.compiled import Compiled, CompileError, CompileJob, parse_r
 from kernrec.compile.nvrtc import compile_alone, compile_job, put_without_code
 
 MOST_TOGETHER = 8
-"""Number of configs of one compilation. More would save almost nothing."""
+"""Maximum number of configs per compilation; more would save almost nothing."""
 _QUICK_S = 1.0
-"""Processor time of a config above which compiling together saves little, but loses much if one config does not end."""
+"""Processor seconds per config above which configs are compiled separately: little is saved, and one config that never
+ends would block the others.
+"""
 
 _KERNEL = "__global__"
 _DECLARES = re.compile(
@@ -40,7 +42,7 @@ _DECLARATION = re.compile(r"// \S+ has been demoted|\.extern \.shared .*?([\w$]+
 _EXTERN = ".extern .shared "
 _LABEL = re.compile(r"\$L__BB\d+_")
 _NUMBERED = re.compile(r"\bcallseq\b|\bcall\b|\.loc\b")
-"""Parts of a function, besides labels, that NVRTC numbers through the whole compilation."""
+"""Matches parts of a function, besides labels, that NVRTC numbers across the whole compilation."""
 
 
 def can_be_together(job: CompileJob) -> bool:
@@ -51,15 +53,15 @@ def can_be_together(job: CompileJob) -> bool:
 
 @lru_cache(maxsize=1)
 def is_one_kernel(source: str) -> bool:
-    """Return whether a source has only one kernel; cached, because thousands of configs share a source."""
+    """Return whether a source has one kernel and nothing else; cached, because thousands of configs share a source."""
     return source.count(_KERNEL) == 1 and _DECLARES.search(source) is None
 
 
 def together_key(job: CompileJob) -> tuple[str | int, ...]:
-    """Return a key that is equal for jobs that may be compiled together: of one source, all or none with dynamic shared
-    memory.
+    """Return a key that is equal for jobs that may be compiled together.
 
-    A config without dynamic shared memory could not use code from such a compilation, and would be compiled again.
+    Such jobs have one source, and all or none use dynamic shared memory. A config without dynamic shared memory cannot
+    use code from a compilation with it.
     """
     return *_source_of(job), *(str(job.defines.get(macro)) for macro in _deciding_macros(job.source))
 
@@ -84,19 +86,17 @@ def _deciding_macros(source: str) -> tuple[str, ...]:
 
 
 class Together:
-    """Compiler of groups of jobs. It remembers sources whose configs cannot be compiled together."""
+    """Compiler for groups of jobs, which remembers the sources whose configs cannot be compiled together."""
 
     def __init__(self, cache: CompileCache) -> None:
         self._cache = cache
-        # Kernel by source; None to compile each config separately.
+        # Maps each source to its kernel; None means that every config is compiled separately.
         self._kernels: dict[tuple[str, int, str], str | None] = {}
 
     def results(self, jobs: Sequence[CompileJob]) -> Iterator[Compiled | CompileError | None]:
-        """Yield the results of jobs with one `together_key`, in order; None before they are compiled together, if
-        possible.
-        """
+        """Yield the results of jobs with one `together_key` in order, and None before a compilation of several jobs."""
         rest, source = list(jobs), _source_of(jobs[0])
-        if source not in self._kernels:  # the first result shows the contents of the code and its compile time
+        if source not in self._kernels:  # the first job's result shows the kernels and the compile time
             yield self._alone(rest.pop(0))
         kernel = self._kernels.get(source)
         if len(rest) > 1 and kernel is not None:
@@ -117,7 +117,7 @@ class Together:
             compiled = compile_job(job, self._cache)
         except CompileError as error:
             return error
-        except Exception as error:  # such as out of memory, of which only this job fails
+        except Exception as error:  # such as out of memory, which only this job fails with
             return CompileError(f"{job.name}: {type(error).__name__}: {' '.join(str(error).split())}", reason="crash")
         if can_be_together(job):
             quick, entries = time.process_time() - start < _QUICK_S, list(compiled.resources)
@@ -129,8 +129,8 @@ def compile_together(jobs: Sequence[CompileJob], kernel: str) -> list[Compiled |
     """Return the PTX and resources of several configs of one source; None if they cannot be separated, or one is
     refused.
 
-    An entry is None if the config does not use the dynamic shared memory of another, because the assembler aligns
-    static shared memory for it.
+    An entry is None if other configs use dynamic shared memory but this one does not, because the assembler then aligns
+    its static shared memory differently.
 
     Args:
         jobs: Jobs with one `together_key` for which `can_be_together` is true.
@@ -174,16 +174,16 @@ def _source_of(job: CompileJob) -> tuple[str, int, str]:
 
 
 def _identifier(entry: str) -> str:
-    """Return the source name of a PTX function, to which C++ may have added its parameters' types."""
+    """Return the source name of a PTX function without the parameter types that C++ mangling adds."""
     match = re.match(r"_Z(\d+)", entry)
     return entry if match is None else entry[match.end() :][: int(match[1])]
 
 
 def _parts(ptx: str) -> dict[str, str] | None:
-    """Return the PTX of each kernel by entry, as if compiled separately; None if there is more than kernels."""
+    """Return the PTX of each kernel by entry, as if compiled separately; None if the PTX has more than kernels."""
     head, start, rest = ptx.partition(_START)
     functions: dict[str, list[str]] = {}
-    declared: list[tuple[str, str]] = []  # symbol (empty for a comment) and line
+    declared: list[tuple[str, str]] = []  # (symbol or empty for a comment, line)
     function: list[str] | None = None
     for line in (start + rest).splitlines():
         if function is not None:

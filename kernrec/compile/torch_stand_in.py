@@ -1,4 +1,4 @@
-"""Answer wrappers of Triton functions that ask torch about the GPU before a launch, if torch has none."""
+"""Let torch describe a GPU that it does not have, for wrappers of Triton functions that ask before a launch."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ _CUDA = re.compile(r"cuda(:\d+)?")
 
 
 def torch_properties(gpu: GPU) -> Any:
-    """Return a GPU as `torch.cuda.get_device_properties` describes it, with the properties that affect kernels."""
+    """Return a GPU's properties like `torch.cuda.get_device_properties`, as far as they affect kernels."""
     limits = gpu.limits
     return SimpleNamespace(
         name=gpu.title,
@@ -35,7 +35,7 @@ def torch_properties(gpu: GPU) -> Any:
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace the value of an attribute inside the block."""
+    """Replace the value of an attribute while the `with` block runs."""
     missing = object()
     before = owner.__dict__.get(name, missing)
     setattr(owner, name, value)
@@ -50,7 +50,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def torch_without_gpu(card: GPU) -> Iterator[None]:
-    """Inside the block, let torch answer questions about a GPU that it does not have, if torch is loaded."""
+    """While the `with` block runs, let torch, if loaded, describe `card` as its GPU."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -74,7 +74,7 @@ def torch_without_gpu(card: GPU) -> Iterator[None]:
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Inside the block, put torch's GPU tensors on the CPU, where they claim to be on a GPU (`is_cuda`)."""
+    """While the `with` block runs, create torch's GPU tensors on the CPU, but let `is_cuda` be true."""
     torch = sys.modules["torch"]
 
     def instead(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Compile Triton functions to PTX and machine code without a driver or torch. For worker processes: it runs user code.
+"""Compile Triton functions without a driver or torch. Only worker processes use this module: it runs user code.
 
-Loading a source executes it, like importing the file. Triton's messages and the source's output are kept as the log.
+Loading a source executes it, like importing the file. The log holds Triton's messages and the source's output.
 """
 
 import io
@@ -36,8 +36,8 @@ _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTIL
 
 
 def compile_triton(job: CompileJob) -> Compiled:
-    """Return the code of a job with `triton`. Its only entry uses the shared memory that Triton needs as static
-    memory. Raises `CompileError` if the source cannot be loaded or compiled. The message has the source line.
+    """Compile a job with `triton`. The only entry holds the shared memory that Triton needs as static memory. Raises
+    `CompileError` with the source line if the source cannot be loaded or compiled.
     """
     target = job.triton
     assert target is not None
@@ -60,7 +60,7 @@ def compile_triton(job: CompileJob) -> Compiled:
     if reported is None:
         raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
     used = replace(reported, static_smem_bytes=shared)
-    # State the size of the shared memory in the text, because otherwise a launch must set it.
+    # Write the size of the shared memory into the PTX; otherwise each launch would have to set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
     own = sum(parameters_of(kind, needs) for kind in target.signature.values())
     ptx = with_needs(_with_scratch(ptx, name, own), needs)
@@ -77,7 +77,7 @@ def _set_up(folder: str) -> Iterator[None]:
     wanted = {"TRITON_CACHE_DIR": folder, "TRITON_DUMP_PTXAS_LOG": "1"}
     before = {name: os.environ.get(name) for name in wanted}
     modules: list[Any] = [import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
-    keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]  # releases differ
+    keys = [(module, module.triton_key) for module in modules if hasattr(module, "triton_key")]  # in some releases
     try:
         os.environ.update(wanted)
         for module, _ in keys:
@@ -94,7 +94,8 @@ def _set_up(folder: str) -> Iterator[None]:
 
 
 def with_dynamic_shared(ptx: str) -> str:
-    """Return PTX of `compile_triton` for the driver, which accepts more than 48 KB of shared memory only at the launch.
+    """Convert PTX of `compile_triton` for the driver: move its shared memory to the launch, which may request over 48
+    KB.
 
     Raises:
         CompileError: The launch needs more than the function's own arguments, which only the emulator provides.
@@ -107,8 +108,8 @@ def with_dynamic_shared(ptx: str) -> str:
 
 
 def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
-    """Return what a launch provides besides the function's own arguments. Refuse parts that kernrec does not
-    provide.
+    """Return what Triton's launcher passes besides the function's own arguments. Raises `CompileError` for parts that
+    kernrec cannot pass.
     """
     if getattr(metadata, "profile_scratch_size", 0):
         raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not give")
@@ -125,7 +126,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
 
 
 def _with_scratch(ptx: str, name: str, own: int) -> str:
-    """Return PTX whose kernel has both scratch pointers after its own parameters. Triton 3.4 only has one."""
+    """Add a scratch pointer to the kernel's parameters if there is only one, as in Triton 3.4."""
     head = re.search(rf"\.entry\s+{name}\s*\(([^)]*)\)", ptx)
     missing = own + SCRATCH - head[1].count(".param") if head else 0
     more = "".join(f",\n\t.param .u64 {name}_scratch_{index}" for index in range(missing))
@@ -145,14 +146,14 @@ def _assembler_log(ptx: str, sm: int) -> str:
 
 
 def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any, int]:
-    """Return what Triton compiled, and the bytes of shared memory per block."""
+    """Return (Triton's compiled kernel, bytes of shared memory per block)."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
-    # Triton uses a keyword of a launch for its option and for the function's parameter of that name.
+    # A keyword of a launch sets both Triton's option and the function's parameter with that name.
     options = {name: defines[name] for name in OPTIONS if name in defines}
     if not options.get("maxnreg"):
         options.pop("maxnreg", None)
@@ -185,7 +186,7 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:
-    """Return the message if a block needs more shared memory than the architecture has; otherwise None."""
+    """Return an error message if a block needs more shared memory than the architecture has, else None."""
     most = limits(job.sm).smem_per_block
     if shared <= most:
         return None
@@ -194,9 +195,9 @@ def _too_much_shared(job: CompileJob, shared: int) -> str | None:
 
 @contextmanager
 def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
-    """Stop compilations inside before the assembler runs if a block needs more shared memory than there is.
+    """While the `with` block runs, stop a compilation before assembly if a block needs too much shared memory.
 
-    Triton knows the size once it has LLVM's IR. Releases before 3.5 have no hook there.
+    Triton knows the size once it has LLVM's IR. Releases before 3.5 have no hook at this point.
     """
     import triton
 
@@ -207,7 +208,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
     def inspect(backend: Any = None, stages: Any = None, *rest: Any) -> tuple[str, str] | None:
         if stages is None:
-            return "kernrec", "kernrec"  # part of Triton's cache key
+            return "kernrec", "kernrec"  # the hook's part of Triton's cache key
         assemble = stages["cubin"]
 
         def assembled(source: Any, metadata: Any) -> Any:
@@ -227,7 +228,7 @@ def _shared_memory_checked(job: CompileJob) -> Iterator[None]:
 
 
 def _message(error: Exception, job: CompileJob, log: str) -> str:
-    """Return in one line why a source was not compiled."""
+    """Return a one-line reason why a source did not compile."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):
@@ -243,11 +244,11 @@ def _message(error: Exception, job: CompileJob, log: str) -> str:
 
 
 def compilation_message(error: Any, source: str = "", name: str = "") -> str:
-    """Return the last line of an error of Triton's compiler, with its source line.
+    """Return the last line of a Triton compiler error, with the source line.
 
     Args:
         error: A `CompilationError`.
-        source: Text of the file, which contains the line.
+        source: Text of the file.
     """
     from triton.compiler.errors import CompilationError
 
@@ -268,7 +269,7 @@ def compilation_message(error: Any, source: str = "", name: str = "") -> str:
 
 @contextmanager
 def _captured(log: io.StringIO) -> Iterator[None]:
-    """Write all output inside the block to `log`, including that of C++ libraries."""
+    """Write all output of the `with` block to `log`, including output of C++ libraries."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)

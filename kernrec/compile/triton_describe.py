@@ -1,7 +1,7 @@
 """Describe a Triton function before compilation: parameters, configs, grids, and the key of its code.
 
-`described` starts a process that executes the user's file with limits on time and memory. Its answer is cached on disk
-until the file, or a file that it imports from its folder, changes.
+`described` starts a process that executes the user's file with limits on time and memory. The description is cached on
+disk until the file, or a file that it imports from its folder, changes.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from kernrec.errors import UsageError
 from kernrec.kernel.triton_function import OPTIONS
 from kernrec.util.atomic_write import write_whole
 
-_LIMIT_S = 60.0  # to load a file and compute its grids for all configs
-_PACKAGE_LIMIT_S = 240.0  # for a module of a package, which may import torch and all of a serving engine
+_LIMIT_S = 60.0  # seconds to load a file and compute the grids of all configs
+_PACKAGE_LIMIT_S = 240.0  # seconds for a module of a package that imports torch and a serving engine
 
 Description = dict[str, Any]
-"""`parameters`, a list of tables; `configs`, a list of tables of `constants`, `options` and `grid`; `key`; `files`."""
+"""Keys: `parameters` (list of tables), `configs` (tables of `constants`, `options` and `grid`), `key`, `files`."""
 
 
 def described(request: Mapping[str, Any], limit_s: float | None = None) -> Description:
-    """Return the description of a Triton function, with the grids of its configs for some arguments.
+    """Return the description of a Triton function, including the grid of each config for the given arguments.
 
     Args:
         request: `source`, `name` and `folder` of the file, `module` (its name if installed, else empty), `function`,
             `arguments` by parameter (a number, text, or a table with `dtype` and `shape`), `configs` (a list of tables,
-            with or without a `grid`; None for those of its autotuner) and `grid` (name of a function of the file; None
-            without grids).
+            with or without a `grid`; None for the autotuner's configs) and `grid` (name of a function of the file; None
+            to compute no grids).
         limit_s: Seconds after which the process is killed; None for a minute, or four for an installed module.
 
     Raises:
@@ -63,7 +63,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 
     Args:
         function: Function with `@triton.jit`, possibly autotuned.
-        grid: Called with all arguments and constants by name; None without grids.
+        grid: Function of all arguments and constants by name; None to compute no grids.
         request: `arguments` and `configs`, as for `described`.
     """
     layers = [function]
@@ -86,17 +86,17 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
     arguments = {name: _argument(value) for name, value in request["arguments"].items()}
     configs = []
     for constants, options, extents in _chosen_configs(request.get("configs"), layers):
-        for p in parameters:  # a keyword of a launch is the compiler's option and the parameter of that name
+        for p in parameters:  # a keyword of a launch sets the compiler's option and the parameter of that name
             name, default = p["name"], p["value"]
             if name in OPTIONS and name not in arguments and (name in options or type(default) is int):
                 constants[name] = options[name] = options.get(name, default)
         names = {**arguments, **constants}
         for layer in layers:
-            for name, value in getattr(layer, "values", {}).items():  # triton.heuristics
-                if name not in arguments and name not in constants:  # otherwise, a captured launch has its value
+            for name, value in getattr(layer, "values", {}).items():  # added by triton.heuristics
+                if name not in arguments and name not in constants:  # a captured launch already has the value
                     names[name] = constants[name] = value(names)
         unknown = constants.keys() - {parameter["name"] for parameter in parameters}
-        # The caller refuses a config with an unknown name, but the grid would fail at it.
+        # Skip the grid of a config with an unknown name, which the caller refuses, because the grid would fail.
         shape = list(_extents(extents)) if extents is not None else None
         if shape is None and grid and not unknown:
             shape = list(_extents(_called(grid, {**names, **options})))
@@ -107,9 +107,7 @@ def describe(function: Any, grid: Callable[..., Any] | None, request: Mapping[st
 def _chosen_configs(
     tables: Sequence[Mapping[str, Any]] | None, layers: Sequence[Any]
 ) -> list[tuple[dict[str, Any], dict[str, int], Any]]:
-    """Return constants, compiler options, and grid or None of the given configs, or for None of the autotuner's, if
-    any.
-    """
+    """Return (constants, compiler options, grid or None) per given config; None means the autotuner's configs."""
     if tables is not None:
         return [
             (
@@ -171,7 +169,7 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    """An argument as a grid or a heuristic gets it."""
+    """Convert an argument for a grid function or heuristic."""
     if not isinstance(value, Mapping):
         return value
     if "python" in value:
@@ -186,7 +184,7 @@ def _digest(file: Path) -> str:
 
 
 def _imported(folder: Path) -> dict[str, str]:
-    """The files of modules imported from a folder, by path, with a digest of each."""
+    """Return the digests, by path, of the files of modules that were imported from a folder."""
     files = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -196,7 +194,7 @@ def _imported(folder: Path) -> dict[str, str]:
 
 
 def _answer(request: Mapping[str, Any]) -> Description:
-    """The task of the process that `described` starts."""
+    """Describe a function in the process that `described` starts."""
     from kernrec.compile.triton_load import jit_function, module_of
 
     folder = Path(request["folder"]) if request["folder"] else None
@@ -213,7 +211,7 @@ def _answer(request: Mapping[str, Any]) -> Description:
 
 
 def _plain(value: Any) -> Any:
-    """A constant that is no JSON as a table with its Python text: Triton's types, and functions."""
+    """Encode a constant that JSON lacks (a Triton type or function) as a table with its Python text."""
     if hasattr(value, "params") and hasattr(value, "fn"):
         return {"python": f"{value.fn.__module__}:{value.fn.__qualname__}"}
     if type(value).__module__.startswith("triton"):

@@ -1,7 +1,7 @@
-"""The part of a launch that Triton's launcher makes: tensor maps of the host's descriptors, and scratch memory.
+"""Describe what Triton's launcher adds to a launch: tensor maps of host descriptors, and scratch memory.
 
-How a descriptor becomes a tensor map is known once the function is compiled. It is kept as a comment at the end of the
-PTX, which so says all that a launch in the emulator needs.
+Triton decides how a descriptor becomes a tensor map when it compiles the function. kernrec stores this as a comment at
+the end of the PTX, so that the PTX holds everything a launch in the emulator needs.
 """
 
 import json
@@ -13,41 +13,41 @@ from typing import Any
 from kernrec.util.light_dataclass import dataclass
 
 DESCRIPTOR = "tensordesc"
-"""The beginning of Triton's type of a tensor descriptor, `tensordesc<bf16[128, 64]>`."""
+"""Prefix of Triton's type of a tensor descriptor, such as `tensordesc<bf16[128, 64]>`."""
 _MARK = "// kernrec launcher "
 _SWIZZLES = (0, 32, 64, 128)
-"""Bytes by Triton's number, which is the driver's."""
+"""Swizzle span in bytes, by the driver's number, which Triton uses."""
 
 
 @dataclass(frozen=True)
 class DescribedMap:
-    """The tensor map that Triton's launcher makes of a descriptor."""
+    """Tensor map that Triton's launcher creates from a descriptor."""
 
     box: tuple[int, ...]
-    """Elements that a copy moves, the slowest axis first."""
+    """Elements that one copy moves, slowest axis first."""
     swizzle: int
-    """Bytes in which pieces of shared memory change places."""
+    """Span in bytes in which 16-byte pieces of shared memory are permuted."""
     packed: bool
-    """Whether an element of the map is half of one of the tensor, 4 bits that are padded."""
+    """Whether the map's elements are padded 4-bit numbers, two per element of the tensor."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> "DescribedMap":
-        """From Triton's metadata of a descriptor."""
+        """Read Triton's metadata of a descriptor."""
         return cls(tuple(entry["block_size"]), _SWIZZLES[entry["swizzle"]], bool(entry.get("fp4_padded")))
 
 
 @dataclass(frozen=True)
 class LauncherNeeds:
-    """All that a launch gives beside the function's own arguments."""
+    """Everything that Triton's launcher passes besides the function's own arguments."""
 
     scratch: int
-    """Bytes of scratch memory of each block."""
+    """Bytes of scratch memory per block."""
     maps: tuple[DescribedMap, ...]
-    """Of the descriptors in their order; none where the architecture has no tensor maps, or there is no descriptor."""
+    """Maps of the descriptors in order; empty without descriptors, or if the architecture has no tensor maps."""
 
 
 def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
-    """How many parameters of the PTX an argument of a type takes: a descriptor takes its shape and strides along."""
+    """Return the number of PTX parameters of an argument type; a descriptor also passes its shape and strides."""
     if not kind.startswith(DESCRIPTOR):
         return 1
     rank = kind[: kind.index("]")].count(",") + 1
@@ -55,12 +55,12 @@ def parameters_of(kind: str, needs: LauncherNeeds | None) -> int:
 
 
 def with_needs(ptx: str, needs: LauncherNeeds | None) -> str:
-    """PTX with the comment."""
+    """Append the comment to the PTX."""
     return ptx if needs is None else f"{ptx}\n{_MARK}{json.dumps(asdict(needs))}\n"
 
 
 def needs_of(ptx: str) -> LauncherNeeds | None:
-    """The comment of some PTX; None without one."""
+    """Read the comment of a PTX text; None if there is none."""
     match = re.search(rf"^{_MARK}(.*)$", ptx, re.MULTILINE)
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""Users' modules with Triton functions: an installed module is imported, a file is executed as importing it would.
+"""Load users' modules with Triton functions: import an installed module, or execute a file like an import.
 
-For worker processes: both run user code. Where there is no GPU, the module finds a stand-in for Triton's driver, as
-packages look for one when they are imported, and some turn Triton off without it.
+Only worker processes use this module, because it runs user code. Without a GPU, a stand-in replaces Triton's driver:
+packages look for a driver on import, and some disable Triton without one.
 """
 
 import ast
@@ -22,13 +22,13 @@ from kernrec.compile.triton_stand_in import stand_in_driver
 from kernrec.errors import UsageError, unknown
 
 _RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
-"""An import of a module's own package."""
+"""Matches an import from a module's own package."""
 _FUNCTION = re.compile(r"(?:(?P<module>[A-Za-z_][\w.]*)|(?P<file>/.*\.py)):(?P<name>[A-Za-z_]\w*)")
-"""A function of a module or a file."""
+"""Matches a function of a module or file."""
 
 
 def module_of(module: str, source: str, name: str, folder: Path | None) -> ModuleType:
-    """An installed module by its name; of an empty name the module of a source, as `load_module`."""
+    """Import the installed module `module`; if the name is empty, load the source like `load_module`."""
     if not module:
         return load_module(source, name, folder)
     with _without_gpu(True):
@@ -37,7 +37,9 @@ def module_of(module: str, source: str, name: str, folder: Path | None) -> Modul
 
 @contextmanager
 def _without_gpu(torch: bool) -> Iterator[None]:
-    """Inside, a GPU is told of where there is none; `torch`: it is loaded before, if it is there, and tells so too."""
+    """While the `with` block runs, let Triton report a GPU if there is none; if `torch`, load torch and let it do the
+    same.
+    """
     if torch:
         with suppress(ImportError):
             importlib.import_module("torch")
@@ -47,13 +49,13 @@ def _without_gpu(torch: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
-    """The module of a Python source that was read from the file `name` in `folder`."""
+    """Load the module of a Python source that was read from the file `name` in `folder`."""
     path = str((folder or Path(tempfile.gettempdir(), "kernrec")) / name)
     package, top = _package(folder) if folder is not None and _RELATIVE.search(source) else ("", folder)
     for place in (folder, top):
         if place is not None and str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    # Triton reads the text of functions through `linecache`: the file may have changed since.
+    # Triton reads functions through `linecache`, so give it the text: the file may have changed.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType(f"{package}.{Path(name).stem}" if package else Path(name).stem)
     module.__file__ = path
@@ -75,7 +77,7 @@ def load_module(source: str, name: str, folder: Path | None) -> ModuleType:
 
 
 def _package(folder: Path) -> tuple[str, Path]:
-    """(the package that a folder is, empty for none; the folder that has the package's outermost folder)."""
+    """Return (package name of a folder or empty, parent of the package's outermost folder)."""
     names: list[str] = []
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -84,7 +86,7 @@ def _package(folder: Path) -> tuple[str, Path]:
 
 
 class _Text:
-    """A loader that knows its module's text: with one, `inspect` takes a source that is no file."""
+    """Loader that holds its module's text, so that `inspect` accepts a module without a file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -94,10 +96,10 @@ class _Text:
 
 
 def jit_function(module: ModuleType, name: str) -> Any:
-    """The function `name` of a module as `@triton.jit` made it, out of its decorators.
+    """Return the `@triton.jit` function `name` of a module, without its other decorators.
 
     Raises:
-        CompileError: there is no such function, or it is not `@triton.jit`.
+        CompileError: the module has no such function, or the function lacks `@triton.jit`.
     """
     from triton.runtime.jit import JITFunction
 
@@ -106,7 +108,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
         functions = [k for k, value in vars(module).items() if hasattr(value, "fn") or isinstance(value, JITFunction)]
         raise CompileError(f"{file}: {unknown('Triton function', name, functions)}")
     function = vars(module)[name]
-    for _ in range(16):  # autotune and heuristics
+    for _ in range(16):  # unwrap autotune and heuristics
         if isinstance(function, JITFunction):
             return function
         function = getattr(function, "fn", None)
@@ -114,7 +116,7 @@ def jit_function(module: ModuleType, name: str) -> Any:
 
 
 def type_text(value: Any) -> str:
-    """One of Triton's types as `python_value` reads it: `tl.bfloat16`."""
+    """Return one of Triton's types as text that `python_value` reads: `tl.bfloat16`."""
     import triton.language as tl
 
     named = (name for name, other in vars(tl).items() if type(other) is type(value) and other == value)
@@ -122,14 +124,14 @@ def type_text(value: Any) -> str:
 
 
 def python_value(text: str) -> Any:
-    """The value of a constant as a call or spec writes it.
+    """Return the value of a constant in a call or spec.
 
     Args:
         text: a Python literal, one of Triton's types (`tl.float16`), or a function with `@triton.jit`
             (`package.module:function`, `/path/kernels.py:function`).
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text has another form.
     """
     if match := _FUNCTION.fullmatch(text):
         file = Path(match["file"] or "")

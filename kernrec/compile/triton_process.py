@@ -1,7 +1,7 @@
-"""Processes of their own for users' Triton sources: a request in JSON on standard input, an answer in JSON's last line.
+"""Run users' Triton sources in separate processes: JSON request on standard input, JSON answer as the last line.
 
-A process is killed with all that it started. `compile_apart` compiles one source in such a process, which needs no
-`__main__` guard in the program that starts it.
+A process is killed together with everything that it started. `compile_apart` compiles one source in such a process, so
+the calling program needs no `__main__` guard.
 """
 
 import io
@@ -33,19 +33,19 @@ def answer_of(
     limit_s: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The last line that `python -m module` prints, as JSON; standard input is `request`.
+    """Run `python -m module` with `request` as standard input, and return the last line that it prints, parsed as JSON.
 
     Args:
-        module: to run.
+        module: module to run.
         request: JSON text.
-        about: the function that messages name.
-        work: of the process, for the message where it dies.
-        limit_s: how long it may take, seconds; None: as long as it likes.
-        environment: of the process; None: that of this one.
+        about: function that messages name.
+        work: task of the process, for the message if it dies.
+        limit_s: time limit in seconds; None for no limit.
+        environment: environment of the process; None to inherit it.
 
     Raises:
-        UsageError: it took too long.
-        KernrecError: it died.
+        UsageError: the process exceeds the time limit.
+        KernrecError: the process died.
     """
     pipe = subprocess.PIPE
     environment = environment or module_environment()
@@ -68,12 +68,12 @@ def answer_of(
 def answer_request(
     task: Callable[[dict[str, Any]], Mapping[str, Any]], plain: Callable[[Any], Any] | None = None
 ) -> int:
-    """The main function of such a process, with limited memory; the exit status.
+    """Answer one request with limited memory, as the main function of a process; return the exit status.
 
     Args:
-        task: makes the answer to a request, which has the `name` of the file; its errors become `refused`. Its output
+        task: function that answers a request, which has the `name` of the file. Errors become `refused`; printed output
             is dropped.
-        plain: of a value in the answer that is no JSON: one that is.
+        plain: function that converts a value that JSON lacks.
     """
     from kernrec.compile.pool import limit_memory
 
@@ -102,11 +102,10 @@ def _refusal(message: str) -> str:
 
 
 def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
-    """The result of a job whose `triton` is set, from `cache`, else from a process, and then cached.
+    """Return the result of a Triton job from `cache`, or compile it in a process and cache the result.
 
     Raises:
-        CompileError: the source does not compile.
-        UsageError: compiling took too long.
+        CompileError: the source does not compile. UsageError: compiling took too long.
         KernrecError: the process died, or Triton is missing.
     """
     key = cache_key(job)
@@ -146,7 +145,7 @@ def compile_apart(job: CompileJob, cache: CompileCache) -> Compiled:
 
 
 def _compile(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The task of the process that `compile_apart` starts: it leaves the result in a folder, as in the cache."""
+    """Compile in the process that `compile_apart` starts, and write the result to a folder in the cache's format."""
     imports = request["imports"]
     target = TritonTarget(**request["target"], folder=Path(imports) if imports else None)
     compile_job(CompileJob(**request["job"], triton=target), CompileCache(Path(request["result"])))

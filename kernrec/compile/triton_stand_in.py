@@ -1,7 +1,7 @@
-"""A stand-in for Triton's driver where there is no GPU: packages ask it for the architecture when they are imported.
+"""Replace Triton's driver if there is no GPU, because packages ask it for the architecture on import.
 
-With it in place Triton says that it has a GPU of one architecture; functions can be compiled and launched up to the
-launch itself, which runs nothing. Packages that look for a driver first (vLLM turns Triton off without one) find one.
+Triton then reports a GPU of one architecture. Functions can be compiled and launched, but a launch runs nothing.
+Packages that look for a driver find one; without it, vLLM disables Triton.
 """
 
 import os
@@ -15,23 +15,25 @@ from kernrec.compile.torch_stand_in import torch_properties, torch_without_gpu
 from kernrec.gpu import GPU, find_gpu
 
 ASSUMED = "a100"
-"""The GPU that packages are told of where nobody named one."""
+"""GPU that Triton reports by default."""
 
 
 def has_driver() -> bool:
-    """Whether Triton finds a driver with a GPU in this process; `kernrec capture` emulates CUDA, but not for Triton."""
+    """Return whether Triton finds a driver with a GPU; False in `kernrec capture`, which does not emulate CUDA for
+    Triton.
+    """
     if os.environ.get("KERNREC_CAPTURE_SOCKET"):
         return False
     from triton.backends import backends
 
     try:
         return any(backend.driver.is_active() for backend in backends.values() if backend.driver is not None)
-    except Exception:  # a library of the driver that cannot be loaded; Triton says it in several ways
+    except Exception:  # Triton raises various exceptions if a driver library cannot be loaded
         return False
 
 
 class StandInDriver:
-    """A driver with one GPU that runs nothing."""
+    """Triton driver with one GPU that runs nothing."""
 
     def __init__(self, gpu: GPU) -> None:
         from triton.backends.compiler import GPUTarget
@@ -45,7 +47,7 @@ class StandInDriver:
         return self._target
 
     def get_active_torch_device(self) -> Any:
-        """Where torch's tensors are."""
+        """Return the CPU, where torch's tensors are."""
         return sys.modules["torch"].device("cpu")
 
     def get_current_device(self) -> int:
@@ -55,7 +57,7 @@ class StandInDriver:
         return 0
 
     def get_device_interface(self) -> Any:
-        """Torch's interface of the device."""
+        """Return torch's device interface."""
         return SimpleNamespace(
             current_device=lambda: 0,
             set_device=lambda device: None,
@@ -66,18 +68,18 @@ class StandInDriver:
         )
 
     def get_benchmarker(self) -> Any:
-        """Triton's `do_bench`; nothing takes time here."""
+        """Return a replacement of Triton's `do_bench`; all times are 0."""
         return lambda launch, quantiles=None, **options: [0.0] * len(quantiles or (0.5,))
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """Module, function, registers, spills and threads of a block: nothing is loaded."""
+        """Return (module, function, registers, spills, threads per block) without loading anything."""
         return 1, 1, 32, 0, 1024
 
     def unload_module(self, module: int) -> None:
-        """Nothing was loaded."""
+        """Do nothing, because `load_binary` loads nothing."""
 
     def get_device_properties(self, device: int = 0) -> Mapping[str, int]:
-        """Limits of the card, under the names that Triton's own driver has."""
+        """Return the GPU's limits under the names of Triton's own driver."""
         gpu, limits = self._gpu, self._gpu.limits
         return {
             "max_shared_mem": limits.smem_per_block,
@@ -92,11 +94,10 @@ class StandInDriver:
 
 @contextmanager
 def stand_in_driver(name: str = ASSUMED) -> Iterator[None]:
-    """Inside, Triton has the stand-in where it has no driver of its own, and torch, if it is loaded, tells of the same
-    GPU; with a driver nothing changes.
+    """While the `with` block runs, let Triton and torch (if loaded) report a GPU, unless Triton has a driver.
 
     Args:
-        name: the GPU that it is taken to be.
+        name: name of the GPU to report.
     """
     if has_driver():
         yield

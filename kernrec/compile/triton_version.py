@@ -1,4 +1,4 @@
-"""Which Triton is installed, without importing it: that takes a second, and only worker processes do."""
+"""Find the installed version of Triton without importing it, which takes a second; only worker processes import it."""
 
 import os
 import sys
@@ -9,14 +9,14 @@ from kernrec.util.note import Note
 from kernrec.util.optional import require_optional
 
 OLDEST = (3, 4)
-_UNFUSED = (3, 10)  # the release that no longer fuses products and sums by default, as Triton 3.9 announces
+_UNFUSED = (3, 10)  # first release that does not fuse multiply and add by default, as Triton 3.9 announces
 TESTED = ("3.4", "3.9")
 """Releases of Triton that the tests have run with."""
 
 
 @once
 def triton_compiler() -> str:
-    """The compiler of Triton sources, such as `triton 3.9.0`; raises `NoCompilerError`."""
+    """Return the compiler of Triton sources, such as `triton 3.9.0`. Raises `NoCompilerError`."""
     from importlib.metadata import version
 
     if sys.platform == "darwin":
@@ -35,10 +35,10 @@ def triton_compiler() -> str:
 
 
 def fp_fusion() -> bool:
-    """Whether Triton compiles a product and a sum into one instruction here, where a launch does not say it.
+    """Return whether Triton fuses a multiply and an add into one instruction if the launch does not set it.
 
-    Releases before 3.10 do by default, later ones do not; TRITON_DEFAULT_FP_FUSION and TRITON_FORCE_DISABLE_FP_FUSION
-    say otherwise.
+    Releases before 3.10 do by default, and later releases do not. TRITON_DEFAULT_FP_FUSION and
+    TRITON_FORCE_DISABLE_FP_FUSION override the default.
     """
     if _switch("TRITON_FORCE_DISABLE_FP_FUSION", False):
         return False
@@ -51,7 +51,7 @@ def _switch(variable: str, default: bool) -> bool:
 
 
 def fp_fusion_note() -> str | None:
-    """A line on how a compile takes products and sums, where the environment does not say it; None where it does."""
+    """Return a note on whether Triton fuses multiply and add; None if the environment sets it."""
     if any(name in os.environ for name in ("TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")):
         return None
     how = "fused into one instruction" if fp_fusion() else "two instructions"
@@ -63,7 +63,7 @@ def fp_fusion_note() -> str | None:
 
 
 def has_triton() -> bool:
-    """Whether Triton sources can be compiled here."""
+    """Return whether this machine can compile Triton sources."""
     try:
         triton_compiler()
     except NoCompilerError:
@@ -72,7 +72,7 @@ def has_triton() -> bool:
 
 
 def untested_version() -> str | None:
-    """A note on a Triton that the tests have not run with; None for one that they have."""
+    """Return a note if kernrec was not tested with the installed Triton, else None."""
     installed = triton_compiler().removeprefix("triton ")
     if ".".join(map(str, _release(installed))) in TESTED:
         return None

@@ -1,6 +1,4 @@
-"""Write answers as files that run elsewhere: source, machine code, whole programs. `formats` has the table of
-formats.
-"""
+"""Write answers as files that run without kernrec: source, machine code, whole programs. See `formats`."""
 
 from kernrec.emit.files import Files as Files
 from kernrec.emit.files import write_files as write_files

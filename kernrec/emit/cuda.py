@@ -1,4 +1,4 @@
-"""Write a recommended config as CUDA C++ that compiles unchanged. A comment at the top says how to launch it."""
+"""Write a recommended config as CUDA C++ that compiles unchanged. A comment at the top describes the launch."""
 
 from collections.abc import Sequence
 
@@ -20,14 +20,14 @@ def emit(answers: Sequence[Recommendation]) -> Files:
 
 
 def cuda_source(choice: Choice) -> str:
-    """Return the kernel's source with the config's defines at the top, and how to launch it for the problem."""
+    """Return the kernel's source, with the config's defines and a description of the launch at the top."""
     problem, kernel = choice.problem, choice.kernel
     source = variant_source(kernel, choice.config, problem)
     return "\n".join(launch_comment(choice)) + "\n" + source
 
 
 def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None) -> list[str]:
-    """Return the config, its tensors and its launch for the problem as lines of a comment.
+    """Return comment lines that describe the config, its tensors and its launch for the problem.
 
     Args:
         launches: Launches with the shared memory of compiled code. The default is the config's launches.
@@ -63,7 +63,7 @@ def launch_comment(choice: Choice, launches: Sequence[BoundLaunch] | None = None
 
 
 def _argument(argument: Pointer | Scalar | BytesArgument | ImageHandle | MapHandle) -> str:
-    """Return an argument as the launch names it."""
+    """Return an argument as text for the launch comment."""
     if isinstance(argument, MapHandle):
         box = " x ".join(map(str, argument.box))
         return f"map of {argument.name} (box {box}, swizzle {argument.swizzle} B)"

@@ -20,7 +20,7 @@ TOOLS = ("vllm", "sglang")
 
 
 def of_every_call(name: str, detail: str) -> bool:
-    """Return whether a format takes every analyzed call of a function, because `m` is an expression of its integers.
+    """Return whether the format writes all analyzed calls of a function, because `m` is an expression of its integers.
 
     Args:
         detail: Text after the format's name.
@@ -29,15 +29,14 @@ def of_every_call(name: str, detail: str) -> bool:
 
 
 def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
-    """Return a file with an entry per number of tokens: the best recommendation for calls with about as many tokens.
+    """Return a file with one entry per number of tokens: the best recommendation for calls with about that many tokens.
 
-    Calls with similar numbers of tokens differ in what a call fixes, such as the tile's row count to which the routing
-    is padded. Among calls with the same configs and different routing, the first answer is used, because their costs
-    are not comparable.
+    Calls with similar numbers of tokens differ in fixed parameters, such as the tile height to which the routing is
+    padded. Costs of calls with the same configs and different routing are not comparable, so the first answer is used.
 
     Args:
         answers: Answers about a Triton function with the tunables of `moe_configs.TILES`, the last analyzed call first.
-        detail: The layer, as `ExpertLayer.parse` takes it.
+        detail: The layer, in the format of `ExpertLayer.parse`.
 
     Raises:
         UsageError: The layer or the kernel does not fit.
@@ -68,7 +67,7 @@ def emit(answers: "Sequence[Recommendation]", detail: str, tool: str) -> Files:
 
 
 def _configs_of(kernel: "Kernel") -> tuple[Any, ...]:
-    """Return the configs of a call without their grids; empty for a kernel with a space, which has one call per
+    """Return the configs of a call without their grids; empty for a kernel with a config space, which has one call per
     problem.
     """
     if kernel.listed is None:
@@ -86,7 +85,7 @@ def _cost(answer: "Recommendation") -> float:
 
 
 def merged(before: bytes, new: bytes, place: str) -> bytes:
-    """Merge two files. Entries of `new` replace those of `before`.
+    """Merge two files; entries of `new` replace those of `before`.
 
     Args:
         place: Name of `before` in errors.

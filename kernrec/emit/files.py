@@ -1,4 +1,4 @@
-"""Files of a format by name, and how they are written atomically."""
+"""Write the files of a format atomically."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from kernrec.errors import KernrecError, UsageError, cannot_be
 from kernrec.util.atomic_write import write_whole
 
 Files = Mapping[str, bytes]
-"""Content by name, with `/` between folders. A format of one file has one entry."""
+"""File contents by name, with `/` between folders. A single-file format has one entry."""
 
 
 def write_file(path: Path, content: bytes) -> None:

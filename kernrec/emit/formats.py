@@ -1,9 +1,9 @@
-"""The table of formats. A module of this folder writes each:
+"""Define the formats. A module of this package writes each format:
 
     def emit(answers: Sequence[Recommendation]) -> Files         # with an example: emit(answers, detail, format's name)
 
-It gets one answer for each problem, all for one GPU, and returns the files by name. To add a format, add a module and
-an entry of `FORMATS`. The command line, its help and the reference follow.
+`emit` gets one answer per problem, all for one GPU, and returns the files by name. To add a format, add a module and an
+entry of `FORMATS`; the command line, its help and the reference use this table.
 """
 
 from collections.abc import Sequence
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A format in which answers can be written."""
+    """Format of emitted files."""
 
     name: str
     content: str
     """Short description for the help."""
     writer: str
-    """Module of this folder that has `emit`."""
+    """Module of this package with the function `emit`."""
     folder: str = ""
-    """Module that writes a folder instead of one file; empty if none does."""
+    """Module that writes a folder instead of one file; empty if there is none."""
     many: bool = False
-    """Whether one file can contain several problems, such as those of a network."""
+    """Whether one file can contain several problems, such as the layers of a network."""
     example: str = ""
-    """Example of the detail after the name and a colon. In such formats, new entries are added to an existing file."""
+    """Example of the detail that follows the name and a colon. Such a format adds new entries to an existing file."""
     detail: str = ""
     compiled: bool = False
-    """Whether the writer compiles kernels. Triton kernels need Triton to be installed."""
+    """Whether the writer compiles kernels; for Triton kernels, this requires Triton."""
     language: Literal["cuda", "triton"] | None = None
     """Language of the kernels that the format can contain; None for both."""
     suffix: str = ""
     """Suffix that a file of this format must have; empty for any."""
 
     def writes_folder(self, output: Path | None) -> bool:
-        """Return whether an `--output` names a folder: it exists as one, or has no suffix."""
+        """Return whether `--output` names a folder: an existing one, or a name without suffix."""
         return bool(self.folder) and output is not None and (output.is_dir() or not output.suffix)
 
 
@@ -73,8 +73,8 @@ REMOVED = {
 
 
 def format_named(name: str) -> Format:
-    """Return the format of this name, which may be followed by a colon and a detail. Raises `UsageError` if the name
-    is unknown. The message has the nearest name.
+    """Return the format of a name, which a colon and a detail may follow. Raises `UsageError` with the nearest name if
+    the name is unknown.
     """
     base, colon, detail = name.partition(":")
     if base in REMOVED:
@@ -96,17 +96,17 @@ def emit(
     folder: bool = False,
     untrusted: bool = False,
 ) -> Files:
-    """Return the best configs of answers in a format: the content of each file by its name.
+    """Write the best configs of answers in a format: return the content of each file by name.
 
     Args:
-        answers: One for each problem, all for one GPU.
+        answers: One answer per problem, all for one GPU.
         name: A key of `FORMATS`, with its detail after a colon.
         isa: Version of the PTX ISA for `ptx`; None for the compiler's own.
         folder: Whether to write the format's folder instead of its file.
-        untrusted: Whether to write the source of other people, too.
+        untrusted: Whether to also write the source of other people's kernels.
 
     Raises:
-        UsageError: The format is unknown, or takes one problem and gets several.
+        UsageError: The format is unknown, or cannot contain several problems.
         KernrecError: A compiler is not installed, or the format cannot hold the kernel.
     """
     form = format_named(name)
@@ -134,9 +134,7 @@ def emit(
 
 
 def _check_language(answers: "Sequence[Recommendation]", form: Format) -> None:
-    """Raise `UsageError` if the best config is of a kernel that the format cannot contain. Do not use another
-    kernel.
-    """
+    """Raise `UsageError` if the format cannot contain the best config's kernel; do not use another kernel."""
     if form.language is None and not form.compiled:
         return
     from kernrec.compile.triton_version import has_triton

@@ -16,7 +16,7 @@ KERNEL = "matmul_triton"
 
 
 def emit(answers: "Sequence[Recommendation]") -> Files:
-    """Return the table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
+    """Return the lookup table. Raises `UsageError` if an answer is not about the library's Triton matmul."""
     table = {}
     for answer in answers:
         choice = _choice(answer)

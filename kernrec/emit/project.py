@@ -1,6 +1,6 @@
-"""Write a folder that builds with CMake: kernels, functions that launch each on one shape, and a check program.
+"""Write a CMake project: kernels, functions that launch each kernel on one shape, and a check program.
 
-The folder `harness` contains the parts of the check program that are the same for every op.
+The folder `harness` contains the parts of the check program that all ops share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _C_NAMES = {
     "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
 }  # fmt: skip
 _SAMPLES = 2000
-"""Most elements of an output that are checked."""
+"""Maximum number of output elements to check."""
 _WORK = 1e8
 """Approximate floating-point operations on the CPU to check one case."""
 _ALIGNMENT = 256
@@ -33,8 +33,8 @@ _PARAMETERS = "(void* const* tensors, void* workspace, cudaStream_t stream)"
 
 
 def emit(answers: Sequence[Recommendation]) -> Files:
-    """Return the folder. If there are several answers for a problem, the first is used. Raises `KernrecError` if a
-    problem has no op, so there is no reference to check against.
+    """Return the files of the project, with the first answer of each problem. Raises `KernrecError` if a problem has no
+    op, because there is no reference to check against.
     """
     choices: dict[Problem, Choice] = {}
     for answer in answers:
@@ -61,7 +61,7 @@ def emit(answers: Sequence[Recommendation]) -> Files:
 
 
 def function_name(problem: Problem) -> str:
-    """Return the C name of the function that launches a problem, such as `softmax_f16_row_rows64_columns512`."""
+    """Return the name of a problem's launch function, such as `softmax_f16_row_rows64_columns512`."""
     sizes = "_".join(f"{name}{size}" for name, size in problem.dims)
     return f"{problem.op}_{problem.dtype}_{problem.layout}_{sizes}"
 
@@ -82,7 +82,7 @@ def _variants(choices: Mapping[Problem, Choice]) -> list[list[Problem]]:
 def _variant(
     choices: Mapping[Problem, Choice], problems: Sequence[Problem], functions: Mapping[Problem, str], number: int
 ) -> str:
-    """Return one compiled variant with the functions of the problems that it runs."""
+    """Return the source of one compiled variant with the launch functions of its problems."""
     first = choices[problems[0]]
     # Give each kernel a unique name so that several variants link into one program.
     names = {launch.entry: f"{launch.entry}_{number}" for launch in first.kernel.launches}
@@ -162,7 +162,7 @@ def workspace_bytes(choice: Choice) -> int:
 
 
 def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
-    """Return the C++ function that queues the launches of a config (`names`: names of the kernels in the folder)."""
+    """Return the C++ function that queues the launches of a config; `names` are the kernels' names in the project."""
     lines = [f'extern "C" cudaError_t {function}{_PARAMETERS} {{']
     places, offset = {}, 0
     for number, name in enumerate(choice.problem.tensors):
@@ -179,7 +179,7 @@ def _launcher(choice: Choice, function: str, names: Mapping[str, str]) -> str:
 
 
 def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> list[str]:
-    """Return one launch of the kernel at `address` as a block of C++."""
+    """Return a block of C++ that launches the kernel at `address`."""
     lines = ["{"]
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):
@@ -215,7 +215,7 @@ def _launch(launch: BoundLaunch, address: str, places: Mapping[str, str]) -> lis
 
 
 def _map(handle: MapHandle, variable: str, place: str) -> list[str]:
-    """Return a tensor map as lines of C++."""
+    """Return the C++ lines that create a tensor map."""
     extents, strides, box = (", ".join(map(str, numbers)) for numbers in (handle.extents, handle.strides, handle.box))
     rank, kind = len(handle.extents), ELEMENT_TYPES[handle.dtype]
     return [
@@ -250,7 +250,7 @@ static cudaError_t kernrec_encode(CUtensorMap* map, CUtensorMapDataType type, cu
 
 
 def _case(choice: Choice, function: str) -> str:
-    """Return the initializer of the `kernrec::Case` that a function launches."""
+    """Return the initializer of a `kernrec::Case` for a launch function."""
     problem = choice.problem
     values = problem.definition.values(problem.sizes)
     tensors = []

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def compiled_choice(choice: "Choice") -> "Compiled":
-    """Return the code of a config. Triton's PTX gets its shared memory at the launch, as the machine code does. Raises
-    `KernrecError` if there is no compiler, or the source does not compile.
+    """Return the compiled code of a config; Triton's PTX requests shared memory at the launch, like machine code.
+    Raises `KernrecError` if there is no compiler, or the source does not compile.
     """
     from kernrec.compile import CompileCache, compile_source
 
@@ -51,7 +51,7 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
 
 
 def emit(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
-    """Return the PTX of the best config. A comment at the top has the launch and the toolkit that accepts it.
+    """Return the PTX of the best config, with its launch and the required toolkit in a comment at the top.
 
     Args:
         isa: Version of the PTX ISA to write; None for the compiler's.

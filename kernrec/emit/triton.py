@@ -1,6 +1,4 @@
-"""Write a recommended config as Python with Triton: the kernel's source, the config, and a function that launches
-it.
-"""
+"""Write a recommended config as a Triton source in Python: kernel, config, and a function that launches it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,7 @@ def emit(answers: Sequence[Recommendation]) -> Files:
 
 
 def triton_source(choice: Choice) -> str:
-    """Return the kernel's source, its config as `CONFIG`, and the function `launch` if all arguments can be written."""
+    """Return the kernel's source, the config as `CONFIG`, and a function `launch` if all arguments can be written."""
     kernel, form = choice.kernel, choice.kernel.form(choice.problem)
     words = {*re.findall(r"[A-Za-z_]\w*", kernel.source), *OPTIONS}
     constants = dict(kernel.defines(choice.config, form.dtype, form.layout))
@@ -31,10 +29,10 @@ def triton_source(choice: Choice) -> str:
 
 
 def _launcher(choice: Choice) -> Iterator[str]:
-    """Yield a function that launches the config on tensors, if every argument is a tensor or a number."""
+    """Yield the lines of a function that launches the config, if every argument is a tensor or a number."""
     function, (launch, *others) = choice.kernel.triton, choice.launches
     assert function is not None
-    # Ignore the scratch pointers that follow.
+    # Ignore the scratch pointers after the function's own arguments.
     arguments = dict(zip(function.parameters, launch.arguments, strict=False))
     if others or function.descriptors:
         return

@@ -1,4 +1,4 @@
-"""The GPU catalog, and occupancy.
+"""Look up GPUs in the catalog, and compute occupancy.
 
 `find_gpu` returns the `GPU` of a name or alias; `occupancy` computes the resident blocks of a kernel per SM.
 """

@@ -1,8 +1,8 @@
-"""A GPU that the catalog lacks, described in a TOML file in the units of data sheets.
+"""Read a GPU that the catalog lacks from a TOML file in data-sheet units.
 
-`kernrec list gpus rtx4090` prints a catalog entry as such a file to start from. The type and range of each figure are
-checked, and figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and pin rate. Files
-are untrusted: they must be small, and nothing in them is a path or code.
+`kernrec list gpus rtx4090` prints a catalog entry as such a file to start from. kernrec checks the type and range of
+each figure, and figures against each other: peaks against SMs, rates and clocks, bandwidth against bus and pin rate.
+Files are untrusted: they must be small, and contain neither paths nor code.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from kernrec.util.input_file import open_input
 _LARGEST_BYTES = 65_536
 _LONGEST = 80
 _AGREES = 0.05
-"""Tolerated relative difference between a data sheet's rounded peaks or bandwidths and the values that other figures
+"""Maximum relative difference between a data sheet's rounded peaks or bandwidths and the values that other figures
 imply.
 """
 
@@ -27,7 +27,7 @@ GENERATIONS = {
     60: "pascal", 61: "pascal", 70: "volta", 75: "turing", 80: "ampere", 86: "ampere", 89: "ada", 90: "hopper",
     100: "blackwell", 103: "blackwell", 120: "blackwell", 121: "blackwell",
 }  # fmt: skip
-"""Generation of each compute capability with limits in the catalog."""
+"""Generation by compute capability."""
 RATES = ("f64", "f32", "f16", "bf16", "i32", "i32_add")
 TENSOR_RATES = ("f64", "f16", "bf16", "tf32", "fp8", "fp4", "i8")
 
@@ -36,7 +36,7 @@ _RATE = "FMA per clock and SM"
 _FIGURES: dict[str, _Range] = {
     "sm": ("", 60, 121), "sms": ("", 1, 1024), "l2_mib": ("MiB", 0.1, 4096), "f32_tflops": ("TFLOP/s", 0.01, 10_000),
 }  # fmt: skip
-"""Figures of the first level: unit, minimum and maximum."""
+"""Top-level figures: (unit, minimum, maximum)."""
 _TABLES: dict[str, dict[str, _Range]] = {
     "clock_mhz": dict.fromkeys(("base", "boost", "tensor"), ("MHz", 100, 5000)),
     "memory": {
@@ -58,11 +58,11 @@ _TEXTS = ("name", "title", "chip")
 
 
 def read_card(path: Path) -> GPU:
-    """Return the GPU that a file describes. From then on, `find_gpu` knows its name in this process.
+    """Return the GPU that a file describes, and register its name with `find_gpu` for this process.
 
     Raises:
-        UsageError: The file cannot be read, or a figure is missing, impossible or contradicts others. The message is
-            one line with the file, the figure, the expected value and what the other figures imply.
+        UsageError: The file cannot be read, or a figure is missing, impossible or contradicts others. The one-line
+            message has the file, the figure, the expected value and the value that other figures imply.
     """
     with file_errors(path, "read"), open_input(path) as file:
         content = file.read(_LARGEST_BYTES + 1)
@@ -73,14 +73,14 @@ def read_card(path: Path) -> GPU:
 
 
 def card_name(gpu: str | Path | GPU) -> str:
-    """Return the name under which `find_gpu` knows a GPU from the catalog, a GPU file, or a `GPU` created in Python."""
+    """Return the `find_gpu` name of a GPU given by catalog name, GPU file, or a `GPU` created in Python."""
     if isinstance(gpu, Path):
         return read_card(gpu).name
     return add_gpu(gpu).name if isinstance(gpu, GPU) else gpu
 
 
 def card_names(text: str) -> str:
-    """Return the value of `--gpu`, comma-separated names, with GPU files replaced by their GPUs' names."""
+    """Replace GPU files by their GPUs' names in a value of `--gpu`, which is a comma-separated list."""
     if ".toml" not in text.lower():
         return text
     parts = (part.strip() for part in text.split(","))
@@ -104,7 +104,7 @@ def card_of(data: Mapping[str, Any], source: str) -> GPU:
     """Return the GPU of a parsed file. Raises `UsageError` like `read_card`, without the file's name.
 
     Args:
-        source: Stated source of each figure.
+        source: Where the figures come from.
     """
     _check_names("", data, (*_TEXTS, *_FIGURES, *_TABLES), _OPTIONAL[""])
     texts = {name: _text(name, data[name]) for name in _TEXTS}
@@ -137,7 +137,7 @@ def card_of(data: Mapping[str, Any], source: str) -> GPU:
 
 
 def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping[str, float]]) -> None:
-    """Raise `UsageError` if a stated peak contradicts the other figures."""
+    """Raise `UsageError` if a peak contradicts the other figures."""
     if catalog_gpu(card.name) is not None:
         raise UsageError(f"name is {card.name!r}, which the catalog has (--gpu {card.name}); choose another one")
     boost = card.boost_clock_hz / 1e6
@@ -147,7 +147,7 @@ def _check_consistent(card: GPU, f32_tflops: float, tables: Mapping[str, Mapping
     for dtype, stated in tables["tensor_tflops"].items():
         if dtype not in card.tensor_fma_per_clk_sm:
             raise UsageError(f"tensor_tflops has {dtype}, and tensor_fma_per_clk_sm does not; give its rate too")
-        # f64 peaks are stated at the boost clock, like those of ordinary pipes.
+        # Data sheets state f64 peaks at the boost clock, like those of ordinary pipes.
         clock_hz = card.boost_clock_hz if dtype == "f64" else card.tensor_clock_hz
         rate = card.tensor_fma_per_clk_sm[dtype]
         shown = f"{card.sms} SMs x {rate} FMA x 2 x {clock_hz / 1e6:g} MHz"
@@ -215,7 +215,7 @@ def _ascending(table: str, figures: Mapping[str, float], unit: str) -> None:
 
 
 def card_text(gpu: GPU, name: str) -> str:
-    """Return a GPU as a file that `read_card` reads, under a new name, with comments on the figures."""
+    """Return a GPU as the text of a file for `read_card`, under a new name, with comments on the figures."""
 
     def table(figures: Mapping[str, float | None]) -> str:
         return "{ " + ", ".join(f"{key} = {value:.10g}" for key, value in figures.items() if value is not None) + " }"

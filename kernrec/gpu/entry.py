@@ -1,16 +1,16 @@
-"""One entry of the GPU catalog (`GPU`) and the resource limits of its multiprocessors (`SmLimits`)."""
+"""Define an entry of the GPU catalog (`GPU`) and the resource limits of its multiprocessors (`SmLimits`)."""
 
 from collections.abc import Mapping
 
 from kernrec.util.light_dataclass import dataclass
 
 _CODE_SM = {103: 100, 121: 120}
-_FIRST_COMPILED_SM = 75  # NVRTC 13 has no earlier target
+_FIRST_COMPILED_SM = 75  # oldest target of NVRTC 13
 _FOUR_BITS = ("nvfp4", "f4e2m1")
 
 
 def code_sm(sm: int) -> int:
-    """Return the compute capability whose kernels and profiles represent `sm`: 100 for 103, 120 for 121, else `sm`.
+    """Return the compute capability whose kernels and profiles apply to `sm`: 100 for 103, 120 for 121, else `sm`.
 
     10.3 and 12.1 belong to the families of 10.0 and 12.0 (CUDA C++ Programming Guide 13, family-specific targets).
     """
@@ -33,21 +33,21 @@ class SmLimits:
     registers_per_block: int
     max_registers_per_thread: int
     register_allocation_unit: int
-    """Granularity in registers of a warp's allocation."""
+    """Granularity of a warp's register allocation, in registers."""
     warp_allocation_granularity: int
-    """Granularity in warps of a block's allocation: the number of the SM's partitions."""
+    """Granularity of a block's warp allocation, in warps: the number of partitions of the SM."""
     smem_per_sm: int
     smem_per_block: int
     """Largest shared memory that a block can use (with opt-in), in bytes."""
     smem_reserved_per_block: int
-    """Bytes that the driver reserves per block in addition."""
+    """Additional bytes that the driver reserves per block."""
     smem_allocation_unit: int
-    """Granularity in bytes of a block's shared memory allocation."""
+    """Granularity of a block's shared memory allocation, in bytes."""
     schedulers: int
     unified_bytes: int
     """Bytes shared by L1 and shared memory."""
     carveouts: tuple[int, ...]
-    """Possible sizes of shared memory within these bytes, ascending. L1 gets the rest."""
+    """Possible sizes of shared memory in bytes, ascending; L1 gets the rest of `unified_bytes`."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class GPU:
     base_clock_hz: float
     boost_clock_hz: float
     tensor_clock_hz: float
-    """Clock of the data sheet's tensor peaks, which is below the boost clock on a few GPUs."""
+    """Clock of the data sheet's tensor peaks in Hz, which is below the boost clock on a few GPUs."""
     memory_bytes: int
     memory_bandwidth: float
-    """Bytes per second."""
+    """Memory bandwidth in bytes per second."""
     memory_bus_bits: int
     memory_rate_hz: float
-    """Bits per second and pin."""
+    """Memory data rate in bits per second and pin."""
     l2_bytes: int
     tdp_w: float
     power_min_w: float
@@ -83,7 +83,7 @@ class GPU:
     idle_w: float | None
     """Idle power in watts; None if not published."""
     datasheet_f32_flops: float
-    """Data sheet's peak in FLOP/s."""
+    """Data sheet's f32 peak in FLOP/s."""
     datasheet_tensor_flops: Mapping[str, float]
     """Data sheet's dense tensor-core peak in FLOP/s, by dtype."""
     fma_per_clk_sm: Mapping[str, int]
@@ -95,10 +95,10 @@ class GPU:
     """
     limits: SmLimits
     sources: Mapping[str, str]
-    """Document that each figure comes from, by field name."""
+    """Source document of each figure, by field name."""
 
     def __hash__(self) -> int:
-        """Hash the name, because caches hash a GPU many times per query and few GPUs share a name."""
+        """Hash only the name: caches hash a GPU many times per query, and few GPUs share a name."""
         return hash(self.name)
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class GPU:
 
     @property
     def power_range_assumed(self) -> bool:
-        """Return whether no source states the range of power limits."""
+        """Return whether the range of power limits is assumed, because no source states it."""
         return self.sources.get("power_min_w", "").startswith("assumption")
 
     @property
@@ -120,7 +120,7 @@ class GPU:
         return self.sm < _FIRST_COMPILED_SM
 
     def peak_flops(self, dtype: str, tensor: bool = False) -> float:
-        """Return the peak operations per second at the data sheet's clock; 0 without hardware. An FMA counts as two."""
+        """Return the peak operations per second at the data sheet's clock; 0 without hardware. An FMA counts as 2."""
         rates, clock_hz = (
             (self.tensor_fma_per_clk_sm, self.tensor_clock_hz) if tensor else (self.fma_per_clk_sm, self.boost_clock_hz)
         )

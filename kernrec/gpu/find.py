@@ -1,7 +1,7 @@
-"""Find a GPU by name or alias, and read only the needed files of `catalog/`.
+"""Find a GPU by name or alias, reading only the files of `catalog/` that are needed.
 
-`names.toml` lists the GPUs and the generation file of each. `limits.toml` has the figures that depend only on the
-compute capability. These files use data-sheet units; a `GPU` uses SI units.
+`names.toml` lists each GPU with its generation's file. `limits.toml` has the figures that depend only on the compute
+capability. These files use data-sheet units; a `GPU` uses SI units.
 """
 
 import re
@@ -18,7 +18,7 @@ from kernrec.util.cache import shipped_toml
 _CATALOG = Path(__file__).with_name("catalog")
 _LEADING_WORDS = ("nvidia", "geforce", "tesla", "rtx")
 
-# Fields of a `GPU` by key of the generation file, so that each field has the source of its key.
+# Maps keys of a generation file to fields of `GPU`, so that each field gets the source of its key.
 _FIGURES = {
     "chip": ("chip", "sm"),
     "sms": ("sms",),
@@ -51,7 +51,7 @@ _UNSUPPORTED = (
         "no data sheet is public; describe it in a file (`kernrec list gpus h800` prints one to start from)",
     ),
 )
-"""Patterns of folded names of unsupported GPUs that users ask for, with the reason."""
+"""(pattern of a folded name, reason) for unsupported GPUs that users ask for."""
 
 
 class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
@@ -61,10 +61,10 @@ class UnknownGPU(UsageError):  # noqa: N818 - clearer than UnknownGPUError
 def find_gpu(name: str) -> GPU:
     """Return the catalog's GPU of this name, alias or NVML device name.
 
-    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. A name shared by several
-    variants means the variant that lists it in `catalog/names.toml` (`a100` is `a100-sxm4-80gb`).
+    Case, spaces, `-`, `_` and the leading words NVIDIA, GeForce, Tesla and RTX are ignored. If several variants share a
+    name, `catalog/names.toml` decides (`a100` is `a100-sxm4-80gb`).
 
-    A GPU that was read from a file in this process (`card_file`) is found by its exact name.
+    A GPU that this process read from a file (`card_file`) is found by its exact name.
 
     Raises:
         UnknownGPU: No GPU has this name. The message suggests the nearest ones.
@@ -92,7 +92,7 @@ def find_gpus(names: str) -> list[GPU]:
 
 
 def catalog_gpu(name: str) -> GPU | None:
-    """Return a GPU as `find_gpu` does, but only from the catalog; None if it has no such GPU."""
+    """Return a GPU like `find_gpu`, but only from the catalog; None if the catalog lacks it."""
     entry = _names().get(fold_gpu(name)) if isinstance(name, str) else None
     return None if entry is None else _load(*entry)
 
@@ -104,8 +104,8 @@ _added: dict[str, GPU] = {}
 def add_gpu(gpu: GPU) -> GPU:
     """Register a GPU outside the catalog for `find_gpu` in this process.
 
-    Answers are cached by name. So a GPU with the name of a different GPU, from the catalog or registered earlier, gets
-    a new name with a hash of its figures.
+    Answers are cached by the GPU's name. So if another GPU already has the name, the new GPU's name gets a hash of its
+    figures as suffix.
     """
     if catalog_gpu(gpu.name) == gpu:
         return gpu
@@ -123,7 +123,7 @@ def all_gpus() -> tuple[GPU, ...]:
 
 @lru_cache
 def fold_gpu(name: str) -> str:
-    """Return a GPU's name for comparison: lower-case letters and digits without the vendor's leading words."""
+    """Normalize a GPU's name for comparison: lower-case letters and digits, without the vendor's leading words."""
     text = fold(name)
     while word := next((w for w in _LEADING_WORDS if text.startswith(w)), None):
         text = text.removeprefix(word)
@@ -141,7 +141,7 @@ _generation_file = cache(_read)
 
 @cache
 def _names() -> Mapping[str, tuple[str, str]]:
-    """Return generation and GPU name by folded name."""
+    """Map each folded name to (generation, GPU name)."""
     return {
         fold_gpu(name): (generation, gpu)
         for generation, gpus in _names_file().items()
@@ -151,9 +151,7 @@ def _names() -> Mapping[str, tuple[str, str]]:
 
 
 def _written_names() -> list[str]:
-    """Return names and aliases in their usual spelling, names first, because the first of two similar ones is
-    suggested.
-    """
+    """Return names, then aliases, in their usual spelling: messages suggest the first of two equally similar names."""
     gpus = {name: aliases for group in _names_file().values() for name, aliases in group.items()}
     return [*gpus, *(alias for aliases in gpus.values() for alias in aliases)]
 
@@ -169,7 +167,7 @@ def limits(sm: int) -> SmLimits:
 
 
 def arch_rates(sm: int) -> Mapping[str, int]:
-    """Return FMAs per SM and clock outside the tensor cores of this compute capability, by dtype."""
+    """Return the FMAs per SM and clock outside the tensor cores, by dtype, of this compute capability."""
     rates: Mapping[str, int] = _limits_file()[f"sm_{sm}"]["fma_per_clk_sm"]
     return rates
 

@@ -1,4 +1,4 @@
-"""Occupancy: how many blocks of a kernel are resident on an SM, and which resource limits them.
+"""Compute occupancy: how many blocks of a kernel are resident on an SM, and which resource limits them.
 
 The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` of the CUDA toolkit). Registers are allocated
 per warp in each partition of the SM, and shared memory per block, plus the driver's reserve.
@@ -14,14 +14,14 @@ from kernrec.gpu.entry import SmLimits
 from kernrec.util.light_dataclass import dataclass
 
 LIMITERS = ("warps", "registers", "shared memory", "blocks")
-"""Resources that limit occupancy. In a tie, the first is reported."""
+"""Resources that limit occupancy; in a tie, the first is reported."""
 
 Ints = npt.NDArray[np.integer]
 Count = TypeVar("Count", int, Ints)
 Share = TypeVar("Share", float, npt.NDArray[np.floating])
 
 _WARP = 32
-_UNLIMITED = 1 << 20  # for unused resources: more blocks than any resource allows
+_UNLIMITED = 1 << 20  # value for an unused resource: more blocks than any resource allows
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def occupancy(
 def occupancy(
     limits: SmLimits, threads: Ints | int, registers: Ints | int, smem_bytes: Ints | int
 ) -> Occupancy[int, float] | Occupancy[Ints, npt.NDArray[np.floating]]:
-    """Return the occupancy of a kernel. Integers return integers; integer arrays are broadcast and return arrays.
+    """Return the occupancy of a kernel, as integers for integers and as arrays for (broadcast) integer arrays.
 
     Args:
         limits: Limits of the GPU's SMs.
@@ -91,7 +91,7 @@ def _blocks_by_registers(limits: SmLimits, warps: int, registers: int) -> int:
     per_warp = _round_up(registers * _WARP, limits.register_allocation_unit)
     if per_warp == 0:
         return _UNLIMITED
-    # A launch is checked as if every partition had as many of the block's warps as the fullest one.
+    # CUDA checks a launch as if every partition held as many of the block's warps as the fullest one.
     partitions = limits.warp_allocation_granularity
     if per_warp * _round_up(warps, partitions) > limits.registers_per_block:
         return 0
@@ -121,16 +121,15 @@ def l1_bytes(limits: SmLimits, blocks: Ints, smem_bytes: Ints) -> Ints:
     return np.asarray(limits.unified_bytes - carved)
 
 
-# The array path looks blocks and limiter up in two small tables per compute capability. A value is `blocks * 4 +
-# limiter`, so the smaller of two values has fewer blocks and, in a tie, the earlier limiter.
+# For arrays, blocks and limiter come from two small tables per compute capability. A value is `blocks * 4 + limiter`,
+# so the minimum of two values has fewer blocks and, in a tie, the earlier limiter.
 
 
 @cache
 def _tables(limits: SmLimits) -> tuple[Ints, int, Ints]:
-    """Return the values at `registers * columns + warps`, the columns, and the values by shared memory allocation
-    units.
+    """Return (values at `registers * columns + warps`, columns, values by number of shared memory units).
 
-    The last row, column and unit represent every larger number.
+    The last row, column and unit stand for all larger numbers.
     """
     max_warps = limits.max_threads_per_block // _WARP
     warps = np.arange(1, max_warps + 1)
@@ -157,7 +156,7 @@ def _elementwise(
     by_warps_and_registers, columns, by_smem = _tables(limits)
     unit = limits.smem_allocation_unit
     warps = (threads + (_WARP - 1)) // _WARP
-    # Numbers outside a table's range map to an entry of 0 blocks. Index -1 is the table's last entry.
+    # Numbers outside a table's range map to an entry with 0 blocks; index -1 is the last entry.
     column = np.where(warps >= 0, np.minimum(warps, columns - 1), 0)
     row = np.where(
         registers >= 0, np.minimum(registers, limits.max_registers_per_thread + 1), limits.max_registers_per_thread + 1

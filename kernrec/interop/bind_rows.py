@@ -1,7 +1,7 @@
 """Match recorded results with a kernel whose source and spec are available.
 
-Names are compared with the spec's tunables and macros, ignoring case. Every config must belong to the spec. A row that
-does not fit means that the rows or the spec belong to another kernel.
+Names are compared with the spec's tunables and macros, ignoring case. The spec must have every config; otherwise the
+rows or the spec belong to another kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ from kernrec.util.human import config_text
 
 
 def names_of(kernel: Kernel) -> tuple[str, ...]:
-    """Return every name that a recording may use for a part of a config."""
+    """Return every name that a recording may use for a tunable or macro of a kernel."""
     return tuple(dict.fromkeys([n for t in kernel.tunables for n in (t.name, t.macro)] + list(kernel.macros)))
 
 
 def bind_rows(
     file: ForeignResults, kernel: Kernel, problem: Problem, gpu: GPU, ignored: Sequence[str] = ()
 ) -> tuple[ForeignResults, int]:
-    """Return the results of a file with the spec's tunable names, and the number of excluded failures.
+    """Return (results of a file with the spec's tunable names, number of excluded failures).
 
     Failures of configs that the spec's constraints exclude are dropped, because no query can ask for them.
 
@@ -36,7 +36,7 @@ def bind_rows(
 
     Raises:
         UsageError: a tunable is unknown or missing, a value is not in the spec, or the spec excludes a config that ran.
-            The message names it and the expected values.
+            The message names the tunable and the expected values.
     """
     left_out = {name.casefold() for name in ignored}
     places = _places(file, kernel, left_out)
@@ -61,7 +61,7 @@ def bind_rows(
 
 
 def _places(file: ForeignResults, kernel: Kernel, left_out: set[str]) -> Mapping[str, str]:
-    """Return the spec's tunable for each name in the file; the spec's macros are checked and have no entry."""
+    """Map names in the file to the spec's tunables. Macros of the spec are only checked."""
     tunables = {n.casefold(): t.name for t in kernel.tunables for n in (t.macro, t.name)}
     macros = {name.casefold(): value for name, value in kernel.macros.items()}
     places: dict[str, str] = {}

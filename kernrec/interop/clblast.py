@@ -4,8 +4,8 @@
      "clblast_device_name": "NVIDIA GeForce RTX 3060", "results": [
       {"kernel": "Xgemm", "time": 0.62, "parameters": {"MWG": 64, "NWG": 64}}]}
 
-Times are those of the OpenCL kernel in milliseconds; numbers of the header are texts. A time of 0 is below the file's
-resolution of a microsecond.
+Times are those of the OpenCL kernel in milliseconds, and the header stores numbers as text. A time of 0 is below the
+file's resolution of a microsecond.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ _OPS = {
     "xgemm": ("matmul", {"m": "arg_m", "n": "arg_n", "k": "arg_k"}),
     "xgemv": ("matvec", {"m": "arg_m", "k": "arg_n"}),
 }
-"""Op and header members of the dimensions, by prefix of the kernel family."""
+"""Op and the header members that hold its dimensions, by prefix of the kernel family."""
 
 
 def read_clblast(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results of a tuner file; errors as of `read_results.Format`."""
+    """Return the results of a tuner file; errors are those of `read_results.Format`."""
     document = file.document()
     family, entries = name_of(document, "kernel_family"), document.get("results")
     if not isinstance(entries, list):
@@ -58,7 +58,7 @@ def _problem(document: dict[str, Any], family: str) -> StatedProblem:
 
 
 def _result(entry: object, problem: StatedProblem) -> ForeignResult | None:
-    """Return the result of a config; None for a time below the file's resolution."""
+    """Return the result of a config; None if its time is below the file's resolution."""
     if not isinstance(entry, dict) or not isinstance(entry.get("parameters"), dict):
         raise ValueError("expected an object with parameters")
     config = config_of({name: value for name, value in entry["parameters"].items() if name != "PRECISION"})

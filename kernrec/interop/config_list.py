@@ -12,7 +12,7 @@ from kernrec.interop.moe_configs import TILES
 from kernrec.interop.read_results import FORMATS, format_of
 
 _LARGEST = 16 << 20
-"""Maximum bytes of a file; the file of a whole network has some hundred thousand."""
+"""Maximum bytes of a file; the file of a whole network has a few hundred kilobytes."""
 
 
 def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
@@ -20,7 +20,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
 
     Args:
         path: path of the file.
-        source: text of the function's file, which determines whether tiles are called BLOCK_M or BLOCK_SIZE_M.
+        source: text of the function's file, which shows whether the function says BLOCK_M or BLOCK_SIZE_M.
 
     Raises:
         UsageError: the file has another format; the message is one line with its name.
@@ -35,7 +35,7 @@ def read_config_list(path: Path, source: str) -> list[dict[str, int]]:
         raise UsageError(f"{path} is not {listed}: {str(error).removeprefix(f'{path} ')}") from None
     with reading(path, kind.title):
         configs = kind.configs(file)
-    if kind.results is not None:  # of any function, with its names
+    if kind.results is not None:  # configs of any function, with that function's names
         return _different(configs)
     if not configs:
         raise UsageError(f"{path} has no config of a template that kernrec knows")

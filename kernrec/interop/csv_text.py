@@ -8,7 +8,7 @@ MOST_ROWS = 2_000_000
 
 
 def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str, str]]]:
-    """Return the column names, and an iterator over rows: stripped values by column.
+    """Return (column names, iterator over rows as dictionaries of stripped values by column).
 
     Args:
         text: content of the file.
@@ -47,7 +47,7 @@ def csv_rows(text: str, start: int = 0) -> tuple[list[str], Iterator[Mapping[str
 
 
 def unlike(columns: list[str]) -> list[str]:
-    """Return the column names; raise `ValueError` if two differ only in case."""
+    """Return the column names. Raises `ValueError` if two names differ only in case."""
     if len({name.casefold() for name in columns}) < len(columns):
         raise ValueError("it names a column twice")
     return columns

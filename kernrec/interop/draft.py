@@ -1,4 +1,4 @@
-"""Draft of a kernel.toml: its text, and the missing parts as one command line."""
+"""Write drafts of a kernel.toml: its text, and a command line that names the missing parts."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ _EXAMPLES = (
     (re.compile(r"(\w+)=struct\(.*"), r"'\1=struct(f32:1,i32:1)'"),
     (re.compile(r"a --spec .*"), "--init"),
 )
-"""Command-line examples for each kind of missing part, with values to replace."""
+"""Command-line example for each kind of missing part; the user replaces its values."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class DraftTunable:
     """Tunable of the spec: an axis of the block, or a macro of the source."""
 
     values: list[int] | None
-    """Values; None for a part to fill in."""
+    """Values; None if the user must fill them in."""
     meaning: str = ""
     launch: bool = False
     define: str | None = None
@@ -70,9 +70,9 @@ class Draft:
     assumed: tuple[str, ...]
     """Assumed values."""
     launch: HostLaunch | None = None
-    """The launch in the host code."""
+    """Launch in the host code, or None."""
     unset: str = ""
-    """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
+    """Note on `__constant__` and `__device__` variables that nothing set; empty if there are none."""
 
     def kernel(self) -> Kernel:
         """Return the kernel; raise `UsageError` if parts are missing or the text is not TOML."""
@@ -87,7 +87,7 @@ class Draft:
         return load_kernel(self.source, content)
 
     def command(self, gpu: str) -> str:
-        """Return a command that runs, with examples for missing parts."""
+        """Return a complete command, with examples for missing parts."""
         words = [analyze_command(self.source, self.entry, gpu)]
         for text in self.missing:
             words += [pattern.sub(example, text) for pattern, example in _EXAMPLES if pattern.fullmatch(text)][:1]

@@ -1,16 +1,16 @@
-"""Convert host-code expressions to text in Python notation, and evaluate them if they are constant."""
+"""Convert host-code expressions to Python notation, and evaluate constant ones."""
 
 import ast
 import math
 import re
 
 _LARGEST, _MOST_CHARACTERS = 2**63, 2_000
-"""Maximum number, and maximum characters of an expression."""
+"""Maximum value of a number, and maximum characters of an expression."""
 _ROUNDED_UP = re.compile(r"\(?(.+?) \+ (\d+)\)? // (\d+)")
 
 
 class UnknownError(Exception):
-    """The text does not determine an expression."""
+    """The program's text does not determine the value of an expression."""
 
 
 def literal(text: str) -> str:
@@ -28,7 +28,7 @@ def literal(text: str) -> str:
 
 
 def combined(left: str, operator: str, right: str) -> str:
-    """Return the expression or number that results from a binary operator."""
+    """Return the result of a binary operator as an expression or number."""
     if operator in ("<<", ">>"):
         bits = int(number(right))
         if bits > 62:
@@ -41,13 +41,13 @@ def combined(left: str, operator: str, right: str) -> str:
 
 
 def inside(text: str) -> str:
-    """Return an expression with parentheses if another expression requires them."""
+    """Return an expression, in parentheses if it must have them inside another expression."""
     return text if re.fullmatch(r"[\w.]+|\w+\(.*\)", text) else f"({text})"
 
 
 def folded(text: str) -> str:
-    """Return the value of a constant expression, or else the expression. Raises `UnknownError` if the number or the
-    expression is too large, it divides by zero, or it has no numeric value.
+    """Return the value of a constant expression, or any other expression unchanged. Raises `UnknownError` if it is too
+    large, divides by zero, or has no numeric value.
     """
     if len(text) > _MOST_CHARACTERS:
         raise UnknownError
@@ -67,7 +67,7 @@ def is_number(text: str) -> bool:
 
 
 def number(text: str) -> str:
-    """Return an expression that is a small integer; raise `UnknownError` for any other."""
+    """Return the text of an integer of at most ten digits. Raises `UnknownError` for any other text."""
     if not re.fullmatch(r"\d{1,10}", text):
         raise UnknownError
     return text
@@ -94,7 +94,7 @@ def divided(text: str, size: int) -> str:
 
 
 def by_block(text: str, axis: str, extent: int) -> str:
-    """Return the blocks along an axis in terms of the block's extent, if the text divides by this extent."""
+    """Return the blocks along an axis in terms of the block's extent, if `text` divides by this extent."""
     if (match := _ROUNDED_UP.fullmatch(text)) and extent and int(match[3]) == extent == int(match[2]) + 1:
         return f"ceil({match[1]}/block_{axis})"
     return text.replace(" // ", "/")

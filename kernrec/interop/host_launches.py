@@ -1,8 +1,8 @@
-"""Extract launches from a CUDA program's host code: grid, block and arguments, as far as the text determines them.
+"""Extract grid, block and arguments of launches from a CUDA program's host code, if the text determines them.
 
 Host expressions are resolved to numbers, kernel parameters and block extents. The resolution follows local variables,
 constants, macros, `dim3` and small helper functions such as rounded-up division. It also follows parameters of the
-launching function to the values that its callers pass. Nothing is executed.
+launching function to the values that its callers pass. No code is executed.
 """
 
 import re
@@ -57,7 +57,7 @@ def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | 
     Args:
         text: CUDA C++ with host code.
         kernel: Name of the kernel, without template arguments.
-        parameters: Name of each parameter, and the data type that it points to; None for a number.
+        parameters: (name, data type behind the pointer or None for a number) of each parameter.
     """
     if "<<<" not in text:
         return ()
@@ -72,7 +72,7 @@ def host_launches(text: str, kernel: str, parameters: Sequence[tuple[str, str | 
 
 
 def filled_variables(text: str) -> dict[str, str]:
-    """Return the variables that `cudaMemcpyToSymbol` fills, with the value of a whole number where the text says it."""
+    """Map the variables that `cudaMemcpyToSymbol` fills to their value, if it is an integer in the text, else None."""
     if "cudaMemcpyToSymbol" not in text and "cudaGetSymbolAddress" not in text:
         return {}
     program, filled = HostProgram(parsed(text)), {}
@@ -127,7 +127,7 @@ class _Launch:
         return HostLaunch(self._instance(name), self._grid(block, names), block, shared, values)
 
     def _instance(self, name: str) -> str:
-        """Return the kernel's name, with template arguments as numbers if the text determines them."""
+        """Return the kernel's name, with template arguments evaluated if the text determines them."""
         values = next(nodes(self.call, "template_argument_list"), None)
         if values is None:
             return name
@@ -140,7 +140,7 @@ class _Launch:
         return f"{name.partition('<')[0].strip()}<{', '.join(texts)}>"
 
     def _block_names(self) -> dict[str, str]:
-        """Return the host's names for the extents of the block."""
+        """Return the host variables that hold the extents of the block."""
         if len(self.configuration) < 2:
             return {}
         node = self.configuration[1]
@@ -151,7 +151,7 @@ class _Launch:
         return names
 
     def _grid(self, block: tuple[int, ...] | None, names: Mapping[str, str]) -> str | None:
-        """Return the expressions of the axes, with named block extents if the text shows them."""
+        """Return the grid's expression along each axis, in terms of block extents if the text divides by them."""
         try:
             axes = self._axes(self.configuration[0], names)
         except (UnknownError, IndexError):
@@ -195,7 +195,7 @@ class _Launch:
         if function is None or variable not in names:
             return None
         for call in self.program.calls.get(function_name(function), ()):
-            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # other parameters have defaults
+            if names.index(variable) < len(inputs := _inputs(call)) <= len(names):  # the rest has defaults
                 return inputs[names.index(variable)]
         return None
 
@@ -267,7 +267,7 @@ class _Launch:
                 values = self._definition(array) if array is not None else None
                 if values is None or values.type != "initializer_list" or not values.named_children:
                     raise UnknownError
-                return resolved(values.named_children[len(values.named_children) // 2])  # middle of a loop
+                return resolved(values.named_children[len(values.named_children) // 2])  # as halfway in a loop
             case "qualified_identifier" if "::" in text and not text.startswith("std::"):
                 scope, _, member = text.rpartition("::")
                 constant, sizes = self.program.constant(scope, member)
@@ -283,7 +283,7 @@ class _Launch:
         raise UnknownError
 
     def _called(self, node: "Node", names: Mapping[str, str], steps: int) -> str:
-        """Return the value of a one-expression function or macro, or of some C functions."""
+        """Return the value of a call of a one-expression function, a macro, or certain C functions."""
         name = text_of(node.child_by_field_name("function")).removeprefix("std::").partition("<")[0]
         inputs = _inputs(node)
         if name in ("ceil", "ceilf") and len(inputs) == 1:

@@ -35,7 +35,7 @@ class HostProgram:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Types by their names in the program."""
+        """Type aliases of the program, by name."""
         return type_aliases(text_of(self.root))
 
     @cached_property
@@ -48,15 +48,15 @@ class HostProgram:
         )
 
     def size_of(self, kind: str) -> int:
-        """Return the bytes of a type; raise `UnknownError` for a type that kernrec does not know."""
+        """Return the bytes of a type. Raises `UnknownError` for an unknown type."""
         dtype, lanes = element_type(kind, self.aliases)
         if dtype is None:
             raise UnknownError
         return lanes * ELEMENT_BYTES[dtype]
 
     def constant(self, scope: str, member: str) -> "tuple[Node, dict[str, str]]":
-        """Return the value of a class constant, and the sizes of its template's types. Raises `UnknownError` if there
-        is no such class or constant.
+        """Return (value of a class constant, sizes of its template's types). Raises `UnknownError` if the class or
+        constant does not exist.
         """
         name, _, stated = self.instances.get(scope, scope).partition("<")
         for kind in nodes(self.root, "struct_specifier", "class_specifier"):

@@ -35,11 +35,11 @@ from kernrec.store.measurement import Measurement, Outcome
 
 @dataclass(frozen=True)
 class Recording:
-    """File of results, with facts that it may lack."""
+    """File of results, with facts that the file may lack."""
 
     path: Path
     gpu: str | None = None
-    """Name of the measured GPU; contradicting the file is an error."""
+    """Name of the measured GPU; must agree with the file."""
     recorder: str | None = None
     """Source of the measurements, such as a person, a paper or a repository."""
     mapped: tuple[MappedColumn, ...] = ()
@@ -50,7 +50,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class ImportedPart:
-    """Numbers of an import for one kernel and problem."""
+    """Counts of an import for one kernel and problem."""
 
     kernel: str
     problem: Problem
@@ -62,12 +62,12 @@ class ImportedPart:
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """Numbers of an import."""
+    """Counts of an import."""
 
     gpu: GPU
     parts: tuple[ImportedPart, ...]
     added: int
-    """Number of measurements that were new in the database."""
+    """Number of measurements that the database did not have."""
     dropped: int
     """Number of incomplete entries at the end of a truncated file."""
     notes: tuple[str, ...] = ()
@@ -94,8 +94,8 @@ def import_results(
     Args:
         path: path of the file.
         wanted: the measured problem, or the part of it that the file does not state.
-        gpu: the measured GPU if the file does not name it; contradicting the file is an error.
-        kernel: name of the kernel if the file does not name it; selects one of several kernels in the file.
+        gpu: the measured GPU if the file does not name it; must agree with the file.
+        kernel: name of the kernel, if the file names none or several.
 
     Raises:
         UsageError: the file is bad, or does not determine the measured problem.
@@ -124,7 +124,7 @@ def import_results(
 
 
 def _named(file: ForeignResults, wanted: str | None) -> list[ForeignResult]:
-    """Return the results with the names of their kernels; `wanted` selects one of several, or names an unnamed one."""
+    """Return the results with kernel names; `wanted` selects one of several kernels, or names an unnamed kernel."""
     names = {row.kernel for row in file.results}
     if None in names:
         name = wanted or file.kernel
@@ -152,9 +152,8 @@ def import_bound(
         wanted: as in `import_results`; the spec provides missing parts.
 
     Raises:
-        UsageError: the file is bad. Or its rows do not fit the spec, or belong to several kernels after columns are
-            ignored. Or its times are impossible for the problem on the GPU. Or its registers and shared memory differ
-            from the source's.
+        UsageError: the file is bad, its rows do not fit the spec or belong to several kernels, its times are impossible
+            on the GPU, or its registers and shared memory differ from the source's.
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
@@ -188,7 +187,7 @@ def import_bound(
 def _bound(
     file: ForeignResults, recording: Recording, kernel: Kernel, problem: Problem, card: GPU
 ) -> tuple[ForeignResults, list[str]]:
-    """Return the rows of one problem as checked rows of a kernel, and notes on them."""
+    """Return (rows of one problem, checked against a kernel; notes on the rows)."""
     kernel.require(problem.dtype, problem.layout, card.sm)
     if file.results[0].launch is not None:
         file = replace(file, results=match_launches(file.results, kernel, problem, card))
@@ -227,7 +226,7 @@ _SAME_CLOCK = 0.02
 
 
 def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
-    """Return the results with a locked clock if a profiler held the GPU at its base clock."""
+    """Set the locked clock of results that a profiler took at the GPU's base clock."""
     clocks = sorted(result.sm_clock_hz for result in file.results if result.sm_clock_hz)
     if not clocks or (file.device is None and name is None):
         return file
@@ -252,7 +251,7 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
     try:
         card_of_file = card if file.device is None else find_gpu(file.device)
     except UnknownGPU:
-        card_of_file = card  # a name outside the catalog contradicts nothing
+        card_of_file = card  # a GPU outside the catalog cannot contradict the file
     if card_of_file != card:
         raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
     return card
@@ -261,9 +260,9 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
 def export_t4(
     database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None
 ) -> tuple[str, int]:
-    """Return the measurements of one kernel, problem and GPU as a T4 document.
+    """Return measurements of one kernel, problem and GPU as a T4 document.
 
-    If several sources were measured, the most recent one is exported.
+    If several versions of the source were measured, the most recent one is exported.
 
     Args:
         problems: problems to consider; None for all of the op.
@@ -271,8 +270,7 @@ def export_t4(
         kernel: name of the kernel; None for the only one that was measured.
 
     Returns:
-        The document, and the number of skipped measurements: quarantined ones, which T4 cannot express, and older
-        sources.
+        (document, number of skipped measurements: quarantined, which T4 cannot express, or of older sources).
 
     Raises:
         KernrecError: there is nothing to export.
@@ -285,9 +283,9 @@ def export_t4(
         if keys is not None and problem["key"] not in keys:
             continue
         for measurement in database.measurements(gpu=gpu.name, problem_id=problem["problem_id"]):
-            if measurement.device.mig:  # a part of the GPU does not represent the whole
+            if measurement.device.mig:  # a MIG instance does not represent the GPU
                 continue
-            if measurement.origin.replayed:  # another tuner would treat it as measured
+            if measurement.origin.replayed:  # another tuner would take a prediction for a measurement
                 replayed += 1
             elif kernel is None or measurement.identity.kernel == kernel:
                 measured.setdefault((measurement.identity.kernel, str(problem["key"])), []).append(measurement)

@@ -2,9 +2,9 @@
 
     {"((torch.float16, [m, k], [k, 1]), (torch.float16, [k, n], [n, 1]))+mm": [{"template_id": "triton::mm", ...}]}
 
-A key consists of the types, shapes and strides of the inputs, and the op, optionally after a device. With a single
-config, nothing is measured. The table has no version and no times. A config with a member that PyTorch 2.10 to 2.13 do
-not have is rejected.
+A key consists of an optional device, the types, shapes and strides of the inputs, and the op. If an entry has a single
+config, PyTorch does not measure. The table has no version and no times. A config with a member that PyTorch 2.10 to
+2.13 do not have is rejected.
 """
 
 import re
@@ -19,7 +19,7 @@ TEMPLATE = "triton::mm"
 
 TUNABLES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_stages", "num_warps")
 _OPTIONS = ("template_id", "template_hash", "EVEN_K", "ALLOW_TF32", "USE_FAST_ACCUM", "ACC_TYPE", "hint_override")
-"""Members other than tunables."""
+"""Members of an entry that are not tunables."""
 _TYPES = {"f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "tf32": "torch.float32"}
 _KEY = re.compile(r"(?:[^+()\n]{1,80}\+)?\(\((?:torch\.\w++|[\d, \[\]()])+\)\)(?:\+[\w=.&-]+)?\+\w+")
 _LARGEST = 16 << 20
@@ -44,7 +44,7 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
 
 
 def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
-    """Return a table entry of the template for a config with the names of `TUNABLES`."""
+    """Return the table entry of a config that has the names of `TUNABLES`."""
     return {
         "template_id": TEMPLATE,
         **{name: int(config[name]) for name in TUNABLES},
@@ -56,7 +56,7 @@ def entry(config: Mapping[str, int], k: int, dtype: str) -> dict[str, Any]:
 
 
 def read_table(text: str, title: str) -> dict[str, list[dict[str, int]]]:
-    """Return the template's configs in a lookup table by key, with only the tunables; other templates are skipped.
+    """Return the configs of `TEMPLATE` in a lookup table, by key, with only their tunables.
 
     Raises:
         UsageError: the text is not such a table; the message is one line with `title`.

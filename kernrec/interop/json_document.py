@@ -15,21 +15,21 @@ from kernrec.errors import UsageError, cannot_be
 from kernrec.util.input_file import open_input
 
 MOST_BYTES = 512 * 2**20
-"""Maximum uncompressed bytes of a file; a recording of 18,000 configs has 17 MB."""
+"""Maximum uncompressed bytes of a file; a recording of 18,000 configs takes 17 MB."""
 MOST_VALUES = 8_000_000
 """Maximum number of values of a document; an empty list takes two bytes of text and 64 bytes of memory."""
 MOST_RATIO = 100
 """Maximum ratio of unpacked to packed bytes beyond the first `_RATIO_FREE`; recordings have ratios of 10 to 30."""
 _RATIO_FREE = 2**25
 
-_CHUNK = 2**16  # bytes; small because gzip may expand them a thousandfold
+_CHUNK = 2**16  # bytes per read; small because gzip may expand them a thousandfold
 _GZIP = b"\x1f\x8b"
 
 
 _STUMP = re.compile(
     r"(t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?|N(aN?)?|-?(I(n(f[a-z]*)?)?)?|[.eE][+-]?|\\?u?[0-9a-fA-F]{0,4})\s*"
 )
-"""Pattern of a text's end within a literal, a number or an escape, from the position of the parser's error."""
+"""Matches from the position of a parser error if the text ends within a literal, number or escape."""
 
 
 class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what came before
@@ -37,7 +37,7 @@ class CutShort(Exception):  # noqa: N818 - not a failure: the reader uses what c
 
 
 def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
-    """Return the text of a file, and whether it is complete; compression is detected from the first bytes.
+    """Return (text of a file, whether it is complete); the first bytes show whether it is compressed.
 
     Raises:
         UsageError: the file cannot be read, exceeds `largest` bytes (by default `MOST_BYTES`) uncompressed, unpacks to
@@ -59,7 +59,7 @@ def read_text(path: Path, largest: int | None = None) -> tuple[str, bool]:
 
 
 def _read(file: BinaryIO, path: Path, largest: int) -> tuple[bytes, bool]:
-    """Return the content of a possibly compressed file up to any damage, and whether it is complete."""
+    """Return (content of a possibly compressed file up to any damage, whether it is complete)."""
     parts: list[bytes] = []
     size = taken = 0
     packed = None
@@ -100,7 +100,7 @@ class TextFile:
     path: Path
     text: str
     whole: bool
-    """Whether the file is complete according to its compression."""
+    """Whether the file is complete; False if its compressed data is truncated."""
 
     @cached_property
     def _value(self) -> Any:
@@ -111,7 +111,7 @@ class TextFile:
 
         Raises:
             CutShort: The file ends too early.
-            ValueError: It is not JSON.
+            ValueError: The file is not JSON.
         """
         value = self._value
         if not self.whole:
@@ -121,7 +121,7 @@ class TextFile:
 
 @contextmanager
 def reading(title: object, kind: str) -> Iterator[None]:
-    """Convert errors in a file to a one-line `UsageError` with its name: truncated, or of another kind."""
+    """Convert errors of the `with` block to a one-line `UsageError`: the file `title` is truncated, or not a `kind`."""
     try:
         yield
     except CutShort:
@@ -153,8 +153,8 @@ def whole_document(text: str, largest: int | None = None, infinity: bool = False
         infinity: Whether `Infinity` is a number, as Python writes it.
 
     Raises:
-        CutShort: The text ends within the value.
-        ValueError: It is not JSON, or too large. The message is one line.
+        CutShort: The text ends within the value. ValueError: The text is not JSON, or too large; the message is one
+            line.
     """
     if largest is not None and len(text) > largest:
         raise ValueError(f"it is larger than {largest} bytes")

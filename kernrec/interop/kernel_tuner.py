@@ -6,7 +6,7 @@
     "64": {"bx": 64, "time": "RuntimeFailedConfig", "timestamp": "2024-05-01 12:00"}}
     }
 
-The tuner appends entries while it runs and closes the brackets at its end. So a file may end at any byte, and every
+The tuner appends entries while it runs, and closes the brackets when it ends. So a file may end at any byte; every
 complete entry is read. Times are in milliseconds, energies in joules, powers in watts. A failed config has an error
 name in place of a number (Kernel Tuner 1.5, `util.py` and `observers/`).
 """
@@ -44,7 +44,7 @@ _OUTCOMES = {
 
 
 def outcome_of(error: str) -> Outcome:
-    """Return the outcome for an error name; raise `ValueError` for an unknown name."""
+    """Return the outcome for an error name. Raises `ValueError` for an unknown name."""
     if error in _OUTCOMES:
         return _OUTCOMES[error]
     if "timeout" in error.lower():
@@ -68,7 +68,7 @@ def read_cache(file: TextFile, options: ReadOptions) -> ForeignResults:
 
 
 def _closed(text: str) -> tuple[Any, int]:
-    """Return the document with closed brackets, and the number of incomplete entries at its end.
+    """Return (document with closed brackets, number of incomplete entries at its end).
 
     Kernel Tuner writes one entry per line.
     """
@@ -86,7 +86,7 @@ def _closed(text: str) -> tuple[Any, int]:
 
 
 def _keys(header: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tunables, which precede the entries."""
+    """Return the names of the tunables from the header."""
     keys, params = header.get("tune_params_keys"), header.get("tune_params")
     if not keys and isinstance(params, dict):
         keys = list(params)

@@ -5,7 +5,7 @@
                   "Configuration": [{"Name": "WORK_GROUP_SIZE", "Value": 64}],
                   "ComputationResults": [{"Duration": 310.2, "CompilationData": {"RegistersCount": 40}}]}]}
 
-A duration includes all launches of the config, and the additional time that its launcher measured.
+A duration includes all launches of the config, and the extra time of its launcher.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ _OUTCOMES = {
 
 
 def read_ktt(file: TextFile, options: ReadOptions) -> ForeignResults:
-    """Return the results of KTT's JSON; errors as of `read_results.Format`."""
+    """Return the results in KTT's JSON; errors are those of `read_results.Format`."""
     document = file.document()
     metadata, entries = document.get("Metadata"), document.get("Results")
     if not isinstance(metadata, dict) or not isinstance(entries, list):

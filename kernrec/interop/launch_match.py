@@ -12,16 +12,16 @@ from kernrec.op import Problem
 from kernrec.util.human import config_text
 
 _MOST_CONFIGS = 50_000
-"""Maximum number of configs whose launches are computed, at 30 us each."""
+"""Maximum number of configs to compare; each takes 30 us."""
 
 _ROUNDED = 1e-3
-"""Relative tolerance of shared memory, because profilers print thousands of bytes with two decimals."""
+"""Relative tolerance of shared memory: profilers print kilobytes with two decimals."""
 
 _Launch = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> list[ForeignResult]:
-    """Return the results with the kernel's configs that have the same launch.
+    """Replace each result's launch by the config of the kernel with this launch.
 
     Args:
         results: results with launches.

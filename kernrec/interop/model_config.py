@@ -16,7 +16,7 @@ _MOST = 1 << 20
 _MOST_EXPERTS, _MOST_CHOSEN = 4096, 128
 """Maximum experts per layer and per token; published models have up to 2,048 and 22."""
 _INNER = ("text_config", "llm_config", "language_config")
-"""Members that contain the language model of a multimodal model."""
+"""Members of a multimodal model's config that contain the language model."""
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
@@ -33,19 +33,21 @@ class Quantization:
     """Storage and arithmetic of a model's weights."""
 
     kind: str | None
-    """Engine's name, `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`; None for 16 bits."""
+    """Name in serving engines: `fp8_w8a8`, `int8_w8a8`, `int8_w8a16` or `int4_w4a16`; None for 16 bits."""
     block: tuple[int, int] | None = None
     """Rows and columns that share a weight scale, (n, k)."""
     method: str = ""
     """`quant_method` of the config."""
     elsewhere: bool = False
-    """Whether engines use kernels without tuned files."""
+    """Whether engines run this quantization with kernels that have no tuned files."""
     by_row: bool = False
-    """Whether each weight row and each token has a scale; otherwise a matrix has one, apart from blocks and groups."""
+    """Whether each weight row and each token has its own scale. Otherwise a matrix has one scale, or one per block or
+    group.
+    """
     group: int = 0
-    """Columns of integer weights that share a scale, with 16-bit activations; 0 for all other types."""
+    """Columns of integer weights that share a scale, if activations have 16 bits; otherwise 0."""
     zero_points: bool = False
-    """Whether such a group also has a zero point."""
+    """Whether each group of columns also has a zero point."""
 
 
 UNQUANTIZED = Quantization(None)
@@ -59,7 +61,7 @@ class Experts:
     top: int
     """Number of experts per token."""
     width: int
-    """Columns of one half of an expert's first matmul: its intermediate size."""
+    """Intermediate size of an expert: columns of one half of its first matmul."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class StateSpace:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear layer that is divided among GPUs, with `rows` outputs and `depth` inputs."""
+    """Linear layer with `rows` outputs and `depth` inputs, which tensor parallelism may divide."""
 
     name: str
     rows: int
@@ -85,12 +87,12 @@ class Linear:
     split: str
     """Side that tensor parallelism divides, `rows` or `depth`; empty for none."""
     shared_heads: int = 0
-    """Number of heads of keys and values; each GPU has at least one."""
+    """Number of key/value heads; each GPU has at least one."""
     shared_rows: int = 0
-    """Additional rows for each of these heads."""
+    """Additional rows for each key/value head."""
 
     def of_rank(self, tp: int) -> tuple[int, int] | None:
-        """Return (rows, depth) on one of `tp` GPUs; None if they cannot be divided."""
+        """Return (rows, depth) on one of `tp` GPUs; None if the layer cannot be divided."""
         if (self.split == "rows" and self.rows % tp) or (self.split == "depth" and self.depth % tp):
             return None
         rows = self.rows // tp if self.split == "rows" else self.rows
@@ -115,11 +117,11 @@ class ServedModel:
 
 
 def read_model(place: str, *, download: bool = False) -> ServedModel:
-    """Return the model at a folder, in a `config.json`, or on the Hugging Face Hub.
+    """Return the model in a folder or `config.json`, or on the Hugging Face Hub.
 
     Args:
-        place: folder with a `config.json`, or the file; with `download` also the name of a model.
-        download: whether to use the network if there is no such file.
+        place: folder with a `config.json`, or the file itself; with `download`, also the name of a model.
+        download: whether to use the network if the file does not exist.
 
     Raises:
         UsageError: there is no such file, or it lacks fields, which the message names.
@@ -130,7 +132,7 @@ def read_model(place: str, *, download: bool = False) -> ServedModel:
 
 
 def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, str]:
-    """Return the fields of a config, its path, and a title for its model."""
+    """Return (fields of a config, its path, title of its model)."""
     path = Path(place)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -149,7 +151,7 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
 
 
 def parsed_config(text: str, path: str) -> dict[str, Any]:
-    """Return the fields of a `config.json` text; raise `UsageError` with its path for other content."""
+    """Return the fields of a `config.json` text. Raises `UsageError` with `path` if the text is something else."""
     try:
         document = whole_document(text, _LARGEST)
     except CutShort:
@@ -162,14 +164,14 @@ def parsed_config(text: str, path: str) -> dict[str, Any]:
 
 
 def _downloaded(name: str) -> Path:
-    """Return the `config.json` of a model on the Hugging Face Hub, in the cache of its client."""
+    """Download the `config.json` of a model from the Hugging Face Hub, and return its path in the client's cache."""
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
         raise KernrecError("--download needs the extra hub: pip install 'kernrec[hub]'") from None
     try:
         return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # the client raises a dozen types of errors
+    except Exception as error:  # the client raises a dozen error types
         raise KernrecError(f"{name}: no config.json could be downloaded: {str(error).splitlines()[0]:.120}") from None
 
 
@@ -189,7 +191,7 @@ class ConfigFields:
         self.place = place
 
     def number(self, *names: str) -> int | None:
-        """Return the first of these fields that exists, as an integer from 1."""
+        """Return the first existing field of `names` as a positive integer."""
         for name in names:
             value = self.fields.get(name)
             if value is None:
@@ -229,7 +231,7 @@ class ConfigFields:
         return (self.number("n_shared_experts") or 0) if names & _FUSED else 0
 
     def shared_width(self) -> int:
-        """Return the columns of the experts that process every token; 0 if there are none."""
+        """Return the intermediate size of the experts that process every token; 0 if there are none."""
         shared = (self.number("n_shared_experts") or 0) * (self.number(*_WIDTH) or 0)
         return self.number("shared_expert_intermediate_size") or shared
 
@@ -314,7 +316,7 @@ class ConfigFields:
         )
 
     def has_dense_layers(self) -> bool:
-        """Return whether some layers have no experts; in Mixtral's family all layers have experts."""
+        """Return whether some layers have no experts; in the Mixtral family, all layers have experts."""
         if self.number(*_EXPERTS) in (None, 1):
             return True
         return bool(self.number("first_k_dense_replace")) or bool(self.fields.get("mlp_only_layers"))
@@ -341,7 +343,7 @@ class ConfigFields:
 
 
 def _grouped(bits: Any, group: Any, method: str, zero_points: bool) -> Quantization:
-    """Return the quantization for weights of 4 or 8 bits in groups of columns, with 16-bit activations."""
+    """Return the quantization of 4- or 8-bit weights in groups of columns, with 16-bit activations."""
     kind = {4: "int4_w4a16", 8: "int8_w8a16"}.get(bits) if type(bits) is int else None
     if kind is None or type(group) is not int or group < LEAST_GROUP or group & (group - 1):
         return Quantization(None, None, method, elsewhere=True)

@@ -14,7 +14,7 @@ from kernrec.util.light_dataclass import dataclass
 
 _DENSE = ("intermediate_size", "ffn_dim", "n_inner")
 _PATTERNS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""Distance between layers with full attention by model type, if the config does not state it."""
+"""By model type: every n-th layer has full attention, if the config does not say otherwise."""
 _MOST_LAYERS = 10_000
 
 
@@ -27,7 +27,7 @@ class Latent:
     keys: int
     """Width of the compressed keys and values, which the cache holds."""
     rope: int
-    """Columns per head with a position; all heads share those of the keys."""
+    """Columns per head with rotary position embedding; all heads share these columns of the keys."""
     plain: int
     value: int
 
@@ -56,7 +56,7 @@ class Decoder:
     """Columns of a dense layer's feed-forward network; 0 if all layers are sparse."""
     experts: Experts | None
     shared: int
-    """Columns of the experts that process every token; 0 if there are none."""
+    """Intermediate size of the experts that process every token; 0 if there are none."""
     positions: int | None
     """Maximum number of tokens that the model accepts; None if the config does not state it."""
     tied: bool | None
@@ -144,7 +144,9 @@ class _DecoderFields(ConfigFields):
         return Latent(self.number("q_lora_rank") or 0, keys, rope, plain, value)
 
     def sparse_layers(self, layers: int) -> int:
-        """Return the number of layers with experts: DeepSeek starts with dense layers, in Qwen every n-th is sparse."""
+        """Return the number of layers with experts. DeepSeek starts with dense layers; in Qwen, every n-th layer is
+        sparse.
+        """
         dense = self.fields.get("mlp_only_layers")
         dense = {layer for layer in dense if type(layer) is int} if isinstance(dense, list) else set()
         step, first = self.number("decoder_sparse_step") or 1, self.number("first_k_dense_replace") or 0

@@ -1,7 +1,7 @@
 """List the layers of a language model from its `config.json`, as serving engines run them.
 
-Projections of one input form one matmul. A token (`decode`) attends to all tokens before it. For a prompt (`prefill`),
-logits are computed only for the last token. Names are those of the shipped workloads.
+Projections of one input form one matmul. In `decode`, one token attends to all tokens before it. In `prefill`, logits
+are computed only for the last token of the prompt. Layers have the names of the shipped workloads.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ class Family:
     """Properties of a model type that its config does not state."""
 
     gated: bool = True
-    """Whether a feed-forward network has a gate beside its first matmul."""
+    """Whether a feed-forward network has a gate in addition to its first matmul."""
     norm: str = "rmsnorm"
     norms: int = 2
-    """Number of normalizations of whole tokens per layer."""
+    """Number of normalizations over the hidden size per layer."""
     head_norms: bool = False
     """Whether queries and keys of each head are normalized."""
     tied: bool = False
     """Whether the output projection is the token embedding, if the config does not state it."""
     missing: str = ""
-    """Parts of the model that the list of layers lacks."""
+    """Parts of the model that the list of layers leaves out."""
 
 
 _BIASES = "biases of the linear layers"
@@ -56,7 +56,7 @@ FAMILIES = {
     **dict.fromkeys(("cohere", "cohere2"), Family(norm="layernorm", norms=1, tied=True)),
     "gpt_oss": Family(missing="biases and sinks of attention"),
 }
-"""Architectures by `model_type`, according to their reference implementations in `transformers`."""
+"""Properties by `model_type`, from the reference implementations in `transformers`."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _QUANTIZED = {"int8_w8a8": "i8", "int8_w8a16": "w8a16", "int4_w4a16": "w4a16"}
@@ -67,7 +67,7 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
 
     Args:
         place: the folder or file.
-        context: number of tokens that a token attends to, including itself, or tokens of the prompt; None for
+        context: tokens that the generated token attends to, including itself, or tokens of the prompt; None for
             `DEFAULT_CONTEXT`.
         text: content of the file, if it was read before.
 
@@ -128,7 +128,7 @@ class _Layers:
     def linear(
         self, name: str, out: int, into: int, count: int, split: str = "", rows: int | None = None, **others: Any
     ) -> dict[str, Any]:
-        """Return the entry of a linear layer; tensor parallelism divides the side `split`, `out` or `in`."""
+        """Return the entry of a linear layer; `split` is the side that tensor parallelism divides, `out` or `in`."""
         rows, dtype = self.rows if rows is None else rows, self.quantized() if others.get("quantized") else None
         entry = {"name": name, "count": count, **others} | ({"dtype": dtype} if dtype else {})
         if rows > MOST_VECTORS or dtype:
@@ -195,7 +195,7 @@ class _Layers:
         yield self.linear("attention q_b_proj", heads * (sizes.plain + sizes.rope), into, count, "out", quantized=True)
         if self.decode:
             absorbed = {"op": "matmul", "count": count, "batch": heads, "m": 1, "split": ["batch"], "items": "m"}
-            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # weights of batched matmuls
+            self.absorbed = count * heads * sizes.keys * (sizes.plain + sizes.value)  # batched matmuls' weights
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}
             self.left_out.append(

@@ -2,10 +2,9 @@
 
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, ...}, "64": {...}}
 
-Members are numbers of tokens; the engine uses the nearest. vLLM may add `triton_version`. The file has no version and
-no
-times: it states which config was best. A file with other members is rejected. SGLang's files for the second matmul end
-in `_down` and may state that weights are read by TMA.
+Keys are numbers of tokens; the engine uses the nearest. vLLM may add `triton_version`. The file has no version and no
+times, only the best configs. A file with other keys is rejected. SGLang's files for the second matmul end in `_down`,
+and may tell the engine to read weights by TMA.
 """
 
 import json
@@ -27,13 +26,14 @@ TILES = {
     "num_warps": ("num_warps",),
     "num_stages": ("num_stages",),
 }
-"""Members of a config, with possible names of the kernel's tunables for each."""
+"""Maps members of a config to possible names of the kernel's tunable."""
 
 _SPLIT = "SPLIT_K"
-"""Member in later releases of vLLM; only 1 is an ordinary matmul."""
+"""Member in later releases of vLLM; kernrec supports only 1."""
 LAUNCHED = {"num_ctas": 1, "USE_TMA": 0, "SWAP_AB": 0}
-"""Additional members of some files, with their defaults: blocks per cluster, weights by TMA, and swapped operands.
-Booleans are read as 0 and 1."""
+"""Additional members of some files, with their defaults: blocks per cluster, whether weights are read by TMA, whether
+operands are swapped. Booleans are read as 0 and 1.
+"""
 _MEMBERS = {*TILES, *LAUNCHED, _SPLIT}
 _NEEDED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _MOST_TOKENS = 1 << 24
@@ -43,11 +43,11 @@ VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """File that a config belongs to, and its entry."""
+    """Layer, GPU and number of tokens that determine a config's file and its entry there."""
 
     experts: int
     width: int
-    """Columns of each half of the first matmul: the intermediate size, divided among tensor-parallel ranks."""
+    """Columns of each half of the first matmul: the intermediate size on one tensor-parallel rank."""
     tokens: Expression
     """Number of tokens, or an expression of a call's integer arguments."""
     device: str
@@ -55,9 +55,9 @@ class ExpertLayer:
     dtype: str | None = None
     """Engine's name of the quantization, such as `fp8_w8a8`; None for none."""
     block: tuple[int, int] | None = None
-    """Blocks of the weights' scales, (n, k)."""
+    """Rows and columns that share a weight scale, (n, k)."""
     by_row: bool = False
-    """Whether each row of the weights has a scale, which is part of SGLang's names."""
+    """Whether each row of the weights has its own scale; part of SGLang's file names."""
 
     @classmethod
     def parse(cls, text: str) -> "ExpertLayer":
@@ -91,7 +91,7 @@ class ExpertLayer:
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
     def tokens_of(self, call: Mapping[str, int]) -> int:
-        """Return the number of tokens of a call with these integers; raise `UsageError` if it is not an integer."""
+        """Return the number of tokens of a call with these integers. Raises `UsageError` if it is not an integer."""
         for name in self.tokens.names - call.keys():
             raise unknown("integer argument", name, call)
         value = self.tokens.evaluate(call)
@@ -105,7 +105,7 @@ class ExpertLayer:
         """Return the name of the file that `vllm` or `sglang` looks for."""
         device = self.device.replace(" ", "_")
         if tool == "vllm" and "H200" in device.split("_"):
-            device = "NVIDIA_H200"  # vLLM has one name for all variants
+            device = "NVIDIA_H200"  # vLLM has one name for all variants of the H200
         dtype = f",dtype={self.dtype}" if self.dtype else ""
         block = f",block_shape={list(self.block)}" if self.block else ""
         block = block.replace(" ", "") if tool == "vllm" else block
@@ -114,7 +114,7 @@ class ExpertLayer:
 
 
 def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
-    """Return a config of a kernel in the form of these files.
+    """Convert a kernel's config to the format of these files.
 
     Raises:
         UsageError: the kernel's tunables differ from those of an expert matmul of these tools.
@@ -133,7 +133,7 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
 
 
 def read_moe_configs(text: str, title: str) -> tuple[dict[int, dict[str, int]], str | None]:
-    """Return the configs of a file by number of tokens, and its release of Triton if stated.
+    """Return (configs of a file by number of tokens, its `triton_version` or None).
 
     Raises:
         UsageError: the text is not such a file; the message is one line with `title`.

@@ -1,11 +1,11 @@
-"""Read Nsight Compute's CSV: `ncu --csv`, a row per metric of a launch, or `--page raw`, a row per launch.
+"""Read Nsight Compute's CSV, with a row per metric (`ncu --csv`) or per launch (`--page raw`).
 
     "ID","Process ID","Process Name","Host Name","Kernel Name",...,"Block Size","Grid Size","Device",...,"Metric Value"
     "0","4021","app","host","smooth(const float *, float *, int)",...,"(256, 1, 1)","(64, 1, 1)","NVIDIA A100",...
 
-Lines before the header and lines of the profiler (`==PROF==`) are ignored. A launch states no tunables. So the block is
-the config, with grid and dynamic shared memory if they differ. With a spec, the config is the one with this launch
-(launch_match.py). Equal launches of a kernel are runs of one config. Process and host are not read.
+Lines before the header and lines of the profiler (`==PROF==`) are ignored. The file contains no tunables. So the block
+is the config, with grid and dynamic shared memory if they differ between launches. With a spec, launch_match.py finds
+the config with this launch. Equal launches of a kernel count as runs of one config. Process and host are ignored.
 """
 
 import re
@@ -106,7 +106,7 @@ def _result(row: Mapping[str, str], metrics: _Metrics) -> ForeignResult:
     code = {"registers": _metric(metrics, _REGISTERS, _COUNT)}
     if static is not None and dynamic is not None and (static + dynamic).is_integer():
         exact = all(metrics[name][1].startswith("byte") for name in (*_STATIC, *_DYNAMIC) if name in metrics)
-        code["smem_bytes"] = static + dynamic if exact else None  # thousands of bytes are rounded
+        code["smem_bytes"] = static + dynamic if exact else None  # the profiler rounds kilobytes
     return ForeignResult(
         {},
         Outcome.OK,
@@ -127,7 +127,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
 
 
 def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float]) -> float | None:
-    """Return the first existing metric in SI units."""
+    """Return the first existing metric of `names` in SI units."""
     for name in names:
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
@@ -141,7 +141,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
 
 
 def _configs(results: list[ForeignResult]) -> Iterator[ForeignResult]:
-    """Yield the results with configs: the block, and differing grid and shared memory if blocks are equal."""
+    """Yield the results with their block as config; if blocks are equal, add grid and shared memory that differ."""
     named: list[dict[str, int]] = []
     for result in results:
         assert result.launch is not None

@@ -18,7 +18,7 @@ MOST_BYTES = 2 << 30
 _SMALL = 1024
 """Maximum elements of a constant that is kept, because it may be a shape."""
 _DTYPES = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
-"""Data types of the ops by ONNX element type; the ops do not compute in others."""
+"""Data types of the ops by ONNX element type; ops do not support the missing types."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -29,7 +29,7 @@ class Value:
     shape: tuple[int, ...] | None
     """Shape; None if unknown."""
     dtype: str | None
-    """Data type; None for integers, booleans and types that the ops do not compute in."""
+    """Data type; None for integers, booleans and types that ops do not support."""
     constant: bool = False
 
 
@@ -39,7 +39,7 @@ class Node:
 
     name: str
     kind: str
-    """ONNX operator type, with its domain if the domain is unknown."""
+    """ONNX operator type, with the domain if it is not a standard one."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Graph:
     """Index of the node that writes each value."""
 
     def value(self, node: Node, position: int) -> Value:
-        """Return an input of a node; a value without a shape if there is none."""
+        """Return an input of a node; a value without a shape if the input is missing."""
         name = node.inputs[position] if position < len(node.inputs) else ""
         return self.values.get(name, Value(None, None))
 
@@ -73,7 +73,9 @@ class Graph:
         return self.nodes[self.writers[name]] if name in self.writers else None
 
     def only_reader(self, node: Node) -> Node | None:
-        """Return the only node that reads a node's first output; None if there are several, or if it is a result."""
+        """Return the only node that reads a node's first output; None if several do, or if the output is a model
+        result.
+        """
         name = node.outputs[0]
         readers = self.readers.get(name, ())
         return self.nodes[readers[0]] if len(readers) == 1 and name not in self.outputs else None
@@ -95,7 +97,7 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
         raise UsageError(f"{path} has {size >> 20} MiB; at most {MOST_BYTES >> 20} MiB are read")
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception:  # protobuf's own errors do not help users
+    except Exception:  # protobuf's errors do not help users
         raise UsageError(f"{path} is not an ONNX model") from None
     if not model.graph.node:
         raise UsageError(f"{path} has no nodes")
@@ -107,14 +109,14 @@ def load_graph(path: Path, fixed: Mapping[str, int]) -> Graph:
                 tensor.ClearField(values)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:  # C++ errors of several kinds
+    except Exception as error:  # shape inference raises various C++ errors
         reason = str(error).strip().splitlines() or ["no reason given"]
         raise UsageError(f"{path}: shapes cannot be inferred: {short(reason[0])}") from None
     return _graph(onnx, inferred)
 
 
 def _fix(path: Path, graph: Any, fixed: Mapping[str, int]) -> None:
-    """Set the open dimensions of the inputs; raise `UsageError` for those without a value."""
+    """Set the open dimensions of the inputs. Raises `UsageError` if a dimension has no value in `fixed`."""
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     still: dict[str, str] = {}
@@ -155,7 +157,7 @@ def _graph(onnx: Any, graph: Any) -> Graph:
         made = _node(onnx, node)
         whole = all(values.get(name, Value(None, None)).constant for name in made.inputs if name)
         if whole and (made.inputs or made.kind == "Constant"):
-            # Results of constants are computed once, when the model is loaded.
+            # Nodes with only constant inputs are computed once, when the model is loaded.
             for name in made.outputs:
                 before = values.get(name, Value(None, None))
                 values[name] = Value(before.shape, before.dtype, True)
@@ -189,5 +191,5 @@ def _count(dims: Any) -> int:
 
 
 def tally(kinds: Counter[str]) -> list[str]:
-    """Return the count of each kind, most frequent first."""
+    """Return the number of nodes of each type, most frequent first."""
     return [f"{count} of {kind}" for kind, count in kinds.most_common()]

@@ -1,8 +1,8 @@
-"""Convert the nodes of an ONNX graph to problems of the ops, and list the others.
+"""Convert the nodes of an ONNX graph to problems of kernrec's ops, and list nodes without an op.
 
-A bias or an activation that is the only reader of a matmul becomes its epilogue. Batch normalization, a bias and an
-activation after a convolution count as fused into it, and are listed. Nodes that only rename or reshape a tensor, or
-compute shapes, take no time. All other nodes without an op are listed in `Workload.unknown`.
+A bias or activation becomes the epilogue of a matmul if nothing else reads the matmul's result. Batch normalization, a
+bias and an activation after a convolution count as fused into it, and are listed. Nodes that only rename or reshape a
+tensor, or compute shapes, take no time. All other nodes without an op are listed in `Workload.unknown`.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ _Read = Callable[[Graph, Node], Problem | None]
 
 
 def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """Return the workload of a model; equal problems form one layer with the name of the first.
+    """Return the workload of a model; equal problems form one layer, named after the first.
 
     Args:
         path: the file.
@@ -56,7 +56,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
             continue
         try:
             problem = _problem(graph, node, absorbed)
-        except UsageError:  # a size or combination that the op does not support
+        except UsageError:  # the op does not support the size or combination
             problem = None
         if problem is None:
             unknown[printable(node.kind)] += 1
@@ -71,7 +71,7 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
 
 
 def _works(graph: Graph, node: Node) -> bool:
-    """Return whether a node takes time: its result is neither free, constant, integer nor boolean."""
+    """Return whether a node takes time: it is not in `FREE`, and its result is not constant, integer or boolean."""
     result = graph.result(node)
     if node.kind in FREE or result.constant:
         return False
@@ -107,7 +107,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
         m, k = k, m
     shared = len(b.shape) == 2 or prod(b.shape[:-2]) == 1
     if not shared and tuple(stack) != tuple(b.shape[:-2]):
-        return None  # one of them is broadcast
+        return None  # one operand is broadcast
     batch = 1 if shared else prod(stack)
     m = m * prod(stack) if shared else m
     dtype = a.dtype or b.dtype or result.dtype
@@ -129,7 +129,7 @@ def _product(graph: Graph, node: Node, absorbed: set[int]) -> Problem | None:
 
 
 def _stored_transposed(graph: Graph, node: Node) -> bool:
-    """Return whether b is a transposition of constant weights, which are then stored as (n, k)."""
+    """Return whether operand b is a transposition of constant weights, so that memory holds them as (n, k)."""
     before = graph.writer(node, 1)
     if before is None or before.kind != "Transpose" or not graph.value(before, 0).constant:
         return False
@@ -165,7 +165,7 @@ def _same(values: Any) -> int | None:
 
 
 def _rows(op: str) -> _Read:
-    """Return a reader for ops along the last axis."""
+    """Return a function that reads nodes that work along the last axis as `op`."""
 
     def read(graph: Graph, node: Node) -> Problem | None:
         x = graph.value(node, 0)
@@ -180,7 +180,7 @@ def _rows(op: str) -> _Read:
 
 
 def _reduction(graph: Graph, node: Node) -> Problem | None:
-    """Return a sum or mean along the last axes, if it keeps the first axes."""
+    """Return the problem of a sum or mean along the last axes."""
     x, y = graph.value(node, 0), graph.result(node)
     if not x.shape or y.shape is None:
         return None
@@ -192,7 +192,7 @@ def _reduction(graph: Graph, node: Node) -> Problem | None:
 
 
 def _pairwise(graph: Graph, node: Node) -> Problem | None:
-    """Return the elementwise problem for two tensors of equal shape."""
+    """Return the elementwise problem of a node with two inputs of equal shape."""
     x, y = graph.value(node, 0), graph.value(node, 1)
     if x.shape is None or x.shape != y.shape or x.constant or y.constant:
         return None
@@ -200,7 +200,7 @@ def _pairwise(graph: Graph, node: Node) -> Problem | None:
 
 
 def _transposition(graph: Graph, node: Node) -> Problem | None:
-    """Return a permutation that swaps two groups of adjacent axes; axes of size 1 are ignored."""
+    """Return the transposition problem of a node that swaps two groups of adjacent axes, ignoring axes of size 1."""
     x = graph.value(node, 0)
     if x.shape is None:
         return None

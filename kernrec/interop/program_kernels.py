@@ -1,4 +1,4 @@
-"""List the kernels of a CUDA program, with template instances that the program names or launches."""
+"""List the kernels of a CUDA program, including the template instances that it names or launches."""
 
 import re
 from pathlib import Path
@@ -10,9 +10,9 @@ from kernrec.util.human import counted
 
 
 def kernel_names(text: str) -> list[str]:
-    """Return the values of `--entry` for the kernels of a program: a name, or each instance of a template.
+    """Return `--entry` values for the kernels of a program: names of kernels, and instances of templates.
 
-    A template without an instance has its own name. Kernels that the program never launches come last.
+    A template without an instance is listed by its name. Kernels that the program never launches come last.
     """
     launched = set(re.findall(r"([A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>)?\s*<<<", text))
     kernels = sorted(signatures(text), key=lambda each: each.name not in launched)
@@ -20,22 +20,22 @@ def kernel_names(text: str) -> list[str]:
 
 
 def _instances(text: str, template: Signature) -> list[str]:
-    """Return the instances of a template that a program names or launches; its own name if there are none."""
+    """Return the instances of a template that a program names or launches, or the template's name if there are none."""
     explicit = re.findall(rf"\btemplate\b[^;{{}}<]*\b({template.name}\s*<[^<>;(){{}}]*>)\s*\(", text)
     launched = [launch.kernel for launch in host_launches(text, template.name, ()) if "<" in launch.kernel]
     return sorted({" ".join(each.split()) for each in (*explicit, *launched)}) or [template.name]
 
 
 def select_kernel(text: str, source: Path, entry: str | None) -> tuple[Signature, str | None]:
-    """Return a kernel, and its instance if it is a template.
+    """Return (name of a kernel, its instance or empty if it is not a template).
 
     Args:
         text: The program.
         source: File of the program, for messages.
-        entry: The kernel, or an instance such as `scale<float, 4>`; None for the only one.
+        entry: The kernel, or an instance such as `scale<float, 4>`; None for the only kernel.
 
     Raises:
-        UsageError: There is no such kernel, or there are several.
+        UsageError: The kernel does not exist, or `entry` is None and there are several.
     """
     kernels = {signature.name: signature for signature in signatures(text)}
     if not kernels:

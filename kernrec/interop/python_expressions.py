@@ -1,9 +1,9 @@
 """Translate expressions in Python notation, as in Kernel Tuner and KTT, to the notation of kernel.toml.
 
-The text is parsed, never executed. A closed set of nodes is rewritten into the grammar of `kernrec.kernel.expression`.
-Lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in range(6)]`, sums of these) are evaluated here.
-These forms extend that grammar: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning parameter (over its values),
-`x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
+The text is parsed, never executed. This module rewrites a closed set of nodes into the grammar of
+`kernrec.kernel.expression`. It evaluates lists of values (`[1, 2]`, `list(range(32, 1025, 32))`, `[2**i for i in
+range(6)]`, and their sums). It also accepts these forms: `ProblemSize[0]`, `max(p)` and `min(p)` of one tuning
+parameter (over its values), `x in [...]`, `&&`, `||`, `int(a / b)`, `math.ceil(a / b)` and `p["name"]`.
 """
 
 import ast
@@ -24,7 +24,7 @@ def _tree(what: str, text: str) -> ast.expr:
         raise UsageError(f"{what}: expected an expression of at most {_MOST_LENGTH} characters")
     python = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).strip()
     try:
-        with warnings.catch_warnings(action="ignore"):  # for text such as `1or 2`
+        with warnings.catch_warnings(action="ignore"):  # Python warns about text such as `1or 2`
             return ast.parse(python, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{what}: {text!r:.80} is not an expression") from None
@@ -54,7 +54,9 @@ class Translator:
         self.dimensions = dimensions
 
     def expression(self, what: str, text: str) -> str:
-        """Return the expression in the grammar of kernel.toml; raise a `UsageError` that starts with `what`."""
+        """Return the expression in the grammar of kernel.toml. Raises `UsageError` with a message that starts with
+        `what`.
+        """
         try:
             return ast.unparse(self._node(_tree(what, text)))
         except _RefusedError as refused:
@@ -140,7 +142,7 @@ def _called(function: ast.expr) -> str:
 
 
 def read_values(what: str, stated: object) -> list[Any]:
-    """Return the values of a parameter from a JSON list or list text; raise a `UsageError` that starts with `what`."""
+    """Read the values of a parameter from a JSON list or a text. Raises `UsageError`, starting with `what`."""
     if isinstance(stated, list):
         return stated
     if not isinstance(stated, str):

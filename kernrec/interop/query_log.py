@@ -9,12 +9,12 @@ from kernrec.op import Problem
 
 
 def append_query(path: Path, problem: Problem) -> None:
-    """Append a line to a log, created if necessary; raise `UsageError` if it cannot be written."""
+    """Append a query to a log, which is created if necessary. Raises `UsageError` if it cannot be written."""
     line = {"op": problem.op, "shape": problem.dim, "dtype": problem.dtype, "layout": problem.layout}
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, json.dumps(line).encode() + b"\n")  # one write: lines of several programs do not mix
+            os.write(descriptor, json.dumps(line).encode() + b"\n")  # one write, so that programs do not mix lines
         finally:
             os.close(descriptor)
     except OSError as error:

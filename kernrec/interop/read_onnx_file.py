@@ -26,8 +26,7 @@ def main() -> int:
 
 
 def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the answer to a request, with `workload.json` written to its folder, or the reason for rejecting its
-    file."""
+    """Write `workload.json` to the request's folder, and return the answer or the reason for rejecting the file."""
     try:
         workload = read_onnx(Path(request["path"]), request["fixed"])
     except KernrecError as error:

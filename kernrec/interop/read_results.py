@@ -1,7 +1,7 @@
-"""Table of other tools' file formats, and a reader for any file of results.
+"""Detect the format of another tool's file, and read any file of results.
 
-A file has the first format whose prefix, line or JSON member it contains. The table also has formats with configs but
-without times: `configs` in the call of a Triton function ranks them (config_list.py).
+A file has the first format of `FORMATS` whose pattern or JSON member it contains. Some formats have configs but no
+times: `configs` in the call of a Triton function ranks these (config_list.py).
 """
 
 import re
@@ -31,7 +31,7 @@ class Format:
     """File format of another tool."""
 
     title: str
-    """Title with an article."""
+    """Title with an article, for messages."""
     member: str | None = None
     """Member of a JSON object that identifies the format."""
     pattern: re.Pattern[str] | None = None
@@ -39,11 +39,13 @@ class Format:
     endings: tuple[str, ...] = ()
     """Endings of the file name that identify the format."""
     results: Callable[[TextFile, ReadOptions], ForeignResults] | None = None
-    """Reader of results; None if there is none. It raises `ValueError`, `UsageError` or `CutShort`, with or without the
-    file name."""
+    """Function that reads results; None if the format has none. It raises `ValueError`, `UsageError` or `CutShort`,
+    with or without the file name.
+    """
     configs: Callable[[TextFile], list[dict[str, int]]] | None = None
-    """Reader of configs only; None if nothing ranks them. It raises the errors of `results`, or a `UsageError` with the
-    file name."""
+    """Function that reads configs only; None if nothing ranks them. It raises the errors of `results`, or a
+    `UsageError` with the file name.
+    """
 
 
 def _lookup_configs(file: TextFile) -> list[dict[str, int]]:
@@ -56,7 +58,7 @@ def _expert_configs(file: TextFile) -> list[dict[str, int]]:
 
 KERNEL_TUNER = Format("a cache of Kernel Tuner", member="cache", results=read_cache)
 CUT_CACHE = re.compile(r'"cache"\s*:\s*\{')
-"""Pattern of a Kernel Tuner cache whose tuner is running or was killed."""
+"""Matches a Kernel Tuner cache whose tuner is still running or was killed."""
 
 FORMATS = (
     Format("Nsight Compute's CSV", pattern=NCU_HEADER, results=read_ncu),
@@ -84,7 +86,7 @@ FORMATS = (
 
 
 def format_of(file: TextFile) -> Format:
-    """Return the format of a file; raise a one-line `UsageError` with its name for an unknown format."""
+    """Return the format of a file. Raises a one-line `UsageError` for an unknown format."""
     for each in FORMATS:
         if file.path.name.endswith(each.endings or ("\0",)) or (each.pattern and each.pattern.search(file.text)):
             return each
@@ -109,7 +111,7 @@ def read_results(path: Path, options: ReadOptions | None = None) -> ForeignResul
 
     Args:
         path: path of the file.
-        options: facts about the file; None for unknown, which excludes tables.
+        options: facts about the file; None if unknown, in which case tables are refused.
 
     Raises:
         UsageError: the format is unknown, or the file has errors; the message is one line with its name.

@@ -13,7 +13,7 @@ from kernrec.util.human import counted
 def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
     """Return one result per config, with the median and all times, for files without timestamps.
 
-    A config that ran once did not fail.
+    Failures of a config that also ran successfully are dropped.
     """
     alike: dict[Hashable, list[ForeignResult]] = defaultdict(list)
     for result in results:
@@ -28,10 +28,10 @@ def as_runs(results: Iterable[ForeignResult]) -> list[ForeignResult]:
 
 
 def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) -> tuple[list[ForeignResult], str | None]:
-    """Return the median result of each config in file order, and a note on dropped results, if any.
+    """Return (median result of each config in file order, note on dropped results or empty).
 
-    Results at different power limits or clocks stay separate. A config that ran once did not fail. The median is the
-    lower one of two in the middle.
+    Results at different power limits or clocks stay separate. Failures of a config that also ran successfully are
+    dropped. Of two middle results, the median is the lower one.
 
     Args:
         results: results of one kernel, on one problem and GPU.

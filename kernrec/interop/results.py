@@ -1,8 +1,8 @@
-"""Results of another tuner in SI units, and their conversion to measurements.
+"""Represent results of another tuner in SI units, and convert them to measurements.
 
-A measurement states its origin. It has protocol 0, so that kernrec's own measurements take precedence, and names the
-tool in `measured_by`. It also has its own session, named after the first result of the file. So importing a file again,
-or a whole file after a part of it, adds nothing twice.
+Each measurement records its origin. It has protocol 0, so that kernrec's own measurements take precedence, and
+`measured_by` names the tool. Its session is named after the first result of the file. So importing a file again, or the
+whole file after a part of it, adds no duplicates.
 """
 
 import re
@@ -42,7 +42,7 @@ MOST_SAMPLES = 100_000
 MOST_TUNABLES = 256
 MOST_CHARACTERS = 200
 
-_LEAST_W, _MOST_W = 0.1, 5e3  # energy over time outside of this range is not in joules, or not of one launch
+_LEAST_W, _MOST_W = 0.1, 5e3  # if energy / time is outside this range, the energy is not in joules or not of one launch
 
 Scalar = int | float | str | bool
 
@@ -67,10 +67,10 @@ class MappedColumn:
     """Column of a table in the form `--map NAME=COLUMN*FACTOR`."""
 
     name: str
-    """Name of a tunable, or of a quantity with its unit, such as `latency_s`."""
+    """Name of a tunable, or of a quantity including its unit, such as `latency_s`."""
     column: str
     factor: float | None = None
-    """Factor on each value; None to keep values as they are."""
+    """Factor for each value; None to keep values unchanged."""
 
     @classmethod
     def parse(cls, text: str) -> "MappedColumn":
@@ -115,13 +115,13 @@ class ForeignResult:
     outcome: Outcome
     error: str | None = None
     latency_s: float | None = None
-    """Latency as the tool states it (Kernel Tuner: the mean of its runs); None for a failure."""
+    """Latency in seconds that the tool reports (Kernel Tuner: mean of its runs); None for a failure."""
     samples_s: tuple[float, ...] = ()
     """Run times in seconds, if the tool states them."""
     energy_j: float | None = None
     power_w: float | None = None
     energy_method: str | None = None
-    """Field of the file that the energy comes from."""
+    """Field of the file that contains the energy."""
     measured_at: datetime = UNKNOWN_TIME
     power_limit_w: float | None = None
     locked_sm_clock_hz: float | None = None
@@ -166,7 +166,7 @@ class ForeignResults:
 def external_hash(kernel: str, tunables: Iterable[str], tool: str) -> str:
     """Return the `kernel_hash` of a kernel without known source, from its name, its tunables' names and the tool.
 
-    It starts with `EXTERNAL`. Hashes of known sources contain only hexadecimal digits, so both are distinct.
+    The hash starts with `EXTERNAL`, unlike hashes of known sources, which contain only hexadecimal digits.
     """
     return EXTERNAL + content_hash({"kernel": kernel, "tunables": sorted(tunables), "tool": tool})
 
@@ -185,7 +185,7 @@ class StoredAs:
 
 
 def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) -> Iterator[Measurement]:
-    """Yield the measurements of a file's results, which belong to one problem and one kernel."""
+    """Convert a file's results, which belong to one problem and kernel, to measurements."""
     gpu, kernel = stored.gpu, stored.kernel
     first = file.results[0]
     first_result = {
@@ -222,7 +222,7 @@ def to_measurements(file: ForeignResults, problem: Problem, stored: StoredAs) ->
 
 
 def _latency_report(result: ForeignResult) -> LatencyReport:
-    """Return the stated latency, and the statistics of its samples."""
+    """Return the reported latency, and the statistics of its samples."""
     value, samples = result.latency_s, result.samples_s
     if value is None:
         return LatencyReport()
@@ -250,7 +250,7 @@ def _latency_report(result: ForeignResult) -> LatencyReport:
 
 
 def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
-    """Return a config whose values can be stored; raise `ValueError` for any other."""
+    """Return a config with values that the database can store. Raises `ValueError` for other values."""
     if not tunables or len(tunables) > MOST_TUNABLES:
         raise ValueError(f"it has {len(tunables)} tunables; 1 to {MOST_TUNABLES} are accepted")
     config: dict[str, Scalar] = {}
@@ -270,7 +270,7 @@ def text_of(value: object, what: str) -> str:
 
 
 def name_of(header: Mapping[str, object], member: str) -> str | None:
-    """Return a name that a file may state; None if it does not. Kernel Tuner's is empty without a GPU."""
+    """Return the header's `member` as a name; None if it is missing or empty, as in Kernel Tuner without a GPU."""
     value = header.get(member)
     return None if value in (None, "") else text_of(value, member)
 
@@ -285,7 +285,7 @@ LIMIT_UNIT = {"nvml_pwr_limit": 1.0, "nvml_gr_clock": 1e6, "nvml_mem_clock": 1e6
 
 
 def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """Return the config without limits of the GPU, and these limits as fields of a `ForeignResult`."""
+    """Split a config: (config without limits of the GPU, these limits as fields of a `ForeignResult`)."""
     limits = {}
     for name, column in LIMITS.items():
         if name in config:
@@ -304,7 +304,7 @@ def time_of(value: object) -> datetime:
         return UNKNOWN_TIME
     try:
         text = value if isinstance(value, str) else ""
-        # KTT does not pad seconds.
+        # KTT does not pad seconds to two digits.
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
@@ -326,10 +326,10 @@ def samples_of(values: object, unit_s: float) -> tuple[float, ...]:
     return tuple(latency_of(value, unit_s) for value in values)
 
 
-# Fields with the energy of one launch in joules, best first, and with the same sensor's power in watts.
+# Pairs of fields, best first: energy of one launch in joules, power of the same sensor in watts.
 ENERGIES = (
     ("ps_energy", "ps_power"),  # PowerSensor, an external meter
-    ("powersensor2_energy", "powersensor2_power"),  # the same, read by PMT
+    ("powersensor2_energy", "powersensor2_power"),  # PowerSensor, read by PMT
     ("powersensor3_energy", "powersensor3_power"),
     ("nvml_energy", "nvml_power"),  # median of sampled power x time
     ("nvidia_energy", "nvidia_power"),  # NVML, read by PMT
@@ -339,8 +339,7 @@ ENERGIES = (
 
 
 def energy_of(joules: Mapping[str, float], watts: Mapping[str, float], latency_s: float) -> dict[str, Any]:
-    """Return the energy fields of a `ForeignResult` from named joules and watts; empty if implausible for one
-    launch."""
+    """Return the energy fields of a `ForeignResult`; empty if the energy is implausible for one launch."""
     for energy_name, power_name in ENERGIES:
         energy, power, method = joules.get(energy_name), watts.get(power_name), energy_name
         if energy is None and power is not None:
@@ -361,7 +360,7 @@ SHARED_BYTES = ("smem_bytes", "shared_bytes", "shared_memory_bytes")
 
 
 def code_of(values: Mapping[str, object]) -> dict[str, Any]:
-    """Return the resources of a result's code as fields of a `ForeignResult`; raise `ValueError` if impossible."""
+    """Return the resources of a result's code as fields of a `ForeignResult`. Raises `ValueError` if impossible."""
     code: dict[str, Any] = {}
     for column, names, most in (("registers", REGISTERS, 255), ("smem_bytes", SHARED_BYTES, 1 << 20)):
         for name in names:
@@ -383,7 +382,7 @@ def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
         title: noun for a kernel in this format, such as "benchmark".
 
     Raises:
-        UsageError: the file has none of the names, or several and the user selected none.
+        UsageError: the file has none of the names, or it has several kernels and the user selected none.
     """
     there = list(dict.fromkeys(names))
     folded = {name.casefold() for name in options.kernels}

@@ -1,7 +1,7 @@
-"""Check whether recorded rows belong to a kernel's source, by the stated registers and shared memory.
+"""Check by registers and shared memory whether recorded rows belong to a kernel's source.
 
-Some of the recorded configs are compiled for the recorded GPU. Shared memory does not depend on the compiler and must
-agree. Registers differ between compilers, in a few configs by much, so their median difference decides. On a recording
+A few recorded configs are compiled for the recorded GPU. Shared memory does not depend on the compiler and must agree.
+Register counts differ between compilers, in some configs by a lot, so their median difference decides. In a recording
 of the benchmark convolution, they were equal in 4 of 7 configs, and 3 %, 200 % and 290 % off in the others.
 """
 
@@ -25,7 +25,7 @@ _REGISTERS = 0.25
 
 
 def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Problem, gpu: GPU) -> tuple[str | None, str]:
-    """Return the reason why the recorded code is not the kernel's (None if it may be), and a note or an empty text.
+    """Return (reason why the recorded code differs from the kernel's or None, note or empty).
 
     Args:
         results: results of the kernel's configs.
@@ -49,7 +49,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             launch = bind_launches(kernel, config, problem, gpu.sm)[0]
             used = compiled.resources[entry_name(compiled.resources, launch.entry)]
             shared = used.static_smem_bytes + launch.shared_bytes
-            reserved = gpu.limits.smem_reserved_per_block  # some tools include it
+            reserved = gpu.limits.smem_reserved_per_block  # some tools include dynamic shared memory
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
                     f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, and"

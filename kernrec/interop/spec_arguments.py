@@ -1,10 +1,8 @@
 """Derive a problem from a kernel's parameters: integers are dimensions, pointers are tensors.
 
-n=4096           value of a number; integers become dimensions, which --shape changes later
-x=f32[n]         buffer of random values; the elements of each axis are expressions, `f32[height,width]`
-x=[n]            buffer of random values with the element type of the source
-x=zeros:f32[n]   buffer of zeros
-x=@values.npy    buffer with the content of a NumPy file
+n=4096 value of a number; an integer becomes a dimension, which --shape can change later x=f32[n] buffer of random
+values; the elements of each axis are expressions, `f32[height,width]` x=[n] buffer of random values with the element
+type of the source x=zeros:f32[n] buffer of zeros x=@values.npy buffer with the content of a NumPy file
 """
 
 import math
@@ -32,7 +30,7 @@ _SCALARS = {
     "u8": "u8", "s8": "i8", "b8": "u8", "u16": "u16", "s16": "i16", "b16": "u16", "u32": "i32", "s32": "i32",
     "b32": "i32", "u64": "i64", "s64": "i64", "b64": "i64", "f32": "f32", "f64": "f64",
 }  # fmt: skip
-"""Types of numbers by PTX type, for parameters whose source type has its own name."""
+"""Type of a number by PTX type, for parameters with a user-defined type name in the source."""
 _LARGEST = 2**31 - 1
 
 
@@ -41,12 +39,12 @@ class SpecTensor:
     """A buffer in the form of the spec."""
 
     parameter: Parameter
-    """The parameter, or the variable that the tensor fills."""
+    """Parameter or variable that the tensor fills."""
     role: str
     values: str | None = None
     dtype: str | None = None
     shape: tuple[str, ...] = ()
-    """Expressions; empty if they remain to be chosen."""
+    """Extents as expressions; empty until `size_buffers` chooses them."""
     symbol: str | None = None
     """The variable's name in the code; None for a parameter."""
 
@@ -68,7 +66,7 @@ class SpecArguments:
     names: dict[str, str] = field(default_factory=dict)
     """Names of dimensions in the spec, by name in the source or spec."""
     dims: dict[str, int | None] = field(default_factory=dict)
-    """Dimensions with the value that is analyzed; None: to be filled in."""
+    """Dimensions with the value to analyze; None if the user must fill it in."""
     tensors: dict[str, SpecTensor] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
     """Arguments of the launch, in the form of the spec."""
@@ -81,13 +79,13 @@ class SpecArguments:
     variables: list[str] = field(default_factory=list)
     """Variables that tensors fill, by name in the source."""
     unset: str = ""
-    """A line on variables that nobody set."""
+    """Note on variables that nothing set."""
 
     def size_buffers(self, expression: Callable[[str, str], str]) -> None:
         """Select the shape of every buffer.
 
         Args:
-            expression: translates a user's expression, given the name of its flag and its text.
+            expression: function that translates a user's expression, from the name of its option and its text.
         """
         by_size: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
@@ -106,7 +104,7 @@ class SpecArguments:
         self.assumed += [f"{size} elements in {', '.join(names)}" for size, names in by_size.items()]
 
     def fill_indexes(self, indexes: Mapping[str, Index]) -> None:
-        """Let integers that index a tensor cover its full range; afterwards all buffers have shapes."""
+        """Let integers that index a tensor cover its full range. Requires that all buffers have shapes."""
         for parameter, index in indexes.items():
             name = self.places.get(parameter, "")
             tensor = self.tensors.get(name)
@@ -121,7 +119,7 @@ class SpecArguments:
                 self.assumed.append(f"{tensor.parameter.name} {over} over {' and '.join(texts)}")
 
     def _step(self, target: str, count: int, parameters: Sequence[str]) -> str | None:
-        """Return the elements of a tensor between two indices as an expression; None if unknown."""
+        """Return the elements of a tensor per index as an expression; None if unknown."""
         tensor, dims = self.tensors.get(target), [self.places.get(parameter, "") for parameter in parameters]
         if tensor is None or tensor.dtype is None or not tensor.shape or any(dim not in self.dims for dim in dims):
             return None
@@ -149,9 +147,8 @@ class SpecArguments:
         return lines + [tensor.line(name) for name, tensor in self.tensors.items()]
 
     def _usual_size(self, lanes: int) -> str | None:
-        """Return the default number of elements of a buffer: the product of the two largest dimensions.
-
-        None without dimensions, or if the two largest are unknown.
+        """Return the default number of elements of a buffer: the product of the two largest dimensions, or None if
+        unknown.
         """
         names = list(self.dims)
         if len(names) > 2:
@@ -203,8 +200,8 @@ def read_arguments(
         signature: Signature as the text declares it.
         facts: Properties of the compiled code.
         stated: The user's arguments, `n=4096` or `x=f32[n]`.
-        filled: Variables that the host code fills, with the value of a number; empty for an array or fraction.
-        expressions: Expressions of the launch and of shapes. A number that they name is a dimension only of the grid.
+        filled: Variables that the host code fills, with their value if it is an integer, else empty.
+        expressions: Expressions of the launch and of shapes. A number that they name becomes a dimension.
 
     Raises:
         UsageError: A name is not a parameter, a value cannot be read, or the code does not fit the text.
@@ -286,7 +283,7 @@ def read_arguments(
 
 
 def _special(text: str) -> str:
-    """Return a null pointer, a pointer into a buffer or a structure as a spec writes it; empty for other values."""
+    """Return the spec's notation of a null pointer, a pointer into a buffer or a structure; empty for other values."""
     if re.fullmatch(r"null(?:ptr)?", text):
         return "u64 0"
     if match := re.fullmatch(r"([A-Za-z_]\w*)\s*\+\s*(\d{1,18})", text):

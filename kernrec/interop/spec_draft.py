@@ -1,7 +1,7 @@
 """Draft a kernel.toml from a CUDA source and launch options, for `kernrec analyze` with --init or without a spec.
 
-The compiled code determines the parameters, whether the code reads the block size, and the block it was compiled for.
-The text provides the names of the parameters. Parts that neither they nor the user provide contain `MARK`.
+The compiled code provides the parameters, whether it reads the block size, and the block that it was compiled for. The
+source provides the names of the parameters. Missing parts, which the user must fill in, contain `MARK`.
 """
 
 import math
@@ -41,12 +41,12 @@ from kernrec.ptx import parse
 
 _COMPILE_LIMIT_S = 120.0
 _PROVISIONAL = 16
-"""Value of an undefined macro, for the compilation that reads the signature."""
+"""Value of an undefined macro for the first compilation, which only reads the signature."""
 _UNDEFINED = re.compile(r'identifier "([A-Z][A-Z0-9_]*)" is undefined')
 _MOST_UNDEFINED = 8
 _AXES = "xyz"
 _BLOCKS = {1: ((64,), (128,), (256,), (512,)), 2: ((16, 16), (32, 4), (32, 8), (32, 16), (64, 4))}
-"""Default block sizes by number of axes: those that people write by hand."""
+"""Default block sizes by number of axes, as people choose them by hand."""
 
 
 def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = False) -> Draft:
@@ -59,7 +59,7 @@ def draft_spec(source: Path, words: LaunchWords, sm: int = 80, suggest: bool = F
         suggest: whether macros that look like tunables become tunables with similar values.
 
     Raises:
-        UsageError: a kernel, parameter or macro does not exist, or a value cannot be read.
+        UsageError: a kernel, parameter or macro does not exist, or a value is malformed.
         CompileError: the compiler rejects the source.
     """
     return _Drafter(source, words, sm, suggest).draft()
@@ -88,7 +88,7 @@ class _Drafter:
             self.names |= {name: name, tunable.define or name: name}
 
     def _with_defines(self, text: str) -> str:
-        """Return a text that ends with the user's macros: the last definition counts where the host code is read."""
+        """Append the user's macros to a text, because the reader of the host code uses the last definition."""
         return "".join([text, *(f"\n#define {name} {value}" for name, value in self.words.defines.items())])
 
     def _host_launch(self, whole: str) -> HostLaunch | None:
@@ -114,7 +114,7 @@ class _Drafter:
         }
 
     def _take_launch(self) -> None:
-        """Use the host code's launch for everything that the user does not specify."""
+        """Take from the host code's launch what the user does not specify."""
         if (launch := self.launch) is None:
             return
         stated = {text.partition("=")[0].strip() for text in self.words.arguments}
@@ -219,7 +219,7 @@ class _Drafter:
                     self.tunables[identifier(macro.name)] = DraftTunable(around, meaning, define=macro.name)
 
     def _fixed_macros(self) -> list[str]:
-        """Return comments on macros of the source that cannot be tuned in their present form."""
+        """Return comments on macros of the source that cannot be tuned as they are."""
         fixed = [macro for macro in self.macros.values() if not macro.guarded and self.suggest]
         if not fixed:
             return []
@@ -317,7 +317,7 @@ class _Drafter:
         if not blocks and not self.facts.reads_block:
             self.missing.append("--block, which the code never reads")
             return [MARK], {}
-        own = self.launch.block if self.launch and self.launch.block else ()  # of the host code
+        own = self.launch.block if self.launch and self.launch.block else ()  # the host code's block
         while own and own[-1] == 1 and len(own) > 1:
             own = own[:-1]
         if not blocks and not own and self.facts.block_axes not in _BLOCKS:
@@ -333,7 +333,7 @@ class _Drafter:
     def _tried(
         self, blocks: Sequence[tuple[int, ...]], macros_of_axes: list[str], most: int | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Return tunables for the axes along which blocks differ; macros that equal the block become these tunables."""
+        """Return a tunable per axis along which blocks differ; it replaces a macro that equals this extent."""
         if len(blocks) > 1 and not self.facts.reads_block and not macros_of_axes:
             raise UsageError(
                 f"--block {self.words.block}: {self.signature.name} never reads blockDim, and no macro of it is its"
@@ -372,7 +372,7 @@ class _Drafter:
             self.names.setdefault(f"block_{axis}", f"({text})" if not re.fullmatch(r"\w+", text) else text)
 
     def _block_macros(self) -> list[str]:
-        """Return the tunables that are extents of the block, by their usual names."""
+        """Return the tunables that are extents of the block, recognized by their usual names."""
         by_macro = {tunable.define or name.upper(): name for name, tunable in self.tunables.items()}
         for macro in self.macros.values():
             if macro.guarded:
@@ -393,7 +393,7 @@ class _Drafter:
         return block
 
     def _expression(self, flag: str, text: str) -> str:
-        """Return a user expression in the grammar of a spec: C names, `ceil(a/b)`, and `/` of integers."""
+        """Translate a user's expression (C names, `ceil(a/b)`, `/` of integers) to the grammar of a spec."""
         translator = Translator(self.names, {}, 0, "name")
         translated = translator.expression(flag, text)
         return re.sub(r"(?<!/)/(?!/)", "//", translated)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kernrec.errors import UsageError
 
 MARK = '"?"'
-"""Marker of a part to fill in, as TOML."""
+"""Marker of a part to fill in, as a TOML value."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class LaunchWords:
     options: Sequence[str] = ()
     """Options of NVRTC and nvcc: `-std=c++20`, `-use_fast_math`."""
     note: str = ""
-    """Where macros, options and folders come from if the user did not state them."""
+    """Origin of macros, options and folders that the user did not pass."""
 
     @property
     def expressions(self) -> str:
-        """Return the texts that may name a dimension."""
+        """Return the user's texts that may name a dimension."""
         sizes = [text.partition("=")[2] for text in self.arguments]
         return " ".join([self.grid or "", self.block or "", self.shared or "", *sizes])
 
@@ -65,7 +65,7 @@ def quoted(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text for a TOML comment, with a space for each run of spaces, line ends and control characters."""
+    """Return a text for a TOML comment: each run of spaces, line ends and control characters becomes one space."""
     return re.sub(r"[\x00-\x20\x7f]+", " ", text)
 
 
@@ -80,7 +80,7 @@ def refuse_marks(text: str, place: str) -> None:
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
-    """Return distinct integers, separated by commas; raise `UsageError` with the message `wrong` for anything else."""
+    """Return the distinct integers of a comma-separated list. Raises `UsageError` with the message `wrong`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?\d{1,9}", part) for part in parts) or len(set(parts)) < len(parts):
         raise UsageError(wrong)
@@ -88,7 +88,7 @@ def whole_numbers(wrong: str, text: str) -> list[int]:
 
 
 def blocks_to_try(text: str) -> list[tuple[int, ...]]:
-    """Return the distinct blocks of `64,128` or `16x16,32x8`; raise `UsageError` for anything else."""
+    """Return the distinct blocks of a text such as `64,128` or `16x16,32x8`. Raises `UsageError` for other texts."""
     blocks = []
     for part in text.split(","):
         extents = part.strip().split("x")

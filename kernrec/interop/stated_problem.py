@@ -1,7 +1,7 @@
-"""Combine the problem that a file states for each result with the user's statement.
+"""Combine the problem that a file gives for each result with the one that the user gives.
 
 An autotuner's log names the op, its sizes and types. A benchmark names some dimensions, and the user adds the others.
-Results of another problem are skipped.
+Results of other problems are skipped.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from kernrec.util.human import counted
 def by_problem(
     results: Iterable[ForeignResult], wanted: StatedProblem, definition: Op | None = None, kernel: Kernel | None = None
 ) -> tuple[dict[Problem, list[ForeignResult]], list[str]]:
-    """Return the results by problem, and notes on skipped results.
+    """Return (results by problem, notes on skipped results).
 
     Args:
         results: results of a file.
@@ -26,7 +26,8 @@ def by_problem(
         kernel: kernel whose first data type and layout are the defaults; None for the op's.
 
     Raises:
-        UsageError: neither states the op, a dimension is missing or impossible, or no result has the stated problem.
+        UsageError: neither file nor user names the op, a dimension is missing or impossible, or no result has the
+            user's problem.
     """
     groups: dict[Problem, list[ForeignResult]] = {}
     problems: dict[StatedProblem, Problem | None] = {}
@@ -48,7 +49,7 @@ def by_problem(
 def _problem(
     stated: StatedProblem, wanted: StatedProblem, definition: Op | None, kernel: Kernel | None
 ) -> Problem | None:
-    """Return the problem that both state; None if they contradict each other."""
+    """Return the problem from file and user together; None if they contradict each other."""
     if definition is None:
         name = wanted.op or stated.op
         if name is None:

@@ -1,10 +1,11 @@
 """Read T1, the autotuning community's description of a tuning problem (JSON, schema 1.0.0), as a kernel.
 
-It is interpreted like in Kernel Tuner and KTT. The grid is `ProblemSize` over `GridDivX`, `GridDivY` and `GridDivZ` if
-given. Otherwise it is `GlobalSize`, which counts blocks for `GlobalSizeType` CUDA and threads for OpenCL. Parameters
-become macros of the same name. An argument of `MemoryType` Symbol (`MemType` Constant) that the source declares
-`__constant__` is written to the symbol, and also passed if the kernel has a parameter for it. `FillType` Random is
-uniform up to `FillValue`. ReferenceData defines the expected outputs. Other members (Search, Budget) are ignored.
+kernrec reads a file like Kernel Tuner and KTT do. The grid is `ProblemSize` divided by `GridDivX`, `GridDivY` and
+`GridDivZ`, if they exist. Otherwise it is `GlobalSize`, in blocks for `GlobalSizeType` CUDA and in threads for OpenCL.
+Parameters become macros with their names. An argument of `MemoryType` Symbol (`MemType` Constant) that the source
+declares `__constant__` is written to the symbol, and also passed if the kernel has a parameter for it. `FillType`
+Random is uniform up to `FillValue`. ReferenceData defines the expected outputs. Other members (Search, Budget) are
+ignored.
 """
 
 import json
@@ -39,7 +40,7 @@ def load_t1(path: Path, source: Path | None = None) -> tuple[Kernel, list[str]]:
 
     Args:
         path: path of the T1 file.
-        source: file of the kernel; None for the one that the T1 file names, in its folder.
+        source: file of the kernel; None for the file in its folder that the T1 file names.
 
     Returns:
         The kernel, and notes on ignored parts of the description.
@@ -150,7 +151,7 @@ class _T1Reader:
         if dimensions and (divided or "GlobalSize" not in self.kernel):
             grid = []
             for axis, letter in enumerate(_AXES[:dimensions]):
-                # Kernel Tuner divides by the block along x.
+                # By default, Kernel Tuner divides by the block along x.
                 divisors = self.list(self.kernel, f"GridDiv{letter}", [block[axis]] if axis == 0 else [])
                 texts = [self.translate(f"GridDiv{letter}", divisor) for divisor in divisors]
                 whole = f"problem_size_{letter.lower()}"
@@ -170,7 +171,7 @@ class _T1Reader:
         return self.translator.expression(f"{self.title}: {key}", str(text))
 
     def arguments(self, source: str, values: Mapping[str, list[int]]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Return tensors, arguments in order, and terms of the dynamic shared memory size."""
+        """Return (tensors, arguments in order, terms of the dynamic shared memory size)."""
         tensors: dict[str, Any] = {}
         passed: list[tuple[str, bool]] = []
         shared: list[str] = []
@@ -230,7 +231,7 @@ class _T1Reader:
         return self.list(self.kernel, "Arguments", [])
 
     def references(self) -> dict[str, dict[str, Any]]:
-        """Return the ReferenceData arguments with expected final contents, by name of the kernel's argument."""
+        """Map the kernel's arguments to the ReferenceData arguments with their expected contents."""
         data = self.table("ReferenceData", self.kernel.get("ReferenceData") or {})
         arguments = [self.table("ReferenceArguments", g) for g in self.list(data, "ReferenceArguments", [])]
         pairs = [self.table("ValidationPairs", pair) for pair in self.list(data, "ValidationPairs", [])]
@@ -243,9 +244,9 @@ class _T1Reader:
         return {str(self.need(pair, "TargetName")): named[pair["ReferenceName"]] for pair in pairs}
 
     def type(self, what: str, argument: Mapping[str, Any]) -> tuple[str, int]:
-        """Return the element type of an argument, and its elements per vector."""
+        """Return (element type of an argument, elements per vector)."""
         kind = str(self.need(argument, "Type"))
-        if kind in _TYPES:  # before vectors: int8 is an 8-bit integer
+        if kind in _TYPES:  # check before vectors: int8 is an 8-bit integer
             return _TYPES[kind], int(argument.get("TypeSize", 1)) if kind == "custom" else 1
         if match := _VECTOR.fullmatch(kind):
             return _TYPES[match[1]], int(match[2])

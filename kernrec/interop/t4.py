@@ -5,8 +5,8 @@
       "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
       "objectives": ["time"]}]}
 
-A time has its own unit or the file's `metadata.timeunit`; one of them is required. Documents from kernrec also name
-device, kernel and problem in `metadata`, which the schema allows. KTT's documents differ (`KTT`).
+A time must have a unit, its own or the file's `metadata.timeunit`. Documents from kernrec also name device, kernel and
+problem in `metadata`, which the schema allows. KTT's documents differ (`KTT`).
 """
 
 import json
@@ -53,7 +53,7 @@ INVALIDITIES = {
 
 SECONDS = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # spelling of benchmark_hub
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3, "miliseconds": 1e-3,  # benchmark_hub's spelling
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
     "ns": 1e-9, "nanosecond": 1e-9, "nanoseconds": 1e-9,
 }  # fmt: skip
@@ -147,7 +147,7 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
         spellings: dict[float, str] = {}
         for name, factor in units.items():
             if name:
-                spellings.setdefault(factor, name)  # the first spelling is the short one
+                spellings.setdefault(factor, name)  # the first spelling is short
         listed = ", ".join(spellings.values())
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
 
@@ -157,7 +157,7 @@ def write_t4(measurements: Iterable[Measurement], metadata: Mapping[str, object]
 
     Args:
         measurements: measurements to write; quarantined ones, which T4 cannot express, are skipped.
-        metadata: metadata of the file other than its unit.
+        metadata: metadata of the file, except for its time unit.
     """
     results = [_entry(measurement) for measurement in measurements if measurement.outcome in _INVALIDITIES]
     metadata = {"timeunit": "milliseconds", **metadata}

@@ -4,8 +4,8 @@
     32,8,0.412,40
 
 A column is one of the kernel's tunables, or a quantity whose name ends in its unit: `time_ms`, `latency_s`, `energy_j`,
-`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Other known columns are `outcome` (how the config ended; without it
-every row ran), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. An unknown column is an error, because
+`power_w`, `power_limit_w`, `locked_sm_clock_mhz`. Other known columns are `outcome` (without it, every config ran
+successfully), `error`, `device`, `timestamp`, `num_regs` and `smem_bytes`. An unknown column is an error, because
 overlooking a tunable would merge different configs.
 """
 
@@ -60,7 +60,7 @@ _NOT_RUN = ("", "none", "null")  # a config that was listed but never ran
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a file is a Parquet file, by its first bytes; raise `UsageError` if it cannot be read."""
+    """Return whether the first bytes of a file are Parquet's. Raises `UsageError` if the file cannot be read."""
     try:
         with open_input(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
@@ -95,7 +95,7 @@ def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options:
 def _mapped(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], mapped: Sequence[MappedColumn]
 ) -> tuple[list[str], Iterable[Mapping[str, Any]]]:
-    """Return the table with mapped columns renamed and scaled; other columns do not change."""
+    """Rename and scale the mapped columns of a table."""
     for each in mapped:
         if each.column not in columns:
             raise ValueError(str(unknown("column", each.column, columns)))
@@ -142,7 +142,7 @@ class _Reader:
     """Meaning of each column of a table."""
 
     def __init__(self, columns: Collection[str], options: ReadOptions) -> None:
-        """Assign a meaning to each column; raise `ValueError` for an unknown column or a missing time."""
+        """Assign a meaning to each column. Raises `ValueError` for an unknown column or a missing time."""
         folded = {name.casefold(): name for name in columns}
         self.devices: set[str] = set()
         self._config = {c for c in columns if c.casefold() in {name.casefold() for name in options.names}}
@@ -169,7 +169,7 @@ class _Reader:
 
     @staticmethod
     def _time_column(folded: Mapping[str, str]) -> tuple[str, float]:
-        """Return the name of the time column, and its unit in seconds."""
+        """Return (name of the time column, its unit in seconds)."""
         times = [
             (name, SECONDS[unit])
             for key, name in folded.items()

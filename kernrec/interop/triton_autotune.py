@@ -1,11 +1,10 @@
 """Read Triton's on-disk autotune cache: the times of every config that `@triton.autotune` tried.
 
 Triton writes `<function>.autotune.json` into a folder of its cache if `cache_results` or TRITON_CACHE_AUTOTUNING is
-set.
-The file contains the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile] in
-milliseconds. Times are infinite if the config did not compile or launch. The file has no version, so a file with other
-attributes than those of Triton 3.2 to 3.9 is rejected. It names neither the GPU nor the shape. A cache of predictions,
-which kernrec 0.1.0 wrote, is marked and is not a recording.
+set. The file contains the tuning key, and for each config its attributes and [median, 20th percentile, 80th percentile]
+in milliseconds. Times are infinite if the config did not compile or launch. The file has no version, so kernrec rejects
+files with attributes that Triton 3.2 to 3.9 do not have. The file names neither the GPU nor the shape. A cache of
+predictions, which kernrec 0.1.0 wrote, is marked and is not a recording.
 """
 
 from typing import Any
@@ -20,7 +19,7 @@ MEMBER = "configs_timings"
 ENDING = ".autotune.json"
 
 _LAUNCH = {"num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None}
-"""Attributes of the compilation, with default values; an attribute with its default in every config is dropped."""
+"""Compiler options, with default values; an option that has its default in every config is dropped."""
 _ATTRIBUTES = {"kwargs", "pre_hook", *_LAUNCH}
 _LATER = {"ir_override"}
 """Attributes of Triton 3.4 and later."""
@@ -28,7 +27,7 @@ _NOT_GIVEN = -1
 _FAILED = "Triton could not compile or launch it"
 
 PREDICTED = "predicted_by"
-"""Member of a cache with predictions, which kernrec 0.1.0 wrote."""
+"""Member that marks a cache of predictions, which kernrec 0.1.0 wrote."""
 
 
 def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:

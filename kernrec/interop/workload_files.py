@@ -1,4 +1,4 @@
-"""Read workloads from user files by their endings: TOML, CSV of shapes, log, ONNX graph or `config.json`.
+"""Read workloads from user files, by file ending: TOML, CSV of shapes, query log, ONNX graph or `config.json`.
 
 Nothing is dropped silently: parts of a file without an op are listed in `Workload.unknown`.
 """
@@ -37,11 +37,11 @@ def find_workload(
     Args:
         name: name or path; for a model also its folder.
         fixed: values of dimensions that an ONNX model leaves open, by name.
-        context: number of tokens that a generated token attends to, or of the prompt; None for the workload's.
+        context: tokens that a generated token attends to, or tokens of the prompt; None for the workload's default.
         phase: `decode` or `prefill` for a `config.json`; None for `decode`.
 
     Raises:
-        UsageError: there is no such workload or file, or the file cannot be used; the message is one line.
+        UsageError: the workload or file does not exist, or the file is unusable; the message is one line.
     """
     path = Path(name)
     ending = path.suffix.lower()
@@ -80,8 +80,8 @@ def _find(name: str, path: Path, ending: str, fixed: Mapping[str, int] | None) -
 
 
 def _onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
-    """Return the workload of an ONNX model, read by a separate process (`read_onnx_file`) and checked here."""
-    import tempfile  # other workloads do not need it
+    """Return the workload of an ONNX model. A separate process (`read_onnx_file`) reads it; this process checks it."""
+    import tempfile  # imported late: other workloads do not need it
 
     from kernrec.store.reader import read_apart
     from kernrec.util.optional import require_optional
@@ -171,7 +171,7 @@ def _of_entries(path: Path, entries: Iterator[tuple[int, dict[str, Any]]], order
     Args:
         path: the file, for messages.
         entries: (line, entry) pairs for `layer_from`; entries of unknown ops are listed.
-        ordered: False for a log, whose most frequent problem comes first.
+        ordered: whether to keep the file's order; False for a log, to put the most frequent problem first.
     """
     layers: dict[Any, Layer] = {}
     counts: Counter[Any] = Counter()
@@ -203,7 +203,7 @@ def _named(layer: Layer, count: int) -> Layer:
 
 
 def _opened(path: Path) -> Any:
-    """Return the file as UTF-8 text with or without a mark; invalid bytes are replaced and rejected later."""
+    """Open a UTF-8 file with or without a byte order mark; invalid bytes are replaced, and rejected later."""
     _check_size(path)
     try:
         return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", errors="replace", newline="")

@@ -21,7 +21,7 @@ class Pointer:
     null: bool = False
     """Whether to pass a null pointer, because the problem or config does not use it."""
     offset: int = 0
-    """Bytes from the start of the tensor to where the pointer points."""
+    """Offset of the pointer from the start of the tensor, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class BoundLaunch:
     """Index in `Kernel.launches`."""
     entry: str
     grid: tuple[int, int, int]
-    """Number of blocks."""
+    """Thread blocks along x, y and z."""
     block: tuple[int, int, int]
-    """Number of threads."""
+    """Threads per block along x, y and z."""
     shared_bytes: int
     """Dynamic shared memory per block."""
     arguments: tuple[Pointer | Scalar | BytesArgument | ImageHandle | MapHandle, ...]
@@ -73,13 +73,13 @@ class BoundLaunch:
 
 
 Probe = tuple[BoundLaunch, dict[str, tuple[str, int]]]
-"""Launch to emulate, and its buffers by name: dtype and elements."""
+"""Launch to emulate, and its buffers: name -> (dtype, number of elements)."""
 
 
 def bind_launches(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tuple[BoundLaunch, ...]:
-    """Return the launches that run `config` on `problem`, in order, without those whose `when` is false.
+    """Return the launches that run `config` on `problem`, in order; launches whose `when` is false are left out.
 
-    Pointers and tensor maps have the problem's names of tensors, even if the kernel's op has other names.
+    Pointers and tensor maps use the problem's tensor names, even if the kernel's op names its tensors differently.
     `Kernel.misfit` checks whether the config fits the GPU.
 
     Raises:
@@ -100,9 +100,7 @@ def workspaces(kernel: Kernel, config: Config, problem: Problem, sm: int) -> tup
 def probe_problems(
     kernel: Kernel, launch: int, config: Config, dtype: str, layout: str, sm: int
 ) -> tuple[Problem, ...]:
-    """Return the small problems on which launch number `launch` of a config of a `Space` is emulated for its
-    profile.
-    """
+    """Return the small problems on which to emulate launch number `launch` of a config for its profile."""
     names = kernel.static_names(config, dtype, layout, sm)  # the probe itself defines the dimensions
     place = f"{kernel.name}: {kernel.launches[launch].entry}: probes"
     return tuple(
@@ -116,7 +114,7 @@ def probe_problems(
 def probe_launches(
     kernel: Kernel, launch: int, configs: Sequence[Config], dtype: str, layout: str, sm: int
 ) -> Iterator[Probe]:
-    """Yield launch number `launch` on the probes of each config of a `Space` that performs it."""
+    """Yield launch number `launch` on the probe problems of each config that performs this launch."""
     for config in configs:
         for problem in probe_problems(kernel, launch, config, dtype, layout, sm):
             names = kernel.namespace(config, problem, sm)

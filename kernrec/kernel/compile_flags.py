@@ -1,4 +1,4 @@
-"""How a CUDA file is compiled: macros, options and folders of the command line, and of a `compile_commands.json`."""
+"""Collect a CUDA file's compiler flags from the command line and from a `compile_commands.json`."""
 
 import json
 import re
@@ -27,11 +27,11 @@ class CompileFlags:
     """`-std=c++20` and `-use_fast_math`."""
     include: tuple[str, ...] = ()
     note: str = ""
-    """Origin of flags that nobody typed; empty if there are none."""
+    """Origin of flags that the user did not pass; empty if there are none."""
 
 
 def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) -> CompileFlags:
-    """Return the flags of a CUDA file: those of its `compile_commands.json`, and the user's, which come first.
+    """Return the flags of a CUDA file: the user's, then those of its `compile_commands.json`.
 
     Args:
         source: The file.
@@ -39,7 +39,7 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
         include: Folders with headers.
 
     Raises:
-        UsageError: A macro or option that cannot be read.
+        UsageError: A macro or option is malformed.
     """
     defines, options = {}, []
     for text in stated:
@@ -65,7 +65,7 @@ def compile_flags(source: Path, stated: Iterable[str], include: Iterable[Path]) 
 
 
 def _once(options: Sequence[str]) -> tuple[str, ...]:
-    """Return at most one standard and at most one option for fast math, spelled as NVRTC and nvcc both take them."""
+    """Keep at most one `-std` and one fast-math option, in a spelling that both NVRTC and nvcc accept."""
     standard = next((f"-std={match[1]}" for each in options if (match := _STANDARD.fullmatch(each))), None)
     fast = any(_FAST_MATH.fullmatch(each) for each in options)
     return (*([standard] if standard else []), *(["-use_fast_math"] if fast else []))
@@ -99,7 +99,7 @@ def _flags_of(words: Sequence[str], folder: Path) -> CompileFlags:
                 defines[name] = value or "1"
         elif word.startswith("-I"):
             path = folder / (word[2:] or following)
-            is_toolkit = (path / "cuda_runtime.h").is_file()  # The compiler finds the toolkit itself.
+            is_toolkit = (path / "cuda_runtime.h").is_file()  # Skip the toolkit: compilers find it.
             if str(path).isprintable() and not is_toolkit:
                 include.append(str(path))
     return CompileFlags(defines, tuple(options), tuple(include))

@@ -1,11 +1,11 @@
-"""Configs as an explicit list, for a kernel whose space is not a product of values (an autotuner's list of configs).
+"""List a kernel's configs explicitly, if they are not a product of values (as in an autotuner's list).
 
     [configs]
     columns = ["block_m", "num_warps", "grid_x"]
     rows = [[64, 4, 4096], [128, 8, 2048]]
 
-Columns are all the tunables. Further columns are numbers of each config (such as the blocks of its grid), which
-expressions may use like a let.
+The columns include every tunable. Further columns hold other numbers of each config, such as the number of blocks;
+expressions may use them like a let.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class ConfigList:
     """Configs of a kernel, one per row."""
 
     columns: tuple[str, ...]
-    """Names of the columns: the tunables and further numbers."""
+    """Names of all columns: the tunables and the further numbers."""
     rows: tuple[tuple[int, ...], ...]
     tunables: tuple[str, ...]
     """The columns that are tunables, in the kernel's order."""
@@ -38,7 +38,7 @@ class ConfigList:
 
     @cached_property
     def by_config(self) -> dict[tuple[int, ...], dict[str, int]]:
-        """Return all numbers of a config, by its tunables' values."""
+        """Map each config's tunable values to all its numbers."""
         rows = (dict(zip(self.columns, row, strict=True)) for row in self.rows)
         return {tuple(row[name] for name in self.tunables): row for row in rows}
 
@@ -51,7 +51,7 @@ class ConfigList:
         return {name: row[name] for name in self.further}
 
     def digits(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the index into the values of each name, int64 (rows,), with rows in the order of these indices."""
+        """For each column, return each row's index into `values`, int64 (rows,). Rows are sorted by these indices."""
         places = {name: {int(v): i for i, v in enumerate(choices)} for name, choices in values.items()}
         digits_of_rows = {name: [places[name][row[i]] for row in self.rows] for i, name in enumerate(self.columns)}
         digits = {name: np.array(digits_of_rows[name], dtype=np.int64) for name in values}
@@ -59,13 +59,13 @@ class ConfigList:
         return {name: digit[order] for name, digit in digits.items()}
 
     def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the distinct values of these columns, ascending, int64."""
+        """Return the distinct values of each column in ascending order, int64."""
         return {name: np.unique([row[self.columns.index(name)] for row in self.rows]) for name in names}
 
 
 def listed_configs(top: Table, values: Mapping[str, Sequence[int]]) -> ConfigList | None:
-    """Return the `[configs]` table of a spec (`values`: of its tunables, by name); None if there is none. Raises
-    `UsageError` if the table does not fit the tunables.
+    """Return the `[configs]` table of a spec, or None if there is none; `values` holds the tunables' values by name.
+    Raises `UsageError` if the table does not fit the tunables.
     """
     data = top.take("configs", dict, "a table with columns and rows", None)
     if data is None:

@@ -1,8 +1,8 @@
-"""Extract the device code of a CUDA program: what NVRTC can compile of a file for nvcc.
+"""Extract the device code of a CUDA program: the part of an nvcc source that NVRTC can compile.
 
-NVRTC has built-in device functions and accepts neither host headers nor host functions. So both are removed, line
-numbers stay, and a template is instantiated as the user or a launch names it. tree-sitter parses the text and continues
-after what it does not understand, such as a macro that stands for a declaration.
+NVRTC has built-in device functions and accepts neither host headers nor host functions. So this module removes both,
+keeps line numbers, and instantiates the template that the user or a launch names. tree-sitter parses the text and skips
+what it cannot parse, such as a macro that stands for a declaration.
 """
 
 import re
@@ -21,12 +21,12 @@ DEVICE_HEADER = re.compile(
     r"|cuComplex\.h|math_constants\.h|curand_(?:kernel|uniform|normal)\.h|sm_\d+_\w+\.h|(?:cuda|cub|thrust|nv|cute"
     r"|cutlass|cooperative_groups|crt)/.*)\Z"
 )
-"""Headers with device code. All others belong to the host."""
+"""Matches headers with device code; all other headers belong to the host."""
 TOOLKIT_HEADER = re.compile(
     r"(?:(?:cu|nv)\w*|device_\w+|std\w+|math|string|time|assert|float|limits|errno|ctype|memory|signal|unistd|sys/\w+)"
     r"\.h(?:pp)?\Z"
 )
-"""Headers of CUDA and of C that people write in quotes."""
+"""Matches headers of CUDA and C that some sources include in quotes."""
 _TYPES = (
     "typedef signed char int8_t; typedef signed short int16_t; typedef signed int int32_t;",
     "typedef signed long long int64_t;",
@@ -48,14 +48,14 @@ _PRELUDE = "\n".join((
     *_TYPES,
     *(f"#ifndef {name.partition('(')[0]}\n#define {name} {value}\n#endif" for name, value in _MACROS.items()), "",
 ))  # fmt: skip
-"""Parts of C's headers that device code uses: types of 64-bit Linux, and values of C's standard."""
+"""Parts of C's headers that device code uses: types as on 64-bit Linux, and limits from the C standard."""
 _BRINGS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 """Device headers that cuBLAS's and cuDNN's headers include."""
 _DEVICE_WORD = re.compile(r"\b__(?:global|device|constant|managed)__\b")
 _STD = "".join(
     f"#include <cuda/std/{name}>\n" for name in ("type_traits", "limits", "utility", "algorithm", "cmath", "cstdint")
 ) + "namespace std { using namespace cuda::std; }\n"  # fmt: skip
-"""C++'s templates for the device, under their usual names."""
+"""Device versions of C++ templates, under their `std` names."""
 _STD_NAME = re.compile(r"(?<!cuda::)\bstd::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -64,7 +64,7 @@ _CONSTANT = re.compile(r"\b(?:const|constexpr|enum)\b")
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """Device part of a program."""
+    """Device code of a program, with the names of what was removed."""
 
     text: str
     headers: tuple[str, ...]
@@ -108,7 +108,7 @@ def text_of(node: "Node | None") -> str:
 
 
 def nodes(root: "Node", *kinds: str) -> "Iterator[Node]":
-    """Yield the nodes of these kinds below a node, in the order of the text."""
+    """Yield the descendants of a node that have one of these kinds, in text order."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -126,12 +126,12 @@ def has_host_code(text: str) -> bool:
 
 
 def device_code(text: str, instance: str | None = None) -> DeviceCode:
-    """Return the device's part of a program.
+    """Return the device code of a program.
 
     Args:
         text: CUDA C++ with the headers of its folder in place.
-        instance: The instance of a template that is launched, such as `scale<float, 4>`. Other explicit instances of
-            the template are left out.
+        instance: The launched instance of a template, such as `scale<float, 4>`. Its other explicit instances are
+            removed.
 
     Raises:
         KernrecError: The program has host code, and tree-sitter is not installed.
@@ -168,7 +168,7 @@ def device_code(text: str, instance: str | None = None) -> DeviceCode:
 
 
 def _unused_types(declarations: "list[Node]") -> "list[Node]":
-    """Return the declarations of host types: those that no other declaration needs.
+    """Return the type declarations that no other declaration needs, which belong to the host.
 
     A macro needs the types that it mentions only if something mentions the macro.
     """
@@ -203,7 +203,7 @@ def _type_name(node: "Node") -> str:
 
 
 def _without(text: str, edits: "list[tuple[Node, str]]") -> str:
-    """Return a text with nodes replaced by other texts with the same number of line ends."""
+    """Replace nodes of a text by other texts, and keep the number of lines."""
     source = text.encode()
     for node, instead in sorted(edits, key=lambda edit: -edit[0].start_byte):
         lines = b"\n" * source.count(b"\n", node.start_byte, node.end_byte)
@@ -218,7 +218,7 @@ def function_name(node: "Node") -> str:
 
 
 class _DeviceWords:
-    """Words that mark device code: CUDA's, and macros that stand for them."""
+    """Words that mark device code: CUDA's keywords, and macros that expand to them."""
 
     def __init__(self, root: "Node") -> None:
         macros = nodes(root, "preproc_def", "preproc_function_def")

@@ -1,8 +1,8 @@
-"""The kernels of a CUDA C++ source as its text declares them: names and types of parameters, launch bounds, macros.
+"""Read the kernels that a CUDA C++ source declares: parameter names and types, launch bounds, macros.
 
-The compiler's PTX has neither names of parameters nor types behind pointers, so this module reads them. Nothing is
-preprocessed, so it supports hand-written sources. It leaves the type of a too complex declaration open, and the caller
-asks the user.
+PTX has neither parameter names nor the types behind pointers, so this module reads them from the source. It runs no
+preprocessor, which suffices for hand-written sources. It leaves the type of a complex declaration open, so that the
+caller asks the user.
 """
 
 import re
@@ -46,11 +46,11 @@ class Parameter(NamedTuple):
     name: str
     pointer: bool
     written: bool
-    """Whether the kernel may write through it, because it points to a type without `const`."""
+    """Whether the kernel may write through the parameter: it points to a type without `const`."""
     dtype: str | None
-    """Type of the number or of the elements pointed to; None for a type that kernrec lacks."""
+    """Data type of the number, or of the elements behind the pointer; None if kernrec has no such type."""
     lanes: int
-    """Elements of the C++ type: 4 of a `float4`."""
+    """Number of elements in the C++ type: 4 for `float4`."""
     ctype: str
     """Type as written in the source."""
 
@@ -61,10 +61,10 @@ class Signature(NamedTuple):
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...] = ()
-    """Names of the template's parameters; empty for a kernel that is no template."""
+    """Names of the template's parameters; empty if the kernel is not a template."""
 
     def instantiated(self, instance: str) -> "Signature":
-        """Return the signature of an instance such as `scale<float, 4>`, with its types."""
+        """Return the signature of an instance such as `scale<float, 4>`, with template parameters replaced."""
         stated = _parts(instance.partition("<")[2].rpartition(">")[0])
         types = dict(zip(self.template, (part.strip() for part in stated), strict=False))
         parameters = []
@@ -75,12 +75,12 @@ class Signature(NamedTuple):
 
 
 class Macro(NamedTuple):
-    """Macro of the source that is an integer."""
+    """Integer macro of a source."""
 
     name: str
     value: int
     guarded: bool
-    """Whether it is between `#ifndef` and `#endif`, so that the command line can set another value."""
+    """Whether the macro is between `#ifndef` and `#endif`, so that the command line can override its value."""
 
 
 def signatures(source: str) -> tuple[Signature, ...]:
@@ -111,7 +111,7 @@ def variable_types(source: str) -> dict[str, str]:
 
 
 def source_name(symbol: str) -> str:
-    """Return the name of a kernel or variable without parameters and namespaces, as far as a symbol shows it."""
+    """Return the name of a kernel or variable from its (mangled) symbol, without parameters and namespaces."""
     if not symbol.startswith("_Z"):
         return symbol
     rest, name = symbol.removeprefix("_Z").removeprefix("N").removeprefix("L"), ""
@@ -124,7 +124,7 @@ def source_name(symbol: str) -> str:
 
 
 def macros(source: str) -> tuple[Macro, ...]:
-    """Return the macros of a source that are integers, each once."""
+    """Return the integer macros of a source, without duplicates."""
     text = _without_comments(source)
     by_name: dict[str, Macro] = {}
     for match in _MACRO.finditer(text):
@@ -151,7 +151,7 @@ def is_only_assigned(source: str, kernel: str, parameter: str) -> bool:
 
 
 def element_type(ctype: str, aliases: dict[str, str] | None = None) -> tuple[str | None, int]:
-    """Return the data type and element count of a C++ type: (`f32`, 4) for `float4`; (None, 1) for an unknown type."""
+    """Return (data type, number of elements) of a C++ type: (`f32`, 4) for `float4`; (None, 1) if it is unknown."""
     plain = _plain(ctype)
     for _ in range(_MOST_ALIASES):
         if plain in _TYPES or plain not in (aliases or {}):
@@ -172,7 +172,7 @@ def _plain(ctype: str) -> str:
 def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
     text = re.sub(r"\[\s*\w*\s*\]", "*", text.partition("=")[0]) if "[" in text else text.partition("=")[0]
     pointer = "*" in text
-    # `float x[]` names the parameter before its star.
+    # In `float x[]`, the name comes before the brackets that make it a pointer.
     name = re.search(r"(\w+)\s*\**\s*$", text)
     before = text[: name.start()] if name else text
     ctype = (before or text).partition("*")[0].strip()
@@ -182,7 +182,7 @@ def _parameter(text: str, place: int, aliases: dict[str, str]) -> Parameter:
 
 
 def type_aliases(text: str) -> dict[str, str]:
-    """Return the types that a text names by `typedef`, `using` and macros."""
+    """Return the type aliases that a text defines with `typedef`, `using` and macros."""
     aliases = {name: " ".join(kind.split()) for kind, name in _ALIAS[0].findall(text)}
     for pattern in _ALIAS[1:]:
         aliases |= {match["name"]: " ".join(match["type"].split()) for match in pattern.finditer(text)}
@@ -194,7 +194,7 @@ def _without_comments(source: str) -> str:
 
 
 def _closing(text: str, start: int, pair: str = "()") -> int:
-    """Return the position after the parenthesis, or other pair, that closes the one before `start`."""
+    """Return the position after the bracket that closes the one before `start`."""
     depth, change = 1, {pair[0]: 1, pair[1]: -1}
     for place in range(start, len(text)):
         depth += change.get(text[place], 0)
@@ -204,7 +204,7 @@ def _closing(text: str, start: int, pair: str = "()") -> int:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the parameters of a list, without preprocessor lines. Commas inside <> and () do not separate."""
+    """Split a parameter list at its commas, except those inside <> and (), and drop preprocessor lines."""
     parts, depth = [""], 0
     for char in re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE):
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)

@@ -1,4 +1,4 @@
-"""The problem that a kernel's spec declares when kernrec has no op for what the kernel computes.
+"""Read the problem that a spec declares if kernrec has no op for what the kernel computes.
 
     [problem]
     dims = { width = 4096, height = 4096, steps = { default = 1, meaning = "time steps" } }
@@ -11,22 +11,20 @@
     weights = { shape = ["width"], role = "constant" }                # a __constant__ of the source
     result = { shape = ["height", "width"], role = "output", reference = "right.npy" }
 
-A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs).
-A tensor that the kernel takes as a texture or surface has a table `texture = { filter = "linear", address = "wrap",
-normalized = true }`, and is passed as `texture image` or `surface image`.
-A launch passes `temp + 1024` as a pointer to element 1024 of a tensor, `u64 0` as a null pointer, and
-`bytes 0000803f02000000` as a structure.
-`values` gives its content before the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`,
-`uniform 0 1`, `integers 0 100`, `expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or
-`raw file.bin`; `index x c` is uniform over the tensor `x`, one index for each `c` elements (`index x`: for each one),
-and `offsets x` ascends over it, as the offsets of a sparse matrix do. In the emulator they matter only if addresses or
-branches depend on them; a device computes with them.
-Values that nobody has are `unknown`, with the reason behind: a kernel whose addresses depend on data is refused then.
+A tensor is `input`, `output`, `inout` or `constant` (`symbol` gives its name in the source if it differs). A tensor
+that the kernel takes as a texture or surface has a table `texture = { filter = "linear", address = "wrap", normalized =
+true }`, and is passed as `texture image` or `surface image`. A launch passes `temp + 1024` as a pointer to element 1024
+of a tensor, `u64 0` as a null pointer, and `bytes 0000803f02000000` as a structure. `values` gives its content before
+the launch: `normal` (the default of inputs), `zeros` (of outputs), `constant 1.5`, `uniform 0 1`, `integers 0 100`,
+`expression i * 7 % 64` (of the flat index `i` and the dimensions), `file.npy` or `raw file.bin`. `index x c` is a
+random index into the tensor `x` in steps of `c` elements (`index x`: of one element). `offsets x` is an ascending
+index, like the offsets of a sparse matrix. In the emulator, values matter only if addresses or branches depend on them.
+If nobody has the values, write `unknown` and the reason; kernrec then refuses a kernel whose addresses depend on data.
 
 `reference`, written like `values`, gives the expected values of an output; either every output has one or none has.
-Without references, measured configs are compared with the output of the first config. `tolerance` is the largest
-accepted error relative to the RMS of the output, or to the element where that is larger; the default is what rounding
-explains (kernrec/measure/device/correctness.py). Integers have to be equal.
+Without references, kernrec compares measured configs with the output of the first config. `tolerance` is the largest
+accepted error, relative to the larger of the output's RMS and the element. By default, it is the error that rounding
+can cause (kernrec/measure/device/correctness.py). Integers must be equal.
 """
 
 import re
@@ -43,7 +41,7 @@ from kernrec.op.problem import ANY_LAYOUT, Dim, Names, Op
 from kernrec.util.light_dataclass import dataclass
 
 LAYOUT = ANY_LAYOUT
-"""Only layout of a declared problem: its tensors are row-major with the declared shapes."""
+"""Only layout of a declared problem: tensors are row-major and have the declared shapes."""
 
 _ROLES = ("input", "output", "inout", "constant")
 _MOST_DIMS, _MOST_TENSORS = 16, 64
@@ -63,8 +61,7 @@ class _DeclaredTensor:
 
 
 def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
-    """Return the op (for this kernel only) and further fields of `Kernel`, from the `[problem]` table of the kernel
-    `name`.
+    """Return (op for this kernel only, further fields of `Kernel`) from the `[problem]` table of the kernel `name`.
 
     Raises:
         UsageError: The table cannot be read.
@@ -117,7 +114,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
     defaults = {dim.name: int(dim.default) for dim in dims if dim.default}
     for key, tensor in tensors.items():
         for extent in tensor.shape:
-            if extent.names <= defaults.keys():  # raises here if the shape is impossible; others depend on --shape
+            if extent.names <= defaults.keys():  # raises if the default shape is impossible; --shape may change it
                 extent.whole_number(defaults, 1, f"{name}: tensor {key}")
     return op, {
         "initial_values": {key: tensor.values for key, tensor in tensors.items()},
@@ -130,7 +127,7 @@ def declared_problem(table: Table, name: str) -> tuple[Op, dict[str, Any]]:
 
 
 def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _DeclaredTensor:
-    """Return a tensor of the problem (`dtype`: type of a tensor without its own)."""
+    """Return a tensor of the problem; `dtype` is the default data type."""
     if not is_identifier(name):
         raise table.error(expected_name(name))
     if name in dims:
@@ -150,15 +147,15 @@ def _tensor(table: Table, name: str, dims: Collection[str], dtype: str) -> _Decl
     texture = table.take("texture", dict, "a table", None)
     image = None if texture is None else _image_layout(table.inner("texture", texture), own_dtype)
     values = _tensor_values(table, "values", "zeros" if role == "output" else "normal", dims)
-    for digest in ("digest", "reference_digest"):  # digests of files of values, which reading the spec added
+    for digest in ("digest", "reference_digest"):  # reading the spec added these digests of value files
         table.string(digest, "")
     table.done()
     return _DeclaredTensor(shape, own_dtype, role, values, reference, symbol, image)
 
 
 def _image_layout(table: Table, dtype: str) -> ImageLayout:
-    """Return how a tensor of elements of this type is accessed as a texture or surface."""
-    from kernrec.ptx.state.textures import Image, Sampler  # queries do not need it
+    """Return the image layout of a tensor with elements of this type; None if the table has no `texture`."""
+    from kernrec.ptx.state.textures import Image, Sampler  # imported late, because queries do not need it
 
     number = "a whole number"
     layout = ImageLayout(

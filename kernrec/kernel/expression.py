@@ -1,21 +1,21 @@
-"""The small arithmetic language of `kernel.toml`: one text, evaluated on one config or on a whole column of them.
+"""Parse and evaluate the arithmetic expressions of `kernel.toml`, on one config or on a column of configs.
 
-An expression is parsed with `ast`, checked against a closed grammar and handed to the engine as a tree, which
-`engine/query/space.cpp` evaluates; nothing is ever passed to `eval`. The grammar: decimal integers, names, `'text'`
-(only in `==` and `!=`), `+ - * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`,
-`a if c else b`, and the functions of `FUNCTIONS`.
+kernrec parses an expression with `ast` and checks it against a closed grammar. The engine evaluates the tree
+(`engine/query/space.cpp`); kernrec never calls `eval`. The grammar: decimal integers, names, `'text'` (only in `==` and
+`!=`), `+ - * // / % **`, unary minus, comparisons (chained too), `and`, `or`, `not`, `a if c else b`, and the functions
+of `FUNCTIONS`.
 
-An integer is 64 bits wide and wraps, and every operation has a value everywhere, so that a number and a NumPy column of
-numbers give the same result, element for element, even in the branch that a condition does not take:
+Integers have 64 bits and wrap. Every operation has a value for all operands. So a number and a NumPy column give the
+same result for each element, even in the branch that a condition does not take:
 
 - `x // 0`, `x % 0`, `x / 0` and `ceil_div(x, 0)` are 0; an integer to a negative power is 0; `**` takes integers;
 - `floor_sum(n, a, b, d)` is the sum of `(a * i + b) // d` for i from 0 to n - 1 (0 where n or d is not positive, a is
   negative, or one of them is 2**31 or more);
 - `log2(x)` is the integer below the base-2 logarithm (0 for x < 2); `power_of_two(x)` is true for 1, 2, 4, ...;
-- `magic_mul(d)`, `magic_shift(d)` make a division by the run-time constant d a multiplication: with unsigned 32-bit n
-  and 2 <= d <= 2**31, `n / d == umulhi(n, magic_mul(d)) >> magic_shift(d)` for all n < 2**31 (Granlund and Montgomery,
-  "Division by invariant integers using multiplication", PLDI 1994). No 32-bit multiplier does this for d = 1:
-  `magic_mul(1)` is 0, by which a kernel knows that the quotient is n itself. Outside 1..2**31 both are 0.
+- `magic_mul(d)`, `magic_shift(d)` replace a division by the run-time constant d by a multiplication: with unsigned
+  32-bit n and 2 <= d <= 2**31, `n / d == umulhi(n, magic_mul(d)) >> magic_shift(d)` for all n < 2**31 (Granlund and
+  Montgomery, "Division by invariant integers using multiplication", PLDI 1994). No 32-bit multiplier does this for d =
+  1: `magic_mul(1)` is 0, which tells a kernel that the quotient is n itself. Both are 0 if d is outside 1..2**31.
 """
 
 import ast
@@ -36,7 +36,7 @@ MAX_DEPTH = 64
 Value = int | float | str | np.ndarray
 Namespace = Mapping[str, Any]
 Tree = tuple[Any, ...]
-"""Number of an operation in `OPERATIONS`, and its operands: trees, or the value of a leaf."""
+"""(number of the operation in `OPERATIONS`, operands as trees or the value of a leaf)."""
 
 OPERATIONS = {
     name: number
@@ -100,8 +100,8 @@ class Expression:
         return value != 0 if self.is_truth else value
 
     def whole_number(self, names: Namespace, least: int, place: str) -> int:
-        """Return the value, an integer of at least `least`. Raises a `UsageError` that begins with `place` for
-        others.
+        """Return the value, an integer of at least `least`. Raises `UsageError`, with a message that starts with
+        `place`, for any other value.
         """
         value = self.evaluate(names)
         if not isinstance(value, int) or value < least:
@@ -163,18 +163,18 @@ def parse(text: str) -> Expression:
 
 
 def implication(condition: Expression, rule: Expression) -> Expression:
-    """Return an expression that is true if `condition` is false or `rule` is true."""
+    """Return the expression `condition` implies `rule`: true if `condition` is false or `rule` is true."""
     return parse(f"not ({condition.text}) or {rule.text}")
 
 
 def literal(value: float) -> Expression:
-    """Return a constant expression. Unlike in the grammar, it may be a fraction (for scalar arguments)."""
+    """Return a constant expression. Unlike in the grammar, the value may be a fraction, for scalar arguments."""
     return Expression(repr(value), frozenset(), (OPERATIONS["number"], value), False)
 
 
 def _short(text: str) -> str:
     shown = repr(text if len(text) <= 80 else text[:77] + "...")
-    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # escaped characters are up to ten times as long
+    return shown if len(shown) <= 160 else f"{shown[:157]}..."  # escaping makes a character up to ten times as long
 
 
 def _refuse(text: str, column: int, reason: str) -> UsageError:
@@ -183,7 +183,7 @@ def _refuse(text: str, column: int, reason: str) -> UsageError:
 
 class _Function(NamedTuple):
     operation: str
-    least: int  # fewest arguments
+    least: int  # minimum number of arguments
     most: int
     kind: str
 
@@ -227,7 +227,7 @@ class _Compiler:
         return _refuse(self.text, self.lead + getattr(node, "col_offset", 0), reason)
 
     def compile(self, node: ast.expr, depth: int) -> tuple[Tree, str]:
-        """Return the tree of a node and the kind of its value. A name counts as a number until it is evaluated."""
+        """Return (tree of a node, kind of its value). A name counts as a number until it is evaluated."""
         if depth > MAX_DEPTH:
             raise self.refuse(node, f"nested too deeply, at most {MAX_DEPTH} levels are accepted")
         depth += 1
@@ -289,7 +289,7 @@ class _Compiler:
         return reduce(lambda left, right: _node("both", left, right), self.links(node, operators, trees))
 
     def links(self, node: ast.expr, operators: list[ast.cmpop], trees: list[Tree]) -> Iterator[Tree]:
-        """Yield the comparison of each neighboring pair of a chain."""
+        """Yield the comparison of each neighboring pair in a chain such as `a < b < c`."""
         for operator, left, right in zip(operators, trees, trees[1:], strict=False):
             match operator:
                 case ast.Lt():
@@ -344,7 +344,7 @@ def identifier(name: str) -> str:
 
 
 def as_in_source(text: str) -> str:
-    """Return a text with reserved words as in the source: `in` for the identifier `in_`."""
+    """Return a text with reserved words spelled as in the source: `in` for the identifier `in_`."""
     return re.sub(rf"\b({'|'.join((*_RESERVED, *FUNCTIONS))})_\b", r"\1", text)
 
 

@@ -1,7 +1,7 @@
-"""The fixed part of contributed measurements: the same kernels, configs and problems on every GPU.
+"""Define the fixed part of contributed measurements: the same kernels, configs and problems on every GPU.
 
-According to the analytical model, each is bound by one resource on most GPUs. So GPUs can be compared, deviating GPUs
-(throttled, or with another limit) are detected, and the model's constants can be checked one by one.
+According to the analytical model, one resource bounds each measurement on most GPUs. So kernrec can compare GPUs,
+detect deviating ones (throttled, or with another limit), and check each constant of the model.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ class FixedMeasurement:
     """One config of a library kernel on one problem."""
 
     bound: str
-    """Resource that bounds it on most GPUs."""
+    """Resource that bounds the measurement on most GPUs."""
     kernel_name: str
     config: Mapping[str, int]
     problem: Problem
 
     def kernel_on(self, gpu: GPU) -> Kernel | None:
-        """Return the kernel; None if it cannot run with this config on a GPU."""
+        """Return the kernel; None if the GPU cannot run it with this config."""
         kernel, problem = find_kernel(self.kernel_name), self.problem
         if not kernel.runs_on(problem.dtype, gpu.sm):
             return None
@@ -39,7 +39,7 @@ class FixedMeasurement:
 
 
 def fixed_part() -> tuple[FixedMeasurement, ...]:
-    """Return the fixed part, in the order of measurement."""
+    """Return the measurements of the fixed part, in the order in which to take them."""
     elementwise, matmul = find_op("elementwise"), find_op("matmul")
     f16_product = matmul.problem("f16", "nt", m=4096, n=4096, k=4096)
     f32_product = matmul.problem("f32", "nn", m=4096, n=4096, k=4096)
@@ -47,8 +47,7 @@ def fixed_part() -> tuple[FixedMeasurement, ...]:
         _config("threads=128 vector=1 packets=1 passes=1"),
         _config("threads=256 vector=4 packets=1 passes=1"),
     )
-    # 64 x 64 accumulators per warp read each operand seldom, 32 x 32 accumulators twice as often. Two stages run
-    # everywhere.
+    # 32 x 32 accumulators per warp read each operand twice as often as 64 x 64. Every GPU can run two stages.
     large = "block_m=128 block_n=128 block_k=64 warp_m=64 warp_n=64 vector=8 stages=2 fragments=2 raster=8 split_k=1"
     small = "block_m=64 block_n=128 block_k=32 warp_m=32 warp_n=32 vector=1 stages=2 fragments=1 raster=8 split_k=1"
     blocked = (

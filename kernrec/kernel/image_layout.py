@@ -1,4 +1,4 @@
-"""How a kernel accesses a tensor as a texture or a surface."""
+"""Describe how a kernel accesses a tensor as a texture or surface."""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,24 +9,24 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Tensor as a texture or surface. Its extents are slowest first: layers, z, y, x, channels."""
+    """Layout of a texture or surface tensor, whose axes are layers, z, y, x, channels (slowest first)."""
 
     axes: int | None = None
-    """Number of axes of the image, 1 to 3; None for all extents of the tensor except for that of the channels."""
+    """Number of axes of the image, 1 to 3; None for all axes of the tensor except the channels."""
     channels: int = 1
-    """Channels of a texel: 1, 2 or 4. With 2 or 4, they are the last extent of the tensor."""
+    """Channels of a texel: 1, 2 or 4. If 2 or 4, they are the last axis of the tensor."""
     filter: str = "point"
-    """`point` or `linear`."""
+    """Filter: `point` or `linear`."""
     address: str = "clamp"
-    """Mode for coordinates outside: `wrap`, `clamp`, `mirror` or `border`."""
+    """Mode for coordinates outside the image: `wrap`, `clamp`, `mirror` or `border`."""
     normalized: bool = False
     """Whether coordinates range from 0 to 1."""
     unit_range: bool = False
-    """Whether integers are read as numbers from 0 (signed: -1) to 1."""
+    """Whether integers are read as fractions from 0 (signed: -1) to 1."""
 
     def image_of(self, name: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return the extents of the image, x first, and the number of layers of a tensor of this shape. Raises
-        `UsageError` if the tensor `name` cannot have this shape.
+        """Return (extents of the image, x first; number of layers) of the tensor `name` with this shape. Raises
+        `UsageError` if the tensor cannot have this shape.
         """
         rest = list(shape)
         if self.channels > 1 and (len(rest) < 2 or rest.pop() != self.channels):

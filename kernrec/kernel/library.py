@@ -1,8 +1,8 @@
-"""The kernels that ship with kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
+"""Load the kernels that ship with kernrec: every folder of `kernrec/kernel/library` with a `kernel.toml`.
 
-A kernel's folder has its name, which begins with its op (`matmul_simt`), so a query for one op reads only the specs of
-that op. Most kernels are CUDA C++, which kernrec can compile, measure and build everywhere. A folder with a `kernel.py`
-contains a Triton kernel, whose profiles ship for some architectures.
+A kernel's name, which is also its folder's, begins with its op (`matmul_simt`). So a query for one op reads only that
+op's specs. Most kernels are CUDA C++, which kernrec can compile, measure and build everywhere. A folder with a
+`kernel.py` contains a Triton kernel; its profiles ship for some architectures.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ def kernel_names() -> tuple[str, ...]:
 
 @cache
 def _spec(name: str) -> dict[str, Any] | None:
-    """Return a kernel's spec as plain data; None if it is not TOML, for which `load_kernel` raises the error."""
+    """Return a kernel's spec as plain data; None if it is not TOML (`load_kernel` then raises the error)."""
     try:
         return shipped_toml(_FOLDER / name / "kernel.toml")
     except ValueError:
@@ -36,7 +36,7 @@ def _spec(name: str) -> dict[str, Any] | None:
 
 
 def _offers(name: str, dtype: str | None, layout: str | None, sm: int | None) -> bool:
-    """Return whether a kernel's spec lists this dtype and layout for sm_`sm`. Other kernels need not be loaded."""
+    """Return whether a kernel's spec lists this dtype and layout for sm_`sm`, without loading the kernel."""
     spec = _spec(name) or {}
     if sm is not None and spec.get("dtype_min_sm", {}).get(dtype, spec.get("min_sm", 0)) > sm:
         return False
@@ -54,8 +54,8 @@ def _load(name: str) -> Kernel:
 
 
 def find_kernel(name: str) -> Kernel:
-    """Return the kernel of this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` with the nearest
-    names.
+    """Return the kernel with this name, ignoring case, spaces, `-` and `_`. Raises `UsageError` with similar names if
+    there is none.
     """
     by_spelling = {fold(kernel): kernel for kernel in kernel_names()}
     if fold(str(name)) not in by_spelling:
@@ -73,7 +73,7 @@ def _in_triton(name: str) -> bool:
 
 
 def _of_op(op: str, in_triton: bool, dtype: str | None, layout: str | None, sm: int | None = None) -> list[Kernel]:
-    """Return the kernels of an op, or all for "", whose specs list a dtype and layout, and do not refuse sm_`sm`."""
+    """Return the kernels of an op (of all ops if "") whose specs list the dtype and layout and allow sm_`sm`."""
     names = (
         name for name in kernel_names() if name.startswith(f"{op}_" if op else "") and _offers(name, dtype, layout, sm)
     )
@@ -113,8 +113,8 @@ def able_kernels(op: str, dtype: str, layout: str, sm: int) -> tuple[Kernel, ...
 
 
 def kernels_of(problem: Problem, sm: int) -> tuple[Kernel, ...]:
-    """Return the CUDA C++ kernels that compute a problem on sm_`sm`, in the terms of any op that can express it.
-    Raises `NoSuchKernelError` if there is none.
+    """Return the CUDA C++ kernels that compute a problem on sm_`sm`, including kernels of other ops that can express
+    it. Raises `NoSuchKernelError` if there is none.
     """
     able = [
         kernel
@@ -132,7 +132,7 @@ def _nearest(op: str, dtype: str, sm: int) -> str:
 
 
 def implemented(op: str, sm: int) -> str:
-    """Return the dtypes and layouts of an op's kernels on sm_`sm` for messages: `implemented are f32 (nn), f16 (nn,
+    """Describe the dtypes and layouts of an op's kernels on sm_`sm` for messages: `implemented are f32 (nn), f16 (nn,
     nt)`.
     """
     layouts: dict[str, dict[str, None]] = {}

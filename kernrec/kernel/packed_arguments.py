@@ -1,6 +1,6 @@
-"""Kernel arguments in the driver's form: values of C types, and an array of pointers to them.
+"""Pack kernel arguments for the driver: C values, and an array of pointers to them.
 
-They are packed once and used for many launches, because the driver copies them when a launch is queued.
+Arguments are packed once and used for many launches, because the driver copies them when it queues a launch.
 """
 
 import ctypes
@@ -20,24 +20,24 @@ C_TYPES: dict[str, Any] = {
 
 
 class _Place(ctypes.c_void_p):
-    """Pointer that stays `offset` bytes after the address that it is set to."""
+    """Pointer to `offset` bytes after the address that it is set to."""
 
     offset = 0
 
 
 class PackedArguments:
-    """Arguments of one launch. Addresses can be set again for the next launch."""
+    """Packed arguments of one launch. Its addresses can be changed for the next launch."""
 
     def __init__(self, values: Iterable[Any], names: Sequence[str | None] = ()) -> None:
         """Pack values of C types.
 
         Args:
             values: One value for each parameter.
-            names: Tensor or workspace whose address a parameter takes; None for other parameters.
+            names: For each parameter, the tensor or workspace whose address it takes, or None.
         """
         self._values = list(values)
         self.slots: dict[str, list[Any]] = {}
-        """Values that hold the address, by tensor or workspace."""
+        """Values that hold the address of each tensor or workspace."""
         for name, value in zip(names, self._values, strict=False):
             if name is not None:
                 self.slots.setdefault(name, []).append(value)
@@ -47,7 +47,9 @@ class PackedArguments:
 
     @classmethod
     def bound(cls, launch: BoundLaunch) -> "PackedArguments":
-        """Return the arguments of a bound launch with null addresses. Raises `KernrecError` if it takes a texture."""
+        """Return the arguments of a bound launch, with null addresses. Raises `KernrecError` if the launch takes a
+        texture.
+        """
         values: list[Any] = []
         names: list[str | None] = []
         for argument in launch.arguments:

@@ -1,4 +1,4 @@
-"""The files of a kernel: its source with headers, files of tensor values, and the hash that identifies it."""
+"""Read the files of a kernel: source, headers and tensor values, and the hash that identifies the kernel."""
 
 import hashlib
 import io
@@ -19,13 +19,14 @@ _MOST_FILES = 256
 
 
 def read_source(path: Path, include: Sequence[str] = (), instance: str | None = None, whole: bool = False) -> str:
-    """Return the device code of a source, with its headers in place, so that it compiles without other files.
+    """Return the device code of a source with its headers inlined, so that it compiles without other files.
 
     Args:
         path: The file.
-        include: Folders with headers, relative to the file's. Its own folder and the one above are searched first.
-        instance: The instance of a template that is launched, such as `scale<float, 4>`.
-        whole: Whether host code is kept, because nvcc compiles the source.
+        include: Folders with headers, relative to the file's folder. The file's folder and its parent are searched
+            first.
+        instance: The launched instance of a template, such as `scale<float, 4>`.
+        whole: Whether to keep host code, because nvcc compiles the source.
 
     Raises:
         UsageError: A file cannot be read.
@@ -36,7 +37,7 @@ def read_source(path: Path, include: Sequence[str] = (), instance: str | None = 
 
 
 def whole_source(path: Path, include: Sequence[str] = ()) -> str:
-    """Return a source, host code included, with each header of its folders in place once."""
+    """Return a source, including host code, with each header of its folders inlined once."""
     return "".join(text for text, _, _ in _pieces(path, include))
 
 
@@ -50,13 +51,13 @@ def line_origins(path: Path, include: Sequence[str] = ()) -> list[tuple[str, int
         if not text:
             continue
         begins = text.endswith("\n")
-        if begins:  # the first piece of that line follows
+        if begins:  # the next piece starts this line
             origins.pop()
     return origins
 
 
 def _pieces(path: Path, include: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return the parts of a source with its headers in place: text, file and first line."""
+    """Return the pieces of a source with its headers inlined: (text, file, first line)."""
     roots = [path.parent, path.parent.parent, *(path.parent / folder for folder in include)]
     pieces: list[tuple[str, str, int]] = []
     _inline(path, roots, set(), pieces)
@@ -116,7 +117,7 @@ def fingerprint(data: dict[str, Any], folder: Path, place: str) -> None:
 
 
 def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
-    """Return a text file of at most `most_bytes`. Errors call it `place`."""
+    """Return the text of a file of at most `most_bytes`. Error messages call the file `place`."""
     try:
         text = io.TextIOWrapper(io.BytesIO(read_input(path, most_bytes, place)), encoding="utf-8").read()
     except OSError as error:
@@ -129,9 +130,9 @@ def read_text(path: Path, place: str, most_bytes: int = 1 << 20) -> str:
 
 
 def kernel_hash(data: Mapping[str, Any], source: str) -> str:
-    """Return 16 hex digits over spec and source, including the order of the tunables but no descriptions.
+    """Return a hash (16 hex digits) of spec and source, including the order of the tunables but no descriptions.
 
-    If the spec has the key of a Triton function, the rest of the source does not count.
+    If the spec has the key of a Triton function, the source does not count.
     """
     spec = {key: value for key, value in data.items() if key != "description"}
     spec["tunables"] = [
@@ -145,12 +146,12 @@ def kernel_hash(data: Mapping[str, Any], source: str) -> str:
 
 
 def read_toml(path: Path, place: str) -> dict[str, Any]:
-    """Return the content of a TOML file. Errors call it `place`."""
+    """Return the content of a TOML file. Error messages call the file `place`."""
     import tomllib
 
     try:
         return tomllib.loads(read_text(path, place))
-    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+    except ValueError as error:  # TOMLDecodeError, or an integer with thousands of digits
         raise UsageError(f"{place}: not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{place}: not TOML: nested too deeply") from None

@@ -1,9 +1,8 @@
-"""The configs of a kernel that can run on a GPU, as columns, and its expressions on a problem.
+"""Enumerate the configs of a kernel that can run on a GPU, and evaluate the kernel's expressions on them.
 
-A space is enumerated once per kernel and GPU, tunable by tunable. Each constraint is applied as soon as the tunables in
-it are fixed, so that the full product of the tunables' values is never built. For a problem, only the expressions that
-depend on its dimensions are evaluated, on the distinct combinations of the tunables in them. The engine does both
-(`engine/query/space.cpp`).
+A space is enumerated once per kernel and GPU, one tunable at a time. A constraint applies as soon as its tunables are
+fixed, so the full product of all values is never built. A problem only evaluates the expressions that depend on its
+dimensions, once per distinct combination of their tunables. The engine does both (`engine/query/space.cpp`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from kernrec.op import Problem
 
 _MOST_ROWS = 4_000_000
-"""Maximum number of candidate configs during enumeration. A spec with more lacks constraints."""
+"""Maximum number of candidate configs during enumeration; a spec that exceeds it lacks constraints."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,9 @@ class Variants:
     """Distinct compiled variants of a space. Configs that differ only in run-time tunables share a variant."""
 
     index: np.ndarray
-    """Variant of each config, int64 (configs,)."""
+    """Index of each config's variant, int64 (configs,)."""
     rows: np.ndarray
-    """First config of each variant, int64 (variants,)."""
+    """Index of each variant's first config, int64 (variants,)."""
     keys: list[str]
     """`Kernel.variant_key` of each variant."""
 
@@ -51,7 +50,9 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: "Problem", gpu: "GPU") -> "Space":
-        """Return the space of a kernel for problems of this kind, which may be in the terms of another op."""
+        """Return the space of a kernel for problems like `problem`, whose op may be another one that the kernel can
+        express.
+        """
         form = kernel.form(problem)
         return cls(kernel, gpu.sm, gpu.limits, form.dtype, form.layout)
 
@@ -107,7 +108,7 @@ class Space:
                     place = place * len(digit) + position
                 else:
                     places[number] = place
-        # Rows are in the order of their positions in the full product.
+        # Rows are sorted by their position in the full product.
         rows = np.searchsorted(self._places, places)
         inside = rows < len(self)
         inside[inside] = self._places[rows[inside]] == places[inside]
@@ -132,28 +133,30 @@ class Space:
         return Variants(index, rows, kernel.variant_keys(values, self.dtype, self.layout))
 
     def configs_on(self, problem: "Problem") -> Variants:
-        """Return each config as its own variant with a key of `Kernel.sample_keys`, for profiles of one problem."""
+        """Return variants for profiles of one problem: each config is its own variant, with its key of
+        `Kernel.sample_keys`.
+        """
         rows = np.arange(len(self))
         values = _rows(list(self.columns.values()), len(rows))
         return Variants(rows, rows, self.kernel.sample_keys(values, problem.key))
 
     def fixed(self, expression: Expression) -> bool:
-        """Return whether an expression has the same values on every problem."""
+        """Return whether an expression does not depend on the problem."""
         fixed: bool = self.in_engine.fixed(expression)
         return fixed
 
     def at(self, problem: "Problem") -> "ProblemSpace":
-        """Return this space on a problem. The returned object caches what it evaluates."""
+        """Return this space on a problem; the result caches the expressions that it evaluates."""
         return ProblemSpace(self, problem)
 
     def valid(self, problem: "Problem") -> np.ndarray:
-        """Return which configs satisfy the constraints that depend on the problem, bool (rows,)."""
+        """Return a mask of the configs that satisfy the problem's constraints, bool (rows,)."""
         return self.at(problem).valid
 
     def _split(
         self, constraints: Iterable[Expression], facts: Iterable[str]
     ) -> tuple[list[tuple[int, Expression]], list[Expression]]:
-        """Return constraints without problem dimensions, with how many tunables to fix before each, and the others."""
+        """Return (constraints without problem dimensions, tunables to fix before each, other constraints)."""
         place = dict.fromkeys(facts, 0) | {t.name: i for i, t in enumerate(self.kernel.tunables, 1)}
         listed = self.kernel.listed
         place |= dict.fromkeys(listed.further if listed else (), len(self.kernel.tunables))
@@ -174,7 +177,7 @@ def _rows(columns: Sequence[np.ndarray], count: int) -> Iterable[tuple[int, ...]
 
 
 class ProblemSpace:
-    """A space on one problem. Each expression is evaluated at most once."""
+    """Space of a kernel on one problem; it evaluates each expression at most once."""
 
     def __init__(self, space: Space, problem: "Problem") -> None:
         if problem.op != space.kernel.op:
@@ -190,8 +193,8 @@ class ProblemSpace:
         self.in_engine = query.Problem(space.in_engine, problem.names, *sizes)
 
     def column(self, expression: Expression, rows: np.ndarray | None = None) -> Any:
-        """Return an expression of the kernel for these rows (None: all): an array, or a scalar that is valid for all.
-        Raises `UsageError` if the problem lacks a name, or an operation does not accept its operands.
+        """Return an expression's values in these rows (None: all): an array, or a scalar for all. Raises `UsageError`
+        if the problem lacks a name, or an operation does not accept its operands.
         """
         try:
             value = self.in_engine.column(expression, rows)
@@ -201,13 +204,13 @@ class ProblemSpace:
 
     @cached_property
     def valid(self) -> np.ndarray:
-        """Return which configs satisfy the constraints that depend on the problem, bool (rows,); none if a tensor is
+        """Return a mask of the configs that satisfy the problem's constraints, bool (rows,); all False if a tensor is
         too large for 32-bit indices.
         """
         return self.valid_among(np.ones(len(self.space), dtype=bool))
 
     def valid_among(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of a mask that are `valid`."""
+        """Return the mask `rows`, restricted to valid configs."""
         holds = rows.copy()
         try:
             self.in_engine.test(holds)

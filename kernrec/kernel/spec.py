@@ -1,7 +1,7 @@
-"""A kernel as data: tunables, constraints, launches and arguments around one CUDA C++ source.
+"""Represent a kernel as data: tunables, constraints, launches and arguments around one CUDA C++ source.
 
-`load_kernel` (spec_reader.py) reads these from a `kernel.toml`; `Space` (space.py) enumerates a kernel's configs, and
-`bind_launches` (binding.py) fixes one of them for one problem. An expression may use these names: the tunables, the
+`load_kernel` (spec_reader.py) reads a `kernel.toml`. `Space` (space.py) enumerates a kernel's configs, and
+`bind_launches` (binding.py) applies one config to one problem. An expression may use these names: the tunables, the
 dimensions of the op (derived ones too), `dtype`, `layout`, `dtype_bytes`, `sm` (89 for sm_89, 100 for sm_103) and the
 lets before it; constraints may also use the limits of the GPU listed in `LIMITS`.
 """
@@ -68,19 +68,19 @@ class Tunable:
     """Possible values."""
     meaning: str
     launch: bool = False
-    """Whether it is passed at run time and does not change the compiled code."""
+    """Whether the value is passed at run time and does not change the compiled code."""
     define: str | None = None
-    """Macro with its value in the source; None for the name in upper case."""
+    """Macro that holds the value in the source; None for the tunable's name in upper case."""
 
     @property
     def macro(self) -> str:
-        """Return the macro with its value in the source."""
+        """Return the name of the macro that holds the tunable's value in the source."""
         return self.define or self.name.upper()
 
 
 @dataclass(frozen=True)
 class TensorValues:
-    """How the values of a tensor are generated, for a spec that declares its own problem."""
+    """Generator of a tensor's values, for a spec that declares its own problem."""
 
     kind: str
     """`normal`, `zeros`, `constant`, `uniform`, `integers`, `index`, `offsets`, `expression`, `file` (a `.npy`), `raw`
@@ -88,13 +88,13 @@ class TensorValues:
     numbers: tuple[float, ...] = ()
     """The constant, or the bounds of `uniform` and `integers` (the second excluded)."""
     text: str = ""
-    """Expression (of the flat index `i` and the problem's names), name of the file, reason why nothing is known, or the
-    tensors that an index points into, each with the elements from one index to the next: `x c, y`.
+    """Text of the generator, depending on `kind`: an expression of the flat index `i` and the problem's names, a file
+    name, the reason for `unknown`, or the tensors that an index points into with the elements per index (`x c, y`).
     """
 
     @property
     def indexed(self) -> dict[str, str]:
-        """Return the tensors that an index points into, with the elements from one index to the next."""
+        """Map the tensors that an index points into to the elements per index."""
         parts = (part.strip().partition(" ") for part in self.text.split(","))
         return {name: step.strip() or "1" for name, _, step in parts}
 
@@ -113,7 +113,7 @@ class Workspace:
     dtype: str
     elements: Expression
     when: Expression | None
-    """Whether it is allocated; None for always."""
+    """Condition under which the workspace is allocated; None for always."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class PointerArgument:
 
     name: str
     offset: Expression | None = None
-    """Elements from the start of the tensor to the pointer; None for its start."""
+    """Offset of the pointer from the start of the tensor, in elements; None for 0."""
 
 
 @dataclass(frozen=True)
@@ -143,15 +143,15 @@ class BytesArgument:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch of a kernel: its geometry, its arguments, and inputs of the analytical model."""
+    """One launch of a kernel: geometry, arguments, and inputs of the analytical model."""
 
     entry: str
     when: Expression | None
-    """Whether the launch takes place; None for always."""
+    """Condition under which the launch takes place; None for always."""
     grid: tuple[Expression, Expression, Expression]
-    """Number of blocks."""
+    """Thread blocks along x, y and z."""
     block: tuple[Expression, Expression, Expression]
-    """Number of threads."""
+    """Threads per block along x, y and z."""
     blocks: Expression
     """Product of `grid`."""
     threads: Expression
@@ -160,23 +160,23 @@ class Launch:
     """Dynamic shared memory in bytes."""
     arguments: tuple[PointerArgument | ScalarArgument | BytesArgument | ImageArgument | MapArgument, ...]
     order: tuple[tuple[str, Expression], ...]
-    """Axis and extent of the tiles that consecutive blocks visit, the fastest-varying axis first."""
+    """(axis, number of tiles along it) in the order in which consecutive blocks visit tiles, fastest axis first."""
     visits: Expression
-    """Number of tiles that all blocks visit together: one each, unless a block visits several."""
+    """Number of tiles that all blocks visit: the number of blocks, unless a block visits several."""
     reads: Mapping[str, tuple[str, ...]]
-    """Axes that select the tile that a block reads, by tensor or workspace."""
+    """For each tensor or workspace, the axes that select the tile that a block reads."""
     writes: Mapping[str, tuple[str, ...]]
-    """Axes that select the tile that a block writes, by tensor or workspace."""
+    """For each tensor or workspace, the axes that select the tile that a block writes."""
     trips: Mapping[str, Expression]
     """Executions of each loop body, summed over the grid."""
     depth: Mapping[str, Expression]
     """Executions of each loop body in the block that runs it most often."""
     prefetch: Expression
-    """Number of trips by which the loop issues its global loads ahead."""
+    """Number of trips between issuing the loop's global loads and using them."""
     waits: Expression
-    """Number of waits for L2, with nothing else to do, of the block that runs longest, excluding its loops."""
+    """Number of idle waits for L2 outside of loops, in the block that runs longest."""
     probes: tuple[Mapping[str, Expression], ...]
-    """Dimensions of the small problems, made of full tiles, on which the launch is emulated for its profile."""
+    """Dimensions of the small problems on which the launch is emulated for its profile; they consist of full tiles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,22 +188,22 @@ class Kernel:
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_sm: int
-    """Oldest architecture that it runs on."""
+    """Oldest architecture that the kernel runs on."""
     dtype_min_sm: Mapping[str, int]
-    """Oldest architecture for each dtype that needs a later one."""
+    """Oldest architecture for dtypes that need a newer one than `min_sm`."""
     description: str
     source_name: str
     source: str
     """CUDA C++ with its headers in place, PTX, or Python with a Triton function."""
     hash: str
-    """16 hex digits over spec and source, without descriptions and meanings."""
+    """Hash (16 hex digits) of spec and source, without descriptions and meanings."""
     tunables: tuple[Tunable, ...]
     lets: Mapping[str, Expression]
     """Named expressions, which later expressions may use."""
     constraints: tuple[Expression, ...]
-    """Constraints of the spec, which are all true for a config that can run."""
+    """Constraints of the spec; a config can run only if all are true."""
     implied: tuple[Expression, ...]
-    """Further constraints: block, shared memory and grid of every launch are within the limits of the GPU."""
+    """Further constraints: the block, shared memory and grid of each launch are within the GPU's limits."""
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
     definition: "Op"
@@ -215,7 +215,7 @@ class Kernel:
     initial_values: Mapping[str, TensorValues] = field(default_factory=dict)
     """Values of the tensors before the launch, for a spec that declares its own problem."""
     constants: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that are copied to `__constant__` symbols of the source, with the symbol's name."""
+    """Maps tensors that are copied to `__constant__` symbols to the symbol's name."""
     images: Mapping[str, ImageLayout] = field(default_factory=dict)
     """Tensors that can be passed as a texture or surface, and how they are read."""
     inouts: frozenset[str] = frozenset()
@@ -241,11 +241,11 @@ class Kernel:
 
     @cached_property
     def sampled(self) -> bool:
-        """Return whether a launch has no probes, so that it is profiled on sampled blocks of one problem."""
+        """Return whether a launch has no probes, so that its profile comes from sampled blocks of one problem."""
         return any(not launch.probes for launch in self.launches)
 
     def form(self, problem: "Problem") -> "Problem":
-        """Return a problem in the terms of the kernel's op. Raises `UsageError` if the kernel does not compute it."""
+        """Convert a problem to the kernel's op. Raises `UsageError` if the kernel cannot compute the problem."""
         if problem.op == self.op:
             return problem
         if (form := as_op(problem, self.op)) is None:
@@ -266,7 +266,9 @@ class Kernel:
         return self.dtype_min_sm.get(dtype, self.min_sm)
 
     def runs_on(self, dtype: str, sm: int) -> bool:
-        """Return whether the kernel implements this dtype on an architecture, and does not refuse the architecture."""
+        """Return whether the kernel implements this dtype on an architecture, and no constraint excludes the
+        architecture.
+        """
         names: dict[str, Any] = {"sm": code_sm(sm), "dtype": dtype}
         refusing = (c for c in self.constraints if c.names <= names.keys() and not c.evaluate(names))
         return sm >= self.least_sm(dtype) and next(refusing, None) is None
@@ -298,7 +300,7 @@ class Kernel:
         return {**self.macros, **fixed, f"DTYPE_{dtype.upper()}": "1", f"LAYOUT_{layout.upper()}": "1"}
 
     def variant_key(self, config: Config, dtype: str, layout: str) -> str:
-        """Return 16 hex digits that name the compiled variant of a config. Run-time tunables do not change it."""
+        """Return the key (16 hex digits) of a config's compiled variant. Run-time tunables do not change it."""
         return self.variant_keys([[config[name] for name in self.compile_time_tunables]], dtype, layout)[0]
 
     @property
@@ -307,12 +309,12 @@ class Kernel:
         return [tunable.name for tunable in self.tunables if not tunable.launch]
 
     def variant_keys(self, values: Iterable[Sequence[int]], dtype: str, layout: str) -> list[str]:
-        """Return the `variant_key` of many variants, each given by the values of `compile_time_tunables`."""
+        """Return the `variant_key` of many variants; `values` has their `compile_time_tunables`."""
         form = ",".join([dtype, layout, *(f"{name}=%d" for name in self.compile_time_tunables)])
         return [hashlib.sha256((form % tuple(row)).encode()).hexdigest()[:16] for row in values]
 
     def sample_keys(self, configs: Iterable[Sequence[int]], problem_key: str) -> list[str]:
-        """Return 16 hex digits that name the profile of each config on one problem, given by the values of all
+        """Return the key (16 hex digits) of each config's profile on one problem; `configs` has the values of all
         tunables.
         """
         form = ",".join([problem_key, *(f"{tunable.name}=%d" for tunable in self.tunables)])
@@ -328,7 +330,7 @@ class Kernel:
         return names
 
     def namespace(self, config: Config, problem: "Problem", sm: int) -> dict[str, Any]:
-        """Return every name that the launch expressions of one config may use, with its value on a problem."""
+        """Return the values of all names that launch expressions may use, for one config and problem."""
         names: dict[str, Any] = {**self.form(problem).names, "sm": code_sm(sm), **config}
         names |= self.listed.numbers(config) if self.listed else {}
         for name, let in self.lets.items():

@@ -1,4 +1,4 @@
-"""Read a `kernel.toml` and its CUDA source into a `Kernel`. Errors are one line with file and key."""
+"""Read a `kernel.toml` and its CUDA source into a `Kernel`. Error messages are one line with file and key."""
 
 import copyreg
 from collections.abc import Collection, Mapping
@@ -41,7 +41,7 @@ def load_kernel(path: Path, data: dict[str, Any] | None = None) -> Kernel:
 
 
 def kernel_from(data: Mapping[str, Any], place: str, source: str) -> Kernel:
-    """Return the kernel of a spec that was already read (`Kernel.spec`) and its source. Errors begin with `place`."""
+    """Return the kernel of a parsed spec (`Kernel.spec`) and its source. Error messages begin with `place`."""
     return _Reader(place, dict(data), None, source).kernel()
 
 
@@ -53,7 +53,7 @@ copyreg.pickle(Kernel, _pickled)
 
 
 def _op_names(op: Op, declared: dict[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
-    """Return an op's dimensions as given, the derived ones, and the names of its tensors for any dtype."""
+    """Return (given dimensions, derived dimensions, tensor names for any dtype) of an op."""
     if declared is not None:
         return tuple(dim.name for dim in op.dims), (), frozenset(declared["initial_values"])
     ones = {dim.name: 1 for dim in op.dims}
@@ -67,7 +67,7 @@ class _Reader:
     """Builder of a `Kernel` from the parsed file."""
 
     def __init__(self, place: str, data: dict[str, Any], folder: Path | None, text: str = "") -> None:
-        """Prepare a reader (`folder`: folder of the source; None if the source is `text`)."""
+        """Prepare a reader. `folder` contains the source; it is None if the source is `text`."""
         self.folder, self.text = folder, text
         self.top = Table(place, data)
 
@@ -144,7 +144,7 @@ class _Reader:
         )
 
     def op(self, name: str) -> tuple[Op, dict[str, Any] | None]:
-        """Return the op that the spec names, and None; or the problem that it declares, as from `declared_problem`."""
+        """Return (op that the spec names, None), or `declared_problem` if the spec declares its problem."""
         data = self.top.take("problem", dict, "a table", None)
         if data is None:
             try:

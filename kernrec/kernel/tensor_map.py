@@ -1,8 +1,8 @@
-"""Tensor maps: parameters that describe a tensor's memory, and the box of it that one copy of a kernel moves.
+"""Build tensor maps: parameters that describe a tensor's memory and the box that one copy moves.
 
-The driver encodes them (CUDA Driver API, `cuTensorMapEncodeTiled`). In a launch of a spec, `map a: block_k, block_m, 1`
-is the map of tensor `a` with boxes of these extents, the contiguous axis first. Axes that the tensor lacks have one
-element. Rows of a box are swizzled over their own length, which is 32, 64 or 128 bytes.
+The driver encodes maps (CUDA Driver API, `cuTensorMapEncodeTiled`). In a spec, the argument `map a: block_k, block_m,
+1` is a map of tensor `a` with boxes of these extents, contiguous axis first. A box has one element along axes that the
+tensor lacks. The swizzle spans one row of the box, which has 32, 64 or 128 bytes.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ ELEMENT_TYPES = {
     "u8": 0, "i8": 0, "f8e4m3": 0, "f8e5m2": 0, "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6,
     "f32": 7, "tf32": 7, "f64": 8, "bf16": 9,
 }  # fmt: skip
-"""`CUtensorMapDataType` by dtype. Types without one are moved as bytes."""
+"""`CUtensorMapDataType` by dtype. Copies move dtypes without an equivalent as bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class MapHandle:
-    """Map of a tensor with every number fixed. Axes are those of the box, the contiguous axis first."""
+    """Map of a tensor with every number fixed. It has the axes of the box, contiguous axis first."""
 
     name: str
     dtype: str
@@ -50,7 +50,7 @@ class MapHandle:
 
     @property
     def swizzle(self) -> int:
-        """Return the bytes of a row of the box, within which its 16-byte pieces are permuted."""
+        """Return the bytes of a row of the box; the swizzle permutes 16-byte pieces within it."""
         return self.box[0] * ELEMENT_BYTES[self.dtype]
 
 
@@ -79,7 +79,7 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
 
 
 class EncodedMap:
-    """Map in the driver's form. It is encoded again when the tensor's address changes."""
+    """Map as encoded by the driver, again for each new address of the tensor."""
 
     def __init__(self, handle: MapHandle) -> None:
         self._handle = handle
@@ -101,7 +101,7 @@ class EncodedMap:
 
 
 def encode(handle: MapHandle, address: int, target: int) -> None:
-    """Write the map of a tensor at `address` to the 128 bytes at `target`. Raises `KernrecError` if that fails."""
+    """Write the map of a tensor at `address` to the 128 bytes at `target`. Raises `KernrecError` on failure."""
     rank = len(handle.extents)
     long, word = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
     result = _encoder()(

@@ -1,4 +1,4 @@
-"""Read TOML tables with one-line errors. Every table records the keys that were read and refuses all others."""
+"""Read TOML tables. A table records the keys that were read and refuses all others; errors are one line."""
 
 import re
 from collections.abc import Collection
@@ -11,9 +11,7 @@ C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def mentions(text: str, name: str) -> bool:
-    """Return whether a text contains an identifier as a whole word, which is faster than compiling a regular
-    expression.
-    """
+    """Return whether a text contains an identifier as a whole word, without compiling a regular expression."""
     start = text.find(name)
     while start >= 0:
         end = start + len(name)
@@ -27,7 +25,7 @@ def _in_word(letter: str) -> bool:
     return letter.isalnum() or letter == "_"
 
 
-"""The name of a macro or function in C."""
+"""Matches the name of a macro or function in C."""
 
 _REQUIRED: Any = object()
 
@@ -36,7 +34,7 @@ class Table:
     """One table of a file. `take` reads a key, and `done` refuses the keys that were not read."""
 
     def __init__(self, place: str, data: Any, named: set[str] | None = None) -> None:
-        """Open a table that errors call `place`. `named` collects the names that expressions of the whole file use."""
+        """Open a table, which messages call `place`; `named` collects the names in the file's expressions."""
         self.place = place
         self.taken: list[str] = []
         self.named: set[str] = set() if named is None else named
@@ -58,7 +56,7 @@ class Table:
         self.taken.append(key)
         value = self.data.get(key, default)
         if value is _REQUIRED:
-            # A similar key that has not been read is more likely a misspelling than the key was forgotten.
+            # If an unread key is similar, the user more likely misspelled the missing key than forgot it.
             close = [k for k in nearest(key, self.data) if k not in self.taken]
             hint = f" (is {close[0]!r} a misspelling of it?)" if close else ""
             raise self.error(f"{key} is missing, expected {expected}{hint}")
@@ -83,11 +81,11 @@ class Table:
         return tuple(dict.fromkeys(values))
 
     def expression(self, key: str, names: Collection[str], default: Any = _REQUIRED) -> Expression:
-        """Return an expression that may use `names`."""
+        """Read an expression that may use `names`."""
         return self.parsed(key, self.take(key, object, "an expression", default), names)
 
     def parsed(self, key: str, text: Any, names: Collection[str], noun: str = "name") -> Expression:
-        """Return the expression `text` of a key or of a part of it, which may use `names` (`noun`: what they are)."""
+        """Parse `text`, the expression of a key or of a part of it. It may use `names`, which messages call `noun`."""
         if isinstance(text, int) and not isinstance(text, bool):
             text = str(text)
         if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""A kernel that is a Triton function, in its spec: parameters, and how the compiler specializes them.
+"""Read the `[triton]` table of a spec: parameters of a Triton function, and how the compiler specializes them.
 
     [triton]
     parameters = ["a", "b", "c", "m", "row"]       # of the function, for the arguments of the launch in order
@@ -7,10 +7,10 @@
     descriptors = { a = { shape = [512, 256], strides = [256, 1], block = ["block_m", "64"] } }   # of tensors
     module = "package.kernels"                     # by which the source is imported where it is installed
 
-Triton compiles a function for the types of its arguments, and specializes on integers that are 1 (they become
-constants) and on pointers and integers that are multiples of 16; of sizes that are constants of the program, as in
-TorchInductor's templates, it sees other divisors. Tunables and `defines` give the function's
-`tl.constexpr` parameters and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
+Triton compiles a function for the types of its arguments. It specializes on integers equal to 1, which become
+constants, and on pointers and integers that are multiples of 16. If sizes are constants of the program, as in
+TorchInductor's templates, it knows other divisors. Tunables and `defines` set the function's `tl.constexpr` parameters
+and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,24 +28,24 @@ TYPES = {
     "f64": "fp64", "f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv",
     "f8e5m2": "fp8e5",
 }  # fmt: skip
-"""Triton's names of data types, where they differ."""
+"""Triton's name of a data type, if it differs from kernrec's."""
 
 SPECIALIZED = 16
 """Divisor that Triton itself checks for arguments."""
 
 SCRATCH = 2
-"""Number of pointers that Triton passes after the function's own arguments: scratch memory, and the profiler's."""
+"""Number of pointers that Triton passes after the function's own arguments: its scratch memory and the profiler's."""
 
 
 @dataclass(frozen=True, eq=False)
 class TritonDescriptor:
-    """Tensor descriptor that the program creates and passes instead of a pointer."""
+    """Tensor descriptor that the host program passes instead of a pointer."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Elements between neighbors along each axis."""
     block: tuple[Expression, ...]
-    """Elements that a copy moves along each axis."""
+    """Elements that one copy moves along each axis."""
     fill_nan: bool
     """Whether elements outside of the tensor read as NaN instead of zero."""
 
@@ -55,13 +55,13 @@ class TritonFunction:
     """A spec's `[triton]` table."""
 
     parameters: tuple[str, ...]
-    """Parameters of the function without constants, for the launch's arguments in order."""
+    """Parameters of the function, without constants, in the order of the launch's arguments."""
     divisible: Mapping[str, Expression]
     """Known divisor of each parameter; 1 stands for `SPECIALIZED`, 0 for none."""
     types: Mapping[str, str]
-    """Triton's type of parameters for which it is not that of the argument."""
+    """Triton's type of each parameter whose type differs from the argument's."""
     key: str
-    """Triton's key of the function's code; empty to use the whole source."""
+    """Triton's cache key of the function's code; empty to hash the whole source."""
     module: str = ""
     """Module name of the source; empty to execute its text."""
     descriptors: Mapping[str, TritonDescriptor] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Ops, problems and workload sets: the computations, independent of any kernel or GPU.
+"""Define ops, problems and workloads: the computations, independent of any kernel or GPU.
 
 >>> from kernrec.op import find_op
 >>> problem = find_op("gemm").problem(m=512, n=512, k=64)

@@ -1,9 +1,9 @@
 """Scaled dot-product attention, forward: o = softmax(q k^T / sqrt(head_dim)) v for every head.
 
-Grouped queries: heads h*group to (h+1)*group - 1 of q share head h of k and v, with group = heads / kv_heads. In causal
-attention, the queries are the last tokens of the sequence: the last query attends to every key, and each earlier query
-to one key fewer than the next. A prompt has queries = keys, a generated token queries = 1. A window limits a query to
-the last `window` of its keys.
+With grouped queries, heads h*group to (h+1)*group - 1 of q share head h of k and v, where group = heads / kv_heads. In
+causal attention, the queries are the last tokens of the sequence: the last query attends to every key, and each earlier
+query to one key fewer. A prompt has as many queries as keys, and a generated token has one query. A window limits each
+query to the last `window` keys.
 
 Layout `bhsd` is (batch, heads, tokens, head_dim). Layout `bshd` is (batch, tokens, heads, head_dim), as linear layers
 write it.
@@ -63,10 +63,10 @@ def _shapes(d: Names, layout: str) -> dict[str, tuple[int, ...]]:
 
 
 SCALES = ("q_scale", "k_scale", "v_scale")
-"""Scales of q, k and v in 8 bits."""
+"""Names of the scales of q, k and v with 8 bits."""
 
 OUTPUTS = ("bf16", "f16")
-"""Types of o by number, if q, k and v have 8 bits."""
+"""Types of o by number (dimension `out`), if q, k and v have 8 bits."""
 
 
 def _flops(d: Names) -> int:
@@ -77,11 +77,11 @@ def _flops(d: Names) -> int:
 
 
 def pairs(d: Names) -> int:
-    """Return the number of unmasked pairs of query and key of a head."""
+    """Return the number of unmasked (query, key) pairs per head."""
     queries, keys = d["queries"], d["keys"]
     masked = queries * (queries - 1) // 2 if d["causal"] else 0
     if 0 < (window := d["window"]) < keys:
-        # Query i from the end has keys - i keys, and the window drops the first keys - i - window of them.
+        # The i-th query from the end attends to keys - i keys; the window drops the first keys - i - window.
         longer = min(queries, keys - window)
         masked += longer * (keys - window) - longer * (longer - 1) // 2
     return queries * keys - masked
@@ -104,8 +104,8 @@ def _element_types(d: Names) -> dict[str, str]:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return values of queries that give scores a deviation of 2, so that a few keys dominate, as in trained
-    networks.
+    """Return a distribution of queries that gives scores a standard deviation of 2, so that a few keys dominate, as in
+    trained networks.
     """
     if not (d["scaled"] or d["kv_dtype"]):
         return {"q": (0, 2)}
@@ -127,7 +127,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
     if d["window"]:
         mask = np.where(np.tri(queries, keys, keys - queries - d["window"]), -np.inf, mask)
     o = np.empty(q.shape)
-    # Compute one head at a time, because the scores of all heads of a long prompt do not fit in memory.
+    # Compute one head at a time: with a long prompt, the scores of all heads do not fit in memory.
     for b in range(d["batch"]):
         for h in range(d["heads"]):
             shared = b, h // d["group"]

@@ -1,4 +1,4 @@
-"""Two-dimensional convolution as in neural networks: cross-correlation with zero padding and no bias.
+"""Define the two-dimensional convolution of neural networks: cross-correlation with zero padding and no bias.
 
 y[n,k,p,q] = sum over c,r,s of x[n, c, p*stride - padding + r*dilation, q*stride - padding + s*dilation] w[k,c,r,s],
 with c over the channels of k's group. Stride, padding and dilation are the same in height and width.
@@ -53,21 +53,21 @@ def _values(d: Names) -> dict[str, Normal]:
 
 
 def _untouched(d: Names) -> dict[str, int]:
-    """Return the number of elements that a stride skips. A 1x1 filter with stride 2 reads one element in four."""
+    """Return the number of input elements that no filter tap reads: three in four for a 1x1 filter with stride 2."""
     rows = _reached(d["h"], d["p"], d["r"], d)
     columns = _reached(d["w"], d["q"], d["s"], d)
     return {"x": d["n"] * d["c"] * (d["h"] * d["w"] - rows * columns)}
 
 
 def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
-    """Return the number of input positions along one axis (of `size`) that at least one output reads.
+    """Return the number of positions of an input axis (of `size`) that at least one output reads.
 
-    Tap j of output i reads position i*stride + j*dilation - padding. Positions with the same remainder by the stride
-    form one progression. Each of its taps covers a run of `outputs` positions, and runs of later taps start later.
+    Tap j of output i reads position i*stride + j*dilation - padding. Positions with equal remainder modulo the stride
+    form one progression. In it, each tap covers a run of `outputs` positions, and runs of later taps start later.
     """
     stride = d["stride"]
     if stride == 1 and d["dilation"] == 1:
-        return size  # consecutive outputs and taps are one position apart, so none is skipped
+        return size  # consecutive outputs and taps are one position apart, so no position is skipped
     covered: dict[int, int] = {}
     count = 0
     for tap in range(taps):
@@ -81,7 +81,7 @@ def _reached(size: int, outputs: int, taps: int, d: Names) -> int:
 
 
 def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
-    """Return the sum of one matmul per filter tap and group: the tap's weights times the matching input elements."""
+    """Sum one matmul per filter tap and group: the tap's weights times the matching input elements."""
     import numpy as np
 
     x, w = tensors["x"], tensors["w"]

@@ -1,4 +1,4 @@
-"""Tensor values: seeded inputs in their memory format, and the float64 results that kernels are compared with.
+"""Create tensor values: seeded inputs in their memory format, and float64 results to compare kernels with.
 
 NumPy has no bfloat16 and no floating-point numbers of 8 or 4 bits, so such tensors are stored as bit patterns (uint16,
 uint8). A 4-bit element takes a whole byte, because only references read it. `encode_elements` and `decode_elements`
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernrec.errors import UsageError
 from kernrec.op.problem import Problem
 
-# NumPy is imported in the functions, because a query needs problems but not their values.
+# Functions import NumPy themselves, because a query needs problems but not their values.
 if TYPE_CHECKING:
     import numpy as np
 
@@ -68,8 +68,8 @@ def inputs(problem: Problem, seed: int = 0) -> "dict[str, Array]":
     """Return the problem's input tensors in their memory format, with normal values that depend only on the seed.
 
     Activations have standard deviation 1 and weights 1/sqrt(terms of the sum). So results are of order 1 for every
-    size, and an absolute tolerance means the same for every problem. `Op.values` overrides this for inputs for which a
-    kernel would look right although it skips a step, such as subtracting a mean of 0.
+    size, and an absolute tolerance means the same for every problem. `Op.values` overrides this if a kernel that skips
+    a step, such as subtracting the mean, would give the right result.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""Data types of tensors and of problems: names, sizes and alternative spellings.
+"""Define data types of tensors and problems: names, sizes and alternative spellings.
 
-A problem's dtype is the type of its tensors. Or it is one of `FORMATS`, in which weights, activations and their scales
-have different types.
+A problem's dtype is the type of its tensors, or one of `FORMATS`, in which weights, activations and their scales have
+different types.
 """
 
 from kernrec.util.light_dataclass import dataclass
@@ -25,15 +25,15 @@ class Format:
     weights: str
     """Type of the weight elements."""
     group: int
-    """Number of elements along k that share a weight scale; 0 if a whole row does."""
+    """Number of elements along k that share a weight scale; 0 for a whole row."""
     rows: int
     """Number of rows (output features) that share a weight scale."""
     scale: str
     """Type of the weight scales."""
     activations: str
-    """Type of activations in the multiplication. The call quantizes them if it is not bf16."""
+    """Type of activations in the multiplication; the call quantizes activations unless it is bf16."""
     activation_group: int
-    """Number of elements along k that share an activation scale; 0 for a single scale, or none with bf16."""
+    """Number of elements along k that share an activation scale; 0 for a single scale, or for bf16, which has none."""
     math: str
     """Type whose rate limits the multiplication; a key of the GPU's rates."""
 
@@ -51,7 +51,7 @@ class Format:
 
     @property
     def activation_scale(self) -> str:
-        """Return the type of activation scales. Scales of groups have the type of the weight scales."""
+        """Return the type of activation scales; group scales have the type of the weight scales."""
         return self.scale if self.activation_group else "f32"
 
 
@@ -74,7 +74,7 @@ INSTEAD = {
     "nvfp4": ("f8e4m3", "bf16", "f16", "f32"),
     **dict.fromkeys(("w8a16", "w4a16", "mxfp4", "mxfp4f8", "w4f8"), ("bf16", "f16", "f32")),
 }  # fmt: skip
-"""Replacement dtypes by dtype, nearest first."""
+"""Dtypes that can replace a dtype, nearest first."""
 
 _SPELLINGS = {
     **dict.fromkeys(("double", "fp64", "float64"), "f64"),
@@ -96,15 +96,15 @@ _SPELLINGS = {
 
 
 def canonical_dtype(dtype: str) -> str:
-    """Return the canonical name, `f16` for `fp16`, `half` or `Float16`; an unknown name in lower case, for the caller
-    to refuse.
+    """Return the canonical name, `f16` for `fp16`, `half` or `Float16`; for an unknown name, return it in lower case,
+    so that the caller can refuse it.
     """
     folded = str(dtype).strip().lower()
     return _SPELLINGS.get(folded) or _SPELLINGS.get(folded.replace("-", "_"), folded)
 
 
 def spellings(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return these data types and their other spellings, to suggest the nearest to an unknown one."""
+    """Return data types and their other spellings, to suggest the nearest one for a misspelled name."""
     return (*dtypes, *(other for other, dtype in _SPELLINGS.items() if dtype in dtypes))
 
 

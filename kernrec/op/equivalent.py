@@ -1,8 +1,8 @@
-"""Problems that two ops express differently: a matvec of n vectors is a matmul of n rows.
+"""Convert problems that two ops can express: a matvec of n vectors is a matmul of n rows.
 
-Only this module knows the equivalence. Kernels, measurements and baselines of either op apply to both. `Context.tables`
-offers the kernels of every form, a kernel states a problem in its own terms (`Kernel.form`), `kernrec.kernel.binding`
-passes it the tensors under the problem's names, and baselines are looked up as a matmul.
+Kernels, measurements and baselines of either op apply to both. `Context.tables` includes the kernels of every form.
+`Kernel.form` converts a problem to the kernel's op, and `kernrec.kernel.binding` maps the tensors' names. Baselines are
+looked up as matmuls.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ MOST_VECTORS = next(dim.maximum for dim in MATVEC.dims if dim.name == "n")
 
 _SAME: Mapping[str, str] = {}
 _ROWS = {"a": "b", "x": "a", "y": "c"}
-"""Tensors of the matmul whose rows are the vectors of a matvec, by tensor of the matvec."""
+"""Tensors of a matmul by tensor of the matvec, if the vectors are the matmul's rows."""
 _COLUMN = {"a": "a", "x": "b", "y": "c"}
-"""Tensors of the matmul whose only column is the result of a matvec of one vector, by tensor of the matvec."""
+"""Tensors of a matmul by tensor of the matvec, if the matmul has one column, the matvec's result."""
 
 
 def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = None) -> Problem:
@@ -37,8 +37,8 @@ def as_matmul(problem: Problem, rows: int | None = None, dtype: str | None = Non
 
 
 def equivalents(problem: Problem) -> tuple[Problem, ...]:
-    """Return a problem in the terms of every op that can express it, in a fixed order."""
-    if problem.layout == ANY_LAYOUT:  # a kernel's own problem may have the op's name
+    """Return the forms of a problem in every op that can express it, in a fixed order."""
+    if problem.layout == ANY_LAYOUT:  # a problem that a kernel declares may have the op's name
         return (problem,)
     if problem.op == MATVEC.name:
         return as_matmul(problem), problem
@@ -47,14 +47,14 @@ def equivalents(problem: Problem) -> tuple[Problem, ...]:
 
 
 def as_op(problem: Problem, op: str) -> Problem | None:
-    """Return a problem in the terms of an op; None if the op cannot express it."""
+    """Convert a problem to an op; return None if the op cannot express it."""
     if problem.op == op:
         return problem
     return next((form for form in equivalents(problem) if form.op == op), None)
 
 
 def tensor_names(problem: Problem, op: str) -> Mapping[str, str]:
-    """Return the problem's name of each tensor that has a different name in the op's terms."""
+    """Map tensor names of the op to those of the problem, where they differ."""
     if problem.op == op:
         return _SAME
     if problem.op == MATVEC.name:
@@ -72,7 +72,7 @@ _as_matmul = lru_cache(maxsize=1024)(_matmul)
 
 
 def _as_matvec(problem: Problem) -> Problem | None:
-    """Return a matmul with few rows or one column as a matvec; None for any other."""
+    """Convert a matmul with few rows or one column to a matvec; return None for any other matmul."""
     sizes = problem.sizes
     if problem.layout[0] == "t" or (sizes["m"] > MOST_VECTORS and sizes["n"] > 1):
         return None

@@ -1,19 +1,19 @@
-"""Matrix multiplication: c = a b, for one pair of matrices or a batch of independent pairs.
+"""Define matrix multiplication, c = a b, of one pair of matrices or a batch of independent pairs.
 
 A layout has one letter for a and one for b: `n` is row-major as in the formula, `t` is stored transposed. So `nt` has b
 as (n, k), like the weights of a linear layer. c is row-major in every layout. A batch of one has tensors of two axes.
 
-The epilogue of a linear layer is optional: a bias for every column, shared by the batch, then an activation. As in
-published figures, FLOPs exclude the epilogue. Dtype `tf32` is f32 in memory and is multiplied as on tensor cores: a and
-b are rounded to 10 bits of mantissa, and sums are f32. Its reference is the f32 one.
+A linear layer's epilogue is optional: a bias per column, shared by the batch, then an activation. As in published
+figures, FLOPs exclude the epilogue. Dtype `tf32` is f32 in memory and is multiplied as on tensor cores: a and b are
+rounded to 10 bits of mantissa, and sums are f32. The reference result is that of f32.
 
-8-bit dtypes are those of quantized layers: a and b are `f8e4m3` or `i8` with f32 scales, either one per matrix or one
-for every row of a and every column of b. The sum (f32; exact 32-bit integers for `i8`) is multiplied by both scales,
-the bias (f32) is added, and c is bf16, f16 or f32.
+8-bit dtypes are used by quantized layers: a and b are `f8e4m3` or `i8` with f32 scales, either one per matrix, or one
+per row of a and per column of b. The sum (f32; exact 32-bit integers for `i8`) is multiplied by both scales, the bias
+(f32) is added, and c is bf16, f16 or f32.
 
-The formats of `kernrec.op.dtype.FORMATS` are those of served models: a are activations and b weights, each with scales
-for groups along k (`a_scale` (m, groups), `b_scale` (n, groups), or (n / 128, groups)). nvfp4 has another f32 scale,
-`ab_scale`, for both matrices.
+Dtypes of `kernrec.op.dtype.FORMATS` are used by served models: a holds activations and b weights, each with scales for
+groups along k (`a_scale` (m, groups), `b_scale` (n, groups), or (n / 128, groups)). nvfp4 also has an f32 scale,
+`ab_scale`, for both matrices together.
 """
 
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ def _activated(x: "np.ndarray", activation: int) -> "np.ndarray":
     if activation == 2:
         activated = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     elif activation == 3:
-        activated = x * 0.5 * (1 + np.tanh(x / 2))  # logistic function without overflow
+        activated = x * 0.5 * (1 + np.tanh(x / 2))  # logistic function that does not overflow
     return activated
 
 
@@ -137,14 +137,14 @@ _ACTIVATIONS: tuple[dict[str, float], ...] = (
     *({"issue.fma32": 5.0, "issue.mufu": 2.0},) * 2,
 )
 """Instruction counts of activations by number. GELU and SiLU need an exponential and a division. The emulator counted
-them, and those of the bias, on the tiled kernels (`tests/model/prior/test_epilogue.py`).
+them, and the bias, on the tiled kernels (`tests/model/prior/test_epilogue.py`).
 """
 
 
 def _finishing(d: Names) -> dict[str, float]:
     counts = dict(_BIAS) if d["bias"] else {}
     if d["scaled"] and OUTPUTS[d["output"]] == "f32":
-        counts["global.c.write_sectors"] = 2.0  # profiles assume c in 16 bits
+        counts["global.c.write_sectors"] = 2.0  # profiles assume that c has 16 bits
     for metric, count in _ACTIVATIONS[d["activation"]].items():
         counts[metric] = counts.get(metric, 0.0) + count
     return counts

@@ -1,4 +1,4 @@
-"""Memory-bound ops: on independent rows, on vectors, and a matrix times a few vectors.
+"""Define memory-bound ops: on independent rows, on vectors, and a matrix times a few vectors.
 
 All tensors are row-major.
 """
@@ -25,11 +25,11 @@ def _rows(columns: str) -> tuple[Dim, Dim]:
     return Dim("rows", "independent rows"), Dim("columns", columns)
 
 
-# Functions of an op are module-level functions or `partial`s of them, so that problems can be pickled.
+# Op functions are module-level functions or `partial`s of them, so that problems can be pickled.
 
 
 def _row_shapes(parameters: tuple[str, ...], d: Names, layout: str) -> dict[str, tuple[int, ...]]:
-    """Return equal shapes for x and y, and between them the shapes of parameters with one value per column."""
+    """Return the shapes of x, of parameters with one value per column, and of y, in this order."""
     whole = d["rows"], d["columns"]
     return {"x": whole, **dict.fromkeys(parameters, (d["columns"],)), "y": whole}
 
@@ -57,9 +57,9 @@ SOFTMAX = _op(
     dims=_rows("elements per row"),
     workload="gpt2",
     shapes=partial(_row_shapes, ()),
-    flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; excludes the one division per row
+    flops=partial(_flops, 5),  # compare, subtract, exponential, add, multiply; without the one division per row
     reference=_softmax,
-    # As in trained networks, about columns / exp(9) elements have most of a row's sum.
+    # As in trained networks, about columns / exp(9) elements make up most of a row's sum.
     values=partial(_same, {"x": (0, 3)}),
 )
 
@@ -82,7 +82,7 @@ LAYERNORM = _op(
     shapes=partial(_row_shapes, ("weight", "bias")),
     flops=partial(_flops, 7),  # mean (add), subtract, variance (multiply-add), scale, times weight, plus bias
     reference=_layernorm,
-    # A kernel that skips the mean or variance fails. Weights are near 1, as in trained networks.
+    # With these values, a kernel that skips the mean or variance fails. Weights are near 1, as in trained networks.
     values=partial(_same, {"x": (1, 2), "weight": (1, 0.25), "bias": (0, 0.25)}),
 )
 
@@ -104,7 +104,7 @@ RMSNORM = _op(
     shapes=partial(_row_shapes, ("weight",)),
     flops=partial(_flops, 4),  # multiply-add for the mean square, scale, multiply by the weight
     reference=_rmsnorm,
-    # A kernel that skips the scale fails. Weights are near 1, as in trained networks.
+    # With these values, a kernel that skips the scale fails. Weights are near 1, as in trained networks.
     values=partial(_same, {"x": (0, 2), "weight": (1, 0.25)}),
 )
 
@@ -128,7 +128,7 @@ REDUCE = _op(
     dims=(Dim("rows", "independent sums"), Dim("columns", "elements per row, added up")),
     workload="resnet50",
     shapes=_reduce_shapes,
-    flops=partial(_flops, 1),  # the first element is added to zero, as in a matmul
+    flops=partial(_flops, 1),  # counts the addition of the first element to zero, as in a matmul
     reference=_reduce,
     values=_reduce_values,
 )
@@ -168,7 +168,7 @@ def _elementwise(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.nda
     return {"y": np.maximum(tensors["a"] * tensors["x"] + tensors["b"], 0)}
 
 
-# With a = 1 it joins the branches of a residual network. Other activations than ReLU would move the same bytes.
+# With a = 1, this op joins the branches of a residual network. Other activations would move the same bytes.
 ELEMENTWISE = _op(
     name="elementwise",
     title="fused multiply-add with ReLU, y[n] = relu(a x[n] + b[n])",
@@ -199,8 +199,8 @@ def _matvec(d: Names, layout: str, tensors: "Tensors") -> "dict[str, np.ndarray]
     return {"y": tensors["x"] @ tensors["a"].T}
 
 
-# Linear layers of a language model that generates one token at a time: weights (output features, input features) and up
-# to 16 tokens. Layers with more tokens are matmuls with layout `nt`.
+# Linear layer of a language model that generates one token at a time, with weights (output features, input features)
+# and up to 16 tokens. A layer with more tokens is a matmul with layout `nt`.
 MATVEC = _op(
     name="matvec",
     title="matrix times 1 to 16 vectors, y[n,m] = sum over k of a[m,k] x[n,k]",

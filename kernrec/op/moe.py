@@ -1,15 +1,15 @@
-"""A mixture of experts on one GPU: every token passes through the experts that its router scores highest.
+"""Define a mixture of experts on one GPU: each token passes through the experts that the router scores highest.
 
 y[t] = sum over the selected experts e of g[t, e] down_e (silu(gate_e x[t]) * (up_e x[t])), where g is the softmax of
 their scores. Without gates (`gated=0`) an expert is down_e relu(up_e x[t])^2, as in Nemotron-H.
 
-A GPU of `tp` x `ep` has experts / ep of the experts, and intermediate / tp of the columns of each. The problem is the
-work of the first GPU on all `tokens`, and y its contribution to the sum over all GPUs. `routing` says how unevenly a
-served model's router selects experts: with 0, all experts get equally many tokens; otherwise, it is the exponent of a
-power law of the experts' shares, in hundredths. It affects only times, because the scores are inputs.
+Each of `tp` x `ep` GPUs has experts / ep experts, and intermediate / tp columns of each. The problem is the work of the
+first GPU on all `tokens`, and y is its contribution to the sum over all GPUs. `routing` describes how unevenly the
+router selects experts. If it is 0, all experts get the same number of tokens. Otherwise it is 100 times the exponent of
+a power law of the experts' shares. It affects only times, because the scores are inputs.
 
-Activations are bf16 (or f16) in every dtype. The call quantizes them if the dtype of the weights requires it. FLOPs
-count only the matmuls: tokens x topk / ep passes through an expert, the mean over GPUs.
+Activations are bf16 (or f16) in every dtype. The call quantizes activations if the dtype of the weights requires it.
+FLOPs count only the matmuls of tokens x topk / ep passes through an expert, the mean over GPUs.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _derive(d: Names) -> dict[str, int]:
-    """Return the number of experts on this GPU, and the columns of each."""
+    """Return the number of experts on this GPU, and the columns of each expert."""
     for whole, part in (("experts", "ep"), ("intermediate", "tp")):
         if d[whole] % d[part]:
             raise UsageError(f"moe {part}={d[part]} must divide {whole}={d[whole]}")
@@ -88,7 +88,7 @@ def _flops(d: Names) -> int:
 
 
 def _values(d: Names) -> dict[str, Normal]:
-    """Return scores with deviation 2, so the first selected expert has most of the weight, as in trained networks."""
+    """Return scores with standard deviation 2, so that the first selected expert dominates, as in trained networks."""
     values: dict[str, Normal] = {"scores": (0, 2)}
     for name, (_, k) in _products(d).items():
         wide = 1 / sqrt(k)
@@ -125,7 +125,7 @@ def _reference(d: Names, layout: str, tensors: "Mapping[str, np.ndarray]") -> "d
         inner = x[tokens] @ weights("up", expert).T
         if d["gated"]:
             gate = x[tokens] @ weights("gate", expert).T
-            inner = inner * (gate * 0.5 * (1 + np.tanh(gate / 2)))  # logistic function without overflow
+            inner = inner * (gate * 0.5 * (1 + np.tanh(gate / 2)))  # logistic function that does not overflow
         else:
             inner = np.maximum(inner, 0) ** 2
         y[tokens] += shares[tokens, places, None] * (inner @ weights("down", expert).T)

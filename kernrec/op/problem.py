@@ -1,4 +1,4 @@
-"""Ops, and problems: an op with fixed dimensions, dtype and layout.
+"""Define ops, and problems: an op with fixed dimensions, dtype and layout.
 
 An `Op` is data plus a few functions of its dimensions. Validation, keys, inputs and workload files work for any op in
 `registry.py`. This module does not import NumPy, because every query creates problems.
@@ -26,18 +26,16 @@ Normal = tuple[float, float]
 """Mean and standard deviation of a tensor's values."""
 
 SPREAD_8BIT = 32.0
-"""Standard deviation of 8-bit values. It limits both coarse rounding and saturation."""
+"""Standard deviation of 8-bit values, a compromise between coarse rounding and saturation."""
 
 ANY_LAYOUT = "any"
 """Layout of problems that a kernel's spec declares."""
 
 _KINDS = 1024
-"""Number of spellings of data types and layouts that an op caches."""
+"""Maximum number of (dtype, layout) spellings that an op caches."""
 
 LARGEST = 2**31 - 1
-"""Largest dimension, and most elements of a tensor that a kernel can run on, because kernels index with 32-bit
-integers.
-"""
+"""Maximum dimension, and maximum elements of a tensor, because kernels index with 32-bit integers."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +46,14 @@ class Dim:
     meaning: str
     """Short description for error messages and `kernrec list ops`."""
     default: int | str | None = None
-    """A number, the name of an earlier dimension whose value is used, or None if the dimension is required."""
+    """Default value, or the name of an earlier dimension to copy; None if the dimension is required."""
     minimum: int = 1
     maximum: int = LARGEST
     late: bool = False
     """Whether the dimension was added after problems had been stored.
 
-    At its default, which must be a number, it is omitted from a problem's `dims` and `key`. So keys stored earlier
-    still name the same problems.
+    A problem's `dims` and `key` omit the dimension at its default, which must be a number. So keys that were stored
+    earlier still name the same problems.
     """
 
 
@@ -71,7 +69,7 @@ class Tensor:
     role: str
     """`input` or `output`."""
     touched: int
-    """Number of elements that any kernel must read or write at least once."""
+    """Number of elements that every kernel must read or write at least once."""
 
     @property
     def elements(self) -> int:
@@ -101,7 +99,7 @@ class Op:
     """Accepted layouts, the default first."""
     outputs: tuple[str, ...]
     workload: str
-    """Workload that is used if no shape is given."""
+    """Workload to use if no shape is given."""
     shapes: Callable[[Names, str], dict[str, tuple[int, ...]]]
     """Returns the shape of each tensor by name, inputs first, from dimensions and layout."""
     flops: Callable[[Names], int]
@@ -119,13 +117,13 @@ class Op:
     values: Callable[[Names], dict[str, Normal]] = _nothing
     """Returns mean and standard deviation of inputs that are not standard normal."""
     finishing: Callable[[Names], dict[str, float]] = _nothing
-    """Returns the counts of epilogue work (bias, activation) that profiles exclude, per 32 results, by metric of
-    `ptx.counts`.
+    """Returns the epilogue work (bias, activation) that profiles exclude: counts per 32 results, by the emulator's
+    metric.
     """
     element_types: Callable[[Names], Mapping[str, str]] = _nothing
     """Returns the dtype of each tensor whose dtype differs from the problem's."""
     dtype_layouts: Mapping[str, str] = field(default_factory=dict)
-    """Default layouts of dtypes for which it is not the first layout."""
+    """Default layouts of dtypes whose default is not the first layout."""
 
     @cached_property
     def late(self) -> dict[str, int]:
@@ -141,7 +139,7 @@ class Op:
         return {}
 
     def _kind(self, dtype: str | None, layout: str | None) -> tuple[str, str]:
-        """Return the canonical data type and layout. Raises `UsageError` for unknown ones."""
+        """Return the canonical data type and layout. Raises `UsageError` if one is unknown."""
         canonical = dtypes.canonical_dtype(dtype) if dtype is not None else None
         chosen = self._choose("dtype", canonical, dtype, self.dtypes)
         wanted = str(layout).strip().lower() if layout is not None else self.dtype_layouts.get(chosen)
@@ -162,7 +160,7 @@ class Op:
         sizes = self._sizes(dims)
         try:
             kind = self._kinds.get((dtype, layout))
-        except TypeError:  # a value that is not a name may not be hashable
+        except TypeError:  # a wrong value may not be hashable
             kind = None
         if kind is None:
             kind = self._kind(dtype, layout)
@@ -213,7 +211,7 @@ class Op:
     def _whole(self, dim: Dim, value: Any) -> int:
         if not isinstance(value, bool):
             try:
-                return index(value)  # NumPy integers have an index, floats do not
+                return index(value)  # accepts NumPy integers, but not floats
             except TypeError:
                 pass
         raise UsageError(
@@ -267,7 +265,7 @@ class Problem:
     @cached_property
     def names(self) -> dict[str, int | str]:
         """Return the names that a kernel's expressions use: `sizes`, `dtype`, `layout` and `dtype_bytes`."""
-        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # no kernel has a dtype of `FORMATS`
+        size = dtypes.ELEMENT_BYTES.get(self.dtype, 1)  # no kernel supports a dtype of `FORMATS`
         return {**self.sizes, "dtype": self.dtype, "layout": self.layout, "dtype_bytes": size}
 
     @property
@@ -278,7 +276,9 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """Return a readable key. A user kernel's has no layout but the types of its outputs."""
+        """Return a readable key. For a problem that a kernel declares, it has the types of the outputs instead of a
+        layout.
+        """
         if self.layout != ANY_LAYOUT:
             return self.key
         types = dict.fromkeys(tensor.dtype for tensor in self.tensors.values() if tensor.role != "input")
@@ -290,7 +290,7 @@ class Problem:
 
     @cached_property
     def too_large(self) -> str | None:
-        """Describe the first tensor with more than `LARGEST` elements; None if kernels can index all tensors."""
+        """Describe the first tensor with more than `LARGEST` elements; return None if kernels can index all tensors."""
         for name, shape in self._shapes.items():
             if (elements := prod(shape)) > LARGEST:
                 return f"tensor {name} has {' x '.join(map(str, shape))} = {elements} elements; at most {LARGEST} fit"

@@ -1,6 +1,6 @@
-"""Tensors of quantized matmuls (`kernrec.op.dtype.FORMATS`): shapes and values of scales, and dequantization.
+"""Handle tensors of quantized matmuls (`kernrec.op.dtype.FORMATS`): shapes and values of scales, and dequantization.
 
-Weights and activations are (rows, k). A group of elements along k, in one row or several, shares a scale.
+Weights and activations are (rows, k). A group of elements along k, in one or several rows, shares a scale.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ _NUMBERS = {dtype: number for number, dtype in enumerate(FORMATS, 1)}
 _BY_NUMBER = dict(enumerate(FORMATS.values(), 1))
 
 _SPREAD = {"f8e4m3": SPREAD_8BIT, "i8": SPREAD_8BIT, "i4": 3.0, "f4e2m1": 2.0}
-"""Standard deviation of elements, chosen so that few saturate. For bf16 it is 1."""
+"""Standard deviation of elements by dtype, chosen so that few saturate; 1 for other dtypes."""
 
 
 def format_number(dtype: str) -> dict[str, int]:
@@ -29,24 +29,24 @@ def format_of(d: Names) -> Format | None:
 
 
 def weight_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of weights (rows, k), by the suffix of the tensor's name."""
+    """Return the shapes of the scales of weights (rows, k), by suffix of the tensor's name."""
     if not quantized.group:
         return {"_scale": (rows, 1)}
     return {"_scale": (-(-rows // quantized.rows), -(-k // quantized.group))}
 
 
 def activation_scales(quantized: Format, rows: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of the scales of activations (rows, k), by the suffix of the tensor's name; empty for bf16."""
+    """Return the shapes of the scales of activations (rows, k), by suffix of the tensor's name; empty for bf16."""
     if quantized.activation_group:
         return {"_scale": (rows, -(-k // quantized.activation_group))}
     return {} if quantized.activations == "bf16" else {"_scale": (1, 1)}
 
 
 def operand_values(quantized: Format, activations: str, weights: str, wide: float) -> dict[str, Normal]:
-    """Return the values of the operands. Scaled activations have deviation 1, and scaled weights deviation `wide`."""
+    """Return the distributions of the operands. After scaling, activations have deviation 1 and weights `wide`."""
     spread = {name: _SPREAD.get(kind, 1.0) for name, kind in _types(quantized, activations, weights)}
     scale = {activations: 1 / spread[activations], weights: wide / spread[weights]}
-    if quantized.weights == quantized.activations == "f4e2m1":  # the 8 bits of a scale cannot represent `wide`
+    if quantized.weights == quantized.activations == "f4e2m1":  # an 8-bit scale cannot represent `wide`
         scale[weights] = 1 / spread[weights]
     values: dict[str, Normal] = {name: (0, deviation) for name, deviation in spread.items()}
     values |= {f"{name}_scale": (value, value / 8) for name, value in scale.items()}
@@ -61,7 +61,7 @@ def dequantized(values: "np.ndarray", scale: "np.ndarray | None", group: int, ro
     """Return elements (..., rows, k) times their scales (..., row groups, groups).
 
     Args:
-        group: Elements along k that share a scale; 0 if a whole row does.
+        group: Elements along k that share a scale; 0 for a whole row.
     """
     if scale is None:
         return values

@@ -74,7 +74,7 @@ def problem_from_key(key: str, own: Op | None = None) -> Problem:
 
     Args:
         key: Key such as `matmul[m=1,n=2,k=3]f32,nn`.
-        own: Op of a kernel that declares its own problem. It is tried before the registered ops.
+        own: Op of a kernel that declares its own problem; takes precedence over registered ops.
 
     Raises:
         UsageError: The key is invalid, or the op or a dimension is not accepted.

@@ -1,9 +1,9 @@
-"""Convert a workload to another batch size, or to one GPU's part under tensor parallelism.
+"""Convert a workload to another batch size, or to the part of one GPU under tensor parallelism.
 
 A batch multiplies the rows, images or sequences of each layer. A linear layer is a `matvec` up to 16 rows and a
 `matmul` beyond. Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053) divides the dimensions that a workload file
 names for each layer (`split`): the output features of a first linear layer, the input features of the second, the heads
-of attention. Every GPU runs layers without a split (normalization, embedding) completely.
+of attention. Layers without a split (normalization, embedding) run completely on every GPU.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ _ITEMS = {
 
 
 MOST_PARTS = 1024
-"""Most passes over parts of a layer's items."""
+"""Maximum number of passes over parts of a layer's items."""
 
 
 def items_dimension(op: str, batched: bool = False) -> str:
@@ -35,7 +35,7 @@ def items_dimension(op: str, batched: bool = False) -> str:
 
 def with_batch(workload: Workload, batch: int) -> Workload:
     """Return the workload of `batch` items in one pass, such as images or sequences. Raises `UsageError` if the batch
-    is not positive, or not a multiple of the layers' granularity.
+    is not positive, or the layers cannot be scaled to it.
     """
     if batch < 1:
         raise UsageError(f"batch is {batch}; at least 1 is accepted")
@@ -85,7 +85,7 @@ def _of_batch(layer: Layer, batch: int, before: int) -> Problem:
 
 
 def in_parts(layer: Layer) -> Layer:
-    """Return a layer as the smallest number of equal passes over its items for which kernels can index its tensors."""
+    """Split a layer into the smallest number of equal passes for which kernels can index its tensors."""
     problem = layer.problem
     if problem.too_large is None:
         return layer
@@ -100,8 +100,8 @@ def in_parts(layer: Layer) -> Layer:
 
 
 def as_tensor_parallel(workload: Workload, gpus: int) -> Workload:
-    """Return the layers as one of `gpus` GPUs runs them. Raises `UsageError` if the workload does not say how its
-    layers are split, or a dimension cannot be divided.
+    """Return the layers as one of `gpus` GPUs runs them. Raises `UsageError` if the workload does not define how to
+    split its layers, or a dimension cannot be divided.
     """
     if gpus < 1:
         raise UsageError(f"tp is {gpus}; at least 1 GPU is accepted")
@@ -135,7 +135,7 @@ def _shard(layer: Layer, gpus: int) -> Problem:
     heads, outputs = layer.shared
     for name in layer.split:
         if name == "kv_heads" and sizes[name] < gpus and gpus % sizes[name] == 0:
-            sizes[name] = 1  # GPUs that share a head of keys and values each have a copy
+            sizes[name] = 1  # each GPU that shares a key/value head has a copy
             continue
         if heads and heads < gpus and gpus % heads == 0 and (own := sizes[name] - heads * outputs) % gpus == 0:
             sizes[name] = own // gpus + outputs

@@ -1,27 +1,24 @@
-"""Workloads: the layers of networks in execution order, with their counts.
+"""Define workloads: the layers of networks in execution order, with their counts.
 
 A shipped workload is a file of `datasets/workloads` whose layers add up to a published total. A user's workload only
 needs `layers`:
 
-    layers             a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer
-                       is a matmul, or a matvec for up to 16 rows. `name` and `count` are optional. `dtype` and `layout`
+    layers a list of { name, op, count, <dimensions of the op> }; equal layers are one entry. A linear layer is a
+                       matmul, or a matvec for up to 16 rows. `name` and `count` are optional. `dtype` and `layout`
                        override the network's for one layer; `split = ["n"]` names the dimensions that tensor
                        parallelism divides; `quantized = true` marks a layer that a quantized network runs in 8 or 4
-                       bits
-    dtype              data type of the network; by default, the op's
-    layouts            storage of tensors by op, such as { matmul = "nt" } for weights (output features, input
-                       features); by default, `nt` for matmuls and the best layout for other ops
-    batch              items of the layers, such as images or sequences; 1 by default
-    embedding          parameters of the network that no layer multiplies, such as its token embedding; 0 by default
-    tokens             tokens per item in a pass: 1 for a generated token, otherwise the length of the prompt
-    one_network        false if the layers are from several networks; then memory is compared layer by layer
-    name, title        name and title of the workload
-    source             where the layers come from
-    covers             layers of the network that the published figure counts
-    published_flops    published FLOPs of these layers; a multiply-add counts as two
-    published_source   where they are published, or the published figures that they follow from
-    tolerance          largest accepted relative difference of the layers' sum; layers that the published figure does
-                       not count have `compared = false`
+                       bits dtype data type of the network; by default, the op's layouts storage of tensors by op, such
+                       as { matmul = "nt" } for weights (output features, input features); by default, `nt` for matmuls
+                       and the best layout for other ops batch items of the layers, such as images or sequences; 1 by
+                       default embedding parameters of the network that no layer multiplies, such as its token
+                       embedding; 0 by default tokens tokens per item in a pass: 1 for a generated token, otherwise the
+                       length of the prompt one_network false if the layers are from several networks; then memory is
+                       compared layer by layer name, title name and title of the workload source where the layers come
+                       from covers layers that the published figure includes published_flops published FLOPs of these
+                       layers; a multiply-add counts as two published_source document with the published FLOPs, or with
+                       figures that determine them tolerance maximum relative difference between the layers' sum and the
+                       published FLOPs; layers that the
+                       published figure excludes have `compared = false`
 """
 
 from collections.abc import Mapping
@@ -52,13 +49,13 @@ class Layer:
     compared: bool = True
     """Whether the published FLOPs of the set include this layer."""
     layout_free: bool = False
-    """Whether the storage of its tensors is not given. Then the problem has the op's default layout."""
+    """Whether the storage of the layer's tensors is unknown; the problem then has the op's default layout."""
     split: tuple[str, ...] = ()
     """Dimensions that tensor parallelism divides."""
     quantized: bool = False
     """Whether a quantized network runs the layer in 8 or 4 bits. Other layers keep the network's data type."""
     shared: tuple[int, int] = (0, 0)
-    """Number of key-value heads of a matmul, and output features of each. A GPU has at least one such head."""
+    """(number of key/value heads of a matmul, output features of each). Each GPU has at least one such head."""
     items: str = ""
     """Dimension that counts independent items, if it differs from the op's."""
     parts: int = 1
@@ -66,7 +63,7 @@ class Layer:
     weights.
     """
     alone: bool = False
-    """Whether the layer stands alone: no other layer uses its tensors, and none of them are declared as weights."""
+    """Whether no other layer uses the layer's tensors, and none of them is declared as weights."""
 
     @property
     def flops(self) -> int:
@@ -83,14 +80,14 @@ class Published:
     covers: str
     """Description of the included layers."""
     source: str
-    """Document that states the FLOPs, or the figures that they follow from."""
+    """Document with the FLOPs, or with figures that determine them."""
     tolerance: float
-    """Largest accepted relative difference between `Workload.compared_flops` and `flops`."""
+    """Maximum relative difference between `Workload.compared_flops` and `flops`."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The layers of one network, with its dtype and layouts."""
+    """Layers of one network, with its dtype and layouts."""
 
     name: str
     title: str
@@ -102,9 +99,9 @@ class Workload:
     batch: int = 1
     """Number of items, such as images or sequences, of one pass."""
     tp: int = 1
-    """Number of GPUs of tensor parallelism. The layers are those of one GPU."""
+    """Number of tensor-parallel GPUs. `layers` are the layers on one GPU."""
     unknown: tuple[str, ...] = ()
-    """Layers of ops that kernrec does not know, one line each."""
+    """Layers of ops that kernrec lacks, one line each."""
     embedding: int = 0
     """Parameters on one GPU that no layer multiplies, such as the token embedding."""
     cache: int = 0
@@ -159,7 +156,7 @@ def workload(name: str) -> Workload:
 
 
 def default_workload(op: str | Op) -> Workload:
-    """Return the workload that an op uses without a shape. `layers_of` selects its layers. Raises `UsageError`."""
+    """Return the workload to use for an op without a shape. Raises `UsageError` if there is none."""
     return workload((op if isinstance(op, Op) else find_op(op)).workload)
 
 
@@ -216,7 +213,7 @@ def layer_from(entry: Mapping[str, Any], dtype: str | None = None, layouts: Mapp
 
     Args:
         entry: `op` and its dimensions, and optionally `name`, `count`, `dtype`, `layout` and `compared`.
-        dtype: Data type of the network. If an op lacks it, its tensors are stored in f32, as for tf32.
+        dtype: Data type of the network. Ops that lack it use f32, as for tf32.
         layouts: Layouts of the network, by op.
 
     Raises:
@@ -255,6 +252,6 @@ def printable(text: str) -> str:
 
 
 def dtype_of(op: Op, dtype: str) -> str:
-    """Return the dtype in which an op runs in a network of this dtype: the nearest that the op has."""
+    """Return the dtype that an op uses in a network of this dtype: the nearest that the op supports."""
     wanted = canonical_dtype(dtype)
     return dtype if wanted in op.dtypes else next((d for d in INSTEAD.get(wanted, ()) if d in op.dtypes), dtype)

@@ -1,20 +1,19 @@
 """Derive metrics of caches, DRAM and atomic units from the trace of a block's requests.
 
-    reuse.<KiB>          fraction of load sectors that an L1 of this size still holds when they are requested again
-    reuse.wait.<KiB>     fraction of loads (of a warp, in one run of a basic block) that it holds completely before any
-                         warp requests them in that run
-    run.read             contiguous bytes that a block reads at a time; run.write, that it writes
-    run.read.x, .y, .z   fraction of these runs that the next block along the axis continues; likewise for writes
-    atomic.own           probability that two atomic operations of one block access the same sector
-    atomic.meet          probability that two atomic operations of different blocks access the same sector
-    atomic.own.512       probability that two atomic operations of one block access the same aligned 512 bytes
-    atomic.meet.512      probability that two atomic operations of different blocks access the same aligned 512 bytes
+    reuse.<KiB> fraction of load sectors that an L1 of this size still holds when they are requested again
+    reuse.wait.<KiB> fraction of loads (of a warp, in one run of a basic block) that it holds completely before any warp
+    requests them in that run run.read average length in bytes of the contiguous runs that a block reads; run.write
+    likewise run.read.x, .y, .z fraction of these runs that the next block along the axis continues; likewise for writes
+    atomic.own probability that two atomic operations of one block access the same sector atomic.meet probability that
+    two atomic operations of different blocks access the same sector atomic.own.512 probability that two atomic
+    operations of one block access the same aligned 512 bytes atomic.meet.512 probability that two atomic operations of
+    different blocks access the same aligned 512 bytes
 
-Reuse follows from reuse times. A window of w requests contains fp(w) distinct lines on average. fp(w + 1) - fp(w) is
-the fraction of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory of
-locality", ASPLOS 2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128
-bytes. Requests have the order of the emulator, which runs each instruction for all warps. Stores are ignored, because
-L1 forwards them without allocation.
+Reuse is computed from reuse times. A window of w requests contains fp(w) distinct lines on average. fp(w + 1) - fp(w)
+is the fraction of requests whose line was not requested within the last w (Xiang et al., "HOTL: a higher order theory
+of locality", ASPLOS 2013). A sector requested again after w requests hits in an LRU cache that holds fp(w) lines of 128
+bytes. The requests are in the emulator's order: each instruction runs for all warps. Stores are ignored, because L1
+forwards them without allocation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,9 @@ _NEVER = np.int64(1) << 40
 
 
 def reuse_times(units: Array) -> Array:
-    """Return the number of requests since each unit was last requested; a large number means never."""
+    """Return, for each request, the number of requests since the same unit was last requested; a large number for
+    never.
+    """
     order = np.argsort(units, kind="stable")
     times = np.full(len(units), _NEVER)
     again = np.flatnonzero(units[order[1:]] == units[order[:-1]]) + 1
@@ -43,10 +44,10 @@ def reuse_times(units: Array) -> Array:
 
 
 def lines_between(sectors: Array) -> Array:
-    """Return the distinct lines since each sector's last request, averaged over windows of the same length."""
+    """Return, for each request, the average number of distinct lines in a window as long as the sector's reuse time."""
     count = len(sectors)
     lines = reuse_times(sectors // _SECTORS_PER_LINE)
-    # Requests whose line was not requested within the last w, for w = 0, 1 and so on.
+    # Number of requests whose line was not among the last w requests, for w = 0, 1 and so on.
     longer = count - np.cumsum(np.bincount(np.minimum(lines, count), minlength=count + 1)[: count + 1])
     footprint = np.concatenate([[0.0], np.cumsum(longer / count)])
     times = reuse_times(sectors)
@@ -60,7 +61,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
         return
     sectors, steps = trace.sector[loads], trace.step[loads]
     distance = lines_between(sectors)
-    # A warp that requests a sector just after another warp waits as long as the other.
+    # A warp that requests a sector just after another warp waits as long as that warp.
     _, first, place = np.unique(steps * (1 << 44) + sectors, return_index=True, return_inverse=True)
     request = steps * (1 << 20) + trace.warp[loads]
     order = np.argsort(request, kind="stable")
@@ -72,7 +73,7 @@ def reuse_metrics(trace: BlockTrace) -> Iterator[tuple[str, float]]:
 
 
 def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Iterator[tuple[str, float]]:
-    """Yield `run.read` and `run.write`, and both with `.<axis>` for each neighbor along an axis."""
+    """Yield `run.read` and `run.write`, each also with the suffix `.<axis>` for each neighboring block."""
     for kind in ("read", "write"):
         own = _first_touches(trace, kind == "read")
         if len(own):
@@ -83,7 +84,7 @@ def run_metrics(trace: BlockTrace, neighbors: Mapping[str, BlockTrace]) -> Itera
 
 
 def _first_touches(trace: BlockTrace, read: bool) -> Array:
-    """Return the sectors that a block reads (or writes) for the first time, each with its step; ascending."""
+    """Return ascending numbers that combine each sector a block reads (or writes) with the step of its first access."""
     chosen = trace.is_read == read
     sectors, first = np.unique(trace.sector[chosen], return_index=True)
     step: Array = trace.step[chosen][first]
@@ -91,10 +92,10 @@ def _first_touches(trace: BlockTrace, read: bool) -> Array:
 
 
 def _broken(own: Array, other: Array) -> int:
-    """Return the number of runs of sectors in `own` that `other` continues at neither end.
+    """Return the number of runs of sectors in `own` that `other` does not continue at either end.
 
-    In a long row of blocks, each block has one such run. Blocks that share the sector at the end of a run also continue
-    the run.
+    Along a row of blocks, this is the number of runs that each block starts. Two blocks that share the last sector of a
+    run also continue it.
     """
     goes_on = among(own, other) if other is not own else np.zeros(len(own), np.bool_)
     return min(int((~(among(own + side, own) | among(own + side, other)) & ~goes_on).sum()) for side in (-1, 1))
@@ -104,7 +105,7 @@ def atomic_metrics(addresses: Sequence[Array]) -> Iterator[tuple[str, float]]:
     """Yield `atomic.own` and `atomic.meet` for sectors and for 512 bytes.
 
     Args:
-        addresses: addresses of all atomic lane operations, for each block.
+        addresses: for each block, the addresses of its atomic operations, one per lane.
     """
     blocks = [block for block in addresses if len(block)]
     for ending, size in (("", _SECTOR_BYTES), (".512", 512)) if blocks else ():

@@ -41,10 +41,10 @@ class CodeFacts:
 
 
 def facts_of(module: Module, entry: str, source: str = "") -> CodeFacts:
-    """Return the facts of the kernel `entry` of a module.
+    """Return the launch properties of the kernel `entry` of a module.
 
     Args:
-        source: CUDA C++ of the module, if there is any.
+        source: CUDA C++ of the module; empty if unavailable.
     """
     function = module.functions[entry]
     registers = {o.name for ins in function.instructions for o in ins.operands if isinstance(o, Register)}

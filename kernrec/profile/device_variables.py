@@ -1,4 +1,4 @@
-"""The `__constant__` and `__device__` variables of a module, which a program's host code fills before a launch."""
+"""Find the `__constant__` and `__device__` variables of a module, which host code fills before a launch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,12 +14,12 @@ from kernrec.ptx.ir.program import Function, Module
 from kernrec.util.light_dataclass import dataclass
 
 _BY_ALIGNMENT = {1: "u8", 2: "f16", 8: "f64"}
-"""Likely type of the elements of an array in PTX, where it has only bytes. All other alignments: f32."""
+"""Likely element type of an array that PTX declares as bytes, by alignment; f32 for other alignments."""
 
 
 @dataclass(frozen=True)
 class DeviceVariable:
-    """A variable of a module."""
+    """`__constant__` or `__device__` variable of a module."""
 
     name: str
     """Name in the source."""
@@ -28,11 +28,11 @@ class DeviceVariable:
     size: int
     """Bytes."""
     dtype: str
-    """Type of an element: from the source, or else a guess."""
+    """Element type: from the source, or guessed if the source is missing."""
     typed: bool
     """Whether the source states the type."""
     unset: bool
-    """Whether the kernel may read it and the code gives it no value."""
+    """Whether the kernel may read the variable, which the code does not initialize."""
 
     @property
     def elements(self) -> int:
@@ -41,7 +41,7 @@ class DeviceVariable:
 
     @property
     def example(self) -> str:
-        """An argument that sets the variable."""
+        """Example of an argument that sets the variable."""
         return f"{self.name}={self.dtype}{f'[{self.elements}]' if self.elements > 1 else ':1'}"
 
 
@@ -51,7 +51,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
     Args:
         module: The code.
         entry: The kernel.
-        source: Its CUDA C++, which says the types; empty for PTX alone.
+        source: The module's CUDA C++, which declares the types; empty if there is only PTX.
     """
     used, types, aliases = _read(inlined(module, entry)), variable_types(source), type_aliases(source)
     variables = []
@@ -69,7 +69,7 @@ def device_variables(module: Module, entry: str, source: str = "") -> tuple[Devi
 
 
 def _read(function: Function) -> set[str]:
-    """Return the symbols whose memory a kernel may read: all that it names, if an address cannot be followed."""
+    """Return the symbols whose memory a kernel may read; all that it names if the origin of an address is unknown."""
     read: set[str] = set()
     for ins in function.instructions:
         if ins.opcode in ("ld", "ldu", "atom", "cp", "call"):
@@ -81,7 +81,7 @@ def _read(function: Function) -> set[str]:
 
 
 def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> str:
-    """Return a line on the variables that the kernel reads as zero because nobody set them; empty if there are none."""
+    """Return a note on variables that nothing set, which the kernel reads as zero; empty if there are none."""
     names = set(stated)
     unset = [variable for variable in variables if variable.unset and variable.name not in names]
     if not unset:
@@ -94,9 +94,10 @@ def unset_note(variables: Iterable[DeviceVariable], stated: Iterable[str]) -> st
 def taken_out(
     order: Sequence[object], parameters: int, variables: Iterable[DeviceVariable]
 ) -> dict[int, DeviceVariable]:
-    """Return which arguments of a launch are contents of variables, by place.
+    """Map positions of arguments that are contents of variables to these variables.
 
-    An argument is a variable's content if it has the name of one, and the kernel has fewer parameters than arguments.
+    An argument is a variable's content if it has the variable's name and the kernel has fewer parameters than
+    arguments.
     """
     by_name = {variable.name: variable for variable in variables}
     named = [place for place, each in enumerate(order) if isinstance(each, str) and each in by_name]
@@ -107,7 +108,7 @@ def taken_out(
 def variable_contents(
     kernel: Kernel, module: Module, content: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the contents of `__constant__` and of `__device__` variables that a spec declares, by name in the code."""
+    """Return (contents of `__constant__`, contents of `__device__` variables) in a spec, by name in the code."""
     spaces: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = {}, {}
     for name, symbol in kernel.constants.items():
         if (variable := module.variables.get(symbol)) is not None:

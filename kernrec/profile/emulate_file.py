@@ -1,4 +1,4 @@
-"""Create a launch of one kernel of a CUDA or PTX file, with described arguments."""
+"""Create a launch of one kernel of a CUDA or PTX file from descriptions of its arguments."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -32,15 +32,15 @@ LINE_INFO = "--generate-line-info"
 
 @dataclass(frozen=True)
 class FileLaunch:
-    """Launch of a kernel of a file."""
+    """Launch of a kernel of a CUDA or PTX file."""
 
     ptx: str
     module: Module
     launch: KernelLaunch
     resources: Mapping[str, Resources]
-    """By kernel; empty for PTX."""
+    """Registers and memory of each kernel; empty for PTX."""
     unset: str = ""
-    """A line on `__constant__` and `__device__` variables that nobody set; empty if there are none."""
+    """Note on `__constant__` and `__device__` variables that nothing set; empty if there are none."""
 
 
 def file_launch(
@@ -66,10 +66,10 @@ def file_launch(
         sm: Compute capability that CUDA is compiled for.
         flags: Macros, options and folders with headers that CUDA is compiled with.
         shared_bytes: Dynamic shared memory per block.
-        cluster: Thread blocks per cluster: one to three extents; empty for the compiled size, or else one.
+        cluster: Thread blocks per cluster: one to three extents; if empty, the size compiled into the kernel, or 1.
 
     Raises:
-        KernrecError: One line: a compiler error, or arguments that do not fit.
+        KernrecError: The compiler fails, or the arguments do not fit.
     """
     if shared_bytes < 0:
         raise UsageError(f"{shared_bytes} bytes of shared memory: 0 or more are accepted")
@@ -85,7 +85,7 @@ def file_launch(
         compiled = _compiled(CompileJob(text, sm, flags.defines, path.name, (LINE_INFO, *flags.options)))
         ptx, resources = compiled.ptx, compiled.resources
     module = parse(ptx)
-    # A texture that the code declares as a variable is not a parameter.
+    # Skip textures that the code declares as variables, because they are not parameters.
     variables = {v.name for v in module.variables.values() if v.type in OPAQUE_TYPES}
     name = select_entry(module, entry, path)
     passed = [a for a in arguments.order if not (isinstance(a, str) and a in arguments.images and a in variables)]
@@ -120,12 +120,12 @@ def file_launch(
 
 
 def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Arguments) -> None:
-    """Fill random integer buffers that index other buffers with indices over their full range.
+    """Fill buffers of random integers that index other buffers with indices over the full range of these.
 
     Args:
         function: The kernel.
-        passed: Numbers and names of buffers, by parameter.
-        arguments: The arguments; buffers of indices change in place.
+        passed: Number or name of the buffer, by parameter.
+        arguments: The arguments; index buffers change in place.
     """
     for parameter, index in indexes_of(function).items():
         if (name := passed[parameter]) not in arguments.drawn:
@@ -140,7 +140,7 @@ def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Argu
         if end < 1:
             continue
         draw = np.random.default_rng(0)
-        if index.ascending:  # offsets of ranges: the last one is the end of the buffer
+        if index.ascending:  # offsets of ranges: the last offset is the end of the buffer
             values[...] = np.sort(draw.integers(0, end + 1, values.size))
             values.flat[0], values.flat[-1] = 0, end
         else:
@@ -148,7 +148,7 @@ def _fill_indexes(function: Function, passed: Mapping[str, Any], arguments: Argu
 
 
 def _descriptions(entry: str, parameters: Sequence[Variable], source: str) -> str:
-    """Return descriptions of arguments that fit a kernel's parameters, named as in its CUDA source, if any."""
+    """Return descriptions of arguments that fit a kernel's parameters, with names from the CUDA source if available."""
     declared = [each for each in signatures(source) if entry == each.name or f"{len(each.name)}{each.name}" in entry]
     if len(declared) != 1 or len(declared[0].parameters) != len(parameters):
         shown = (_description(each.name, None, each) for each in parameters)
@@ -175,10 +175,10 @@ def _compiled(job: CompileJob) -> Compiled:
 
 
 def select_entry(module: Module, entry: str | None, path: Path) -> str:
-    """Return the kernel named `entry`, in C++ or in the PTX; for None, the only kernel.
+    """Return the PTX name of the kernel `entry` (a C++ or PTX name); for None, of the only kernel.
 
     Raises:
-        UsageError: there is no such kernel, or for None not exactly one.
+        UsageError: the kernel does not exist, or `entry` is None and there are several kernels.
     """
     if entry is None:
         if not module.entries:

@@ -1,4 +1,4 @@
-"""Convert launches of a kernel for the emulator, and run a whole config on the CPU."""
+"""Convert bound launches for the emulator, and run all launches of a config on the CPU."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +14,9 @@ from kernrec.profile.tensor_values import ELEMENTS
 from kernrec.ptx import BufferPlace, Counts, Image, KernelLaunch, Module, Sampler, TensorMap, emulate
 
 MOVED_AS = {"f8e4m3": "u8", "f8e5m2": "u8", "i8": "u8", "i16": "u16", "i32": "s32", "i64": "s64", "tf32": "f32"}
-"""Types of the emulator's tensor maps for data types of another name."""
+"""Type of the emulator's tensor maps for data types that they name differently."""
 _ODD = 0x5B
-"""Initial value of integers in workspaces."""
+"""Arbitrary initial value of integers in workspaces."""
 
 
 def emulate_config(
@@ -50,7 +50,7 @@ def emulate_config(
     scratch = {}
     for space in workspaces(kernel, config, problem, sm):
         kind = np.dtype(ELEMENTS[space.dtype])
-        # No kernel may rely on the previous contents.
+        # Fill the workspace, because a kernel must not rely on its previous contents.
         scratch[space.name] = np.full(space.elements, np.nan if kind.kind == "f" else _ODD, kind)
     launches = bind_launches(kernel, config, problem, sm)
     buffers = {**tensors, **scratch}
@@ -66,7 +66,7 @@ def kernel_launch(
     constants: Mapping[str, np.ndarray] | None = None,
     entry: str | None = None,
 ) -> KernelLaunch:
-    """Return a launch in the emulator's form; `entry` is the kernel's mangled name in the PTX."""
+    """Convert a launch for the emulator; `entry` is the kernel's mangled name in the PTX."""
     images = {
         f"texture {a.name}": image_of(a.name, a.dtype, a.extents, a.layers, a.layout)
         for a in bound.arguments

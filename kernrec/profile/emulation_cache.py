@@ -1,8 +1,8 @@
 """Cache emulation results of users' kernels on disk, so that no launch runs twice.
 
 The key of a launch contains everything that affects its counts: the kernel with its tensor files, the problem, the
-code, the launch, the instruction budget of a block, and the emulator's sources. Counts from machine code depend on the
-architecture. Counts from PTX do not, so a second GPU needs only the compiler. Errors are cached too.
+code, the launch, the instruction budget of a block, and the emulator's sources. Counts from machine code also depend on
+the architecture. Counts from PTX do not, so a second GPU needs only the compiler. Errors are cached too.
 """
 
 import json
@@ -49,7 +49,7 @@ class EmulationCache:
         self._subject = (kernel.name, kernel.hash, problem.key, str(budget))
 
     def get(self, launch: Sequence[str], compiled: Compiled) -> Emulated | None:
-        """Return the result for the launches with this key; None if there is none.
+        """Return the cached result for the launches with this key; None if there is none.
 
         Args:
             launch: key that includes the hash of the PTX.
@@ -77,7 +77,7 @@ class EmulationCache:
 
 
 def _plain(profile: LaunchProfile) -> dict[str, object]:
-    """Return the fields that do not depend on the architecture."""
+    """Return the fields of a profile that do not depend on the architecture."""
     counts = profile.profile
     return {
         "launch": profile.launch,

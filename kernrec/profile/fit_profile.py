@@ -1,11 +1,11 @@
 """Fit the static profile of a launch to the counts of a few small runs, to predict the counts for any shape.
 
-Kernels read their dimensions at run time. So the code of a block is fixed, and only the trips of its loops vary:
+Kernels read their dimensions at run time. So the code of a block is fixed, and only the trip counts of its loops vary:
 
     counts(shape) = per_block * blocks + sum over loops (per_trip * trips)
 
 A few emulated probes on full tiles determine the coefficients exactly. One more probe than unknowns checks that the
-launch has this form. A partial tile at the edge of a problem counts as a full one, because it takes its block as long.
+launch has this form. A partial tile at the edge of a problem counts as a full tile, because its block takes as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Terms = Mapping[str, int]
 
 
 class ProfileError(KernrecError):
-    """The counts of a launch do not follow from its blocks and declared trips."""
+    """The number of blocks and the declared trips do not explain the counts of a launch."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Profile:
     """Events per block and per trip; float64 (metrics, terms)."""
 
     def counts(self, terms: Terms) -> dict[str, float]:
-        """Return the counts of the whole launch for these totals of blocks and trips."""
+        """Return the counts of a whole launch with these numbers of blocks and trips."""
         totals = self.coefficients @ np.array([terms[t] for t in self.terms], dtype=np.float64)
         return dict(zip(self.metrics, totals.tolist(), strict=True))
 
 
 def determined(terms: Sequence[Terms]) -> bool:
-    """Return whether some probes determine a coefficient for each term."""
+    """Return whether the probes determine the coefficient of each term."""
     return int(np.linalg.matrix_rank(_design(terms))) == len(terms[0])
 
 
@@ -70,8 +70,8 @@ def fit_profile(terms: Sequence[Terms], counts: Sequence[Mapping[str, int]]) -> 
             " independently"
         )
     solution = np.linalg.lstsq(design, counted, rcond=None)[0]
-    # Coefficients are events per block or trip: integers, except for loops shared unevenly between warps.
-    rounded = np.round(solution * 64) / 64 + 0.0  # no -0.0
+    # Coefficients (events per block or trip) are integers, unless warps share a loop unevenly.
+    rounded = np.round(solution * 64) / 64 + 0.0  # avoid -0.0
     residual = np.abs(design @ rounded - counted)
     if residual.max(initial=0.0) > 1e-6:
         worst, metric = (int(i) for i in np.unravel_index(int(residual.argmax()), residual.shape))

@@ -31,7 +31,7 @@ def unused_macros(kernel: Kernel) -> frozenset[str]:
 
 
 def code_key(job: CompileJob) -> CodeKey:
-    """Return the defines of a job; for a Triton function also the types of its arguments."""
+    """Return the defines of a job and, for a Triton function, the types of its arguments."""
     types = {f"{name}:": kind for name, kind in job.triton.signature.items()} if job.triton else {}
     return tuple(sorted({**job.defines, **types}.items()))
 
@@ -61,8 +61,8 @@ def compile_job_for(
 def dynamic_shared_bytes(kernel: Kernel, bound: BoundLaunch, compiled: Compiled) -> int:
     """Return the dynamic shared memory in bytes that a launch of compiled code requests from the driver.
 
-    A Triton function requests all of its shared memory at launch; its compiler determines the size. `bound` contains
-    everything else: 32 threads per warp, the arguments in order, and null for both pointers to scratch memory.
+    A Triton function requests all of its shared memory at launch, and Triton determines the size. So only
+    `bound.shared_bytes` of other kernels is used.
     """
     return bound.shared_bytes if kernel.triton is None else compiled.resources[bound.entry].static_smem_bytes
 

@@ -1,7 +1,7 @@
 """Parse the arguments of a launch from short descriptions.
 
-They are described in the order of the kernel's parameters; further ones are contents of `__constant__` and `__device__`
-variables, by name:
+Descriptions are in the order of the kernel's parameters. Further descriptions set `__constant__` and `__device__`
+variables by name:
 
     a=f32[4096]        a buffer named a with random normal values (integers: 0 to 99)
     a=zeros:f32[4096]  a buffer of zeros; with `nan:` of NaNs, which shows elements that a kernel does not write; with
@@ -41,7 +41,7 @@ BUFFER_TYPES = {name: kind for name, kind in ELEMENTS.items() if name != "bf16" 
 """NumPy's types of the elements that a buffer can have, by name."""
 SCALAR_TYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64")
 _LONGEST = 1 << 16
-"""Characters of a description; Linux passes twice as many to a program."""
+"""Maximum characters of a description, half of what Linux can pass to a program."""
 _BUFFER = re.compile(r"([A-Za-z_]\w*)=((?:(?:zeros|nan|unwritten):)?[a-z]+[0-9]*\[[0-9]{1,18}\]|@.+)")
 _INSIDE = re.compile(r"([A-Za-z_]\w*)=([A-Za-z_]\w*)\s*\+\s*([0-9]{1,18})")
 _BYTES = re.compile(r"(?:[A-Za-z_]\w*=)?(?:bytes:((?:[0-9A-Fa-f]{2}){1,4096})|struct\((.+)\))")
@@ -55,7 +55,7 @@ _MOST_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True)
 class BufferDescription:
-    """Buffer of values, `a=f32[4096]` or `a=zeros:f32[4096]`, or of a NumPy file, `a=@values.npy`."""
+    """Buffer of generated values (`a=f32[4096]`, `a=zeros:f32[4096]`) or of a NumPy file (`a=@values.npy`)."""
 
     name: str
     path: Path | None = None
@@ -66,7 +66,7 @@ class BufferDescription:
     shape: tuple[int, ...] = ()
     """Extents, slowest first."""
     value: float | int | None = None
-    """The value of each element; None: as `fill` says."""
+    """Value of each element; None to use `fill`."""
 
     @property
     def elements(self) -> int:
@@ -97,11 +97,11 @@ class MapDescription:
 
     content: BufferDescription
     box: tuple[int, ...]
-    """Elements that a copy moves along each extent."""
+    """Elements that one copy moves along each axis, slowest first."""
     swizzle: int = 0
     """Swizzle width in bytes for shared memory; 0 for none."""
     steps: tuple[int, ...] = ()
-    """Element strides along each extent; empty for 1 everywhere."""
+    """Element stride along each axis; empty for 1 everywhere."""
     fill_nan: bool = False
     """Whether elements outside of the tensor read as NaN."""
 
@@ -113,7 +113,7 @@ class PlaceDescription:
     name: str
     buffer: str
     elements: int
-    """Elements in front of the one pointed to."""
+    """Offset of the pointer in elements."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def read_description(text: str) -> Description:
 
 
 def structure(fields: str) -> bytes:
-    """Return the bytes of a structure of C with fields such as `f32:1,i32:2`. Raises `UsageError` if a field is no
+    """Return the bytes of a C structure with fields such as `f32:1,i32:2`. Raises `UsageError` if a field is not a
     number.
     """
     raw, largest = bytearray(), 1
@@ -220,7 +220,7 @@ def _read_map(text: str, name: str, modes: str, content: str) -> MapDescription:
 
 
 def _read_buffer(text: str, name: str, content: str, view: str = "") -> BufferDescription:
-    """Return the buffer of an argument, or of a texture or map, which messages show as `view`."""
+    """Return the buffer of an argument; for a texture or tensor map, messages show the argument as `view`."""
     if content.startswith("@"):
         return BufferDescription(name, Path(content[1:]))
     if match := _SHAPED.fullmatch(content):
@@ -238,14 +238,14 @@ class Arguments:
     """Arguments of a launch."""
 
     order: list[Any]
-    """Names of buffers, and scalars, in the order of the parameters."""
+    """Buffer names and scalars, in the order of the parameters."""
     buffers: dict[str, np.ndarray]
     images: dict[str, Image] = field(default_factory=dict)
     """Textures and surfaces by name."""
     unwritten: set[str] = field(default_factory=set)
-    """Names of buffers that nothing wrote."""
+    """Names of buffers that nothing wrote before the launch."""
     drawn: set[str] = field(default_factory=set)
-    """Names of buffers with random integers."""
+    """Names of buffers filled with random integers."""
 
 
 def read_arguments(descriptions: Sequence[str], seed: int = 0) -> Arguments:

@@ -1,4 +1,4 @@
-"""Static profile of a launch in its stored form, and its kernel's name in the PTX; imports no emulator."""
+"""Represent stored profiles of launches, and find a kernel's name in PTX; imports no emulator."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ class LaunchProfile:
     """Static profile of one launch of a variant or config on one architecture."""
 
     launch: int
-    """Number of the launch among the kernel's launches."""
+    """Index of the launch in `Kernel.launches`."""
     entry: str
     """Name of the launched kernel in its source."""
     resources: Resources
@@ -26,7 +26,7 @@ class LaunchProfile:
     """Compiler, as in `Compiled`."""
 
     def row(self, kernel: Kernel, sm: int, variant_key: str, variant: Mapping[str, int | str]) -> ProfileRow:
-        """Return the database row of this profile; `variant` contains the values behind `variant_key`."""
+        """Return the database row of this profile; `variant` holds the values that `variant_key` identifies."""
         resources = self.resources
         return ProfileRow(
             kernel=kernel.name,
@@ -49,7 +49,7 @@ class LaunchProfile:
 
 
 def entry_name(functions: Mapping[str, object], name: str) -> str:
-    """Return the PTX name of the kernel `name` of a source, which C++ may have mangled.
+    """Return the PTX name, possibly mangled, of the kernel that the source calls `name`.
 
     Raises:
         KernrecError: the PTX has no such kernel, or several.

@@ -1,4 +1,4 @@
-"""Compute the costs of each line of a kernel's source from a sample of blocks, counting every instruction."""
+"""Compute the costs of each source line of a kernel by emulating a sample of blocks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Access:
     ideal: int = 0
     """Number of wavefronts without bank conflicts."""
     widest: int = 0
-    """Bytes of the widest access of a thread."""
+    """Bytes of the widest access by one thread."""
     count: int = 0
     """Number of instructions."""
 
@@ -67,7 +67,7 @@ def line_costs(
     Args:
         module: Module compiled with line information.
         launch: The launch; its buffers change.
-        place_of: Returns the source line of a PTX line; line 0 if there is none.
+        place_of: Function that returns the source line of a PTX line; line 0 if there is none.
         blocks: Number of blocks to run.
     """
     total = prod(launch.grid)
@@ -99,7 +99,7 @@ def line_costs(
                 access.requests += counts.requests
                 access.lanes += counts.lanes
                 access.bytes += counts.bytes
-                access.moved += counts.bytes // 32 if space == "local" else counts.moved  # lanes interleave there
+                access.moved += counts.bytes // 32 if space == "local" else counts.moved  # lanes interleave
                 access.ideal += counts.ideal
                 access.widest = max(access.widest, counts.bytes // counts.lanes)
                 access.count += 1

@@ -1,4 +1,4 @@
-"""Compute the static profile of one compiled variant of a kernel: compile it, emulate its probes, fit its counts.
+"""Compute the static profile of a kernel variant: compile it, emulate its probes and fit the counts.
 
 A variant is the code that the compiler sees: the source with fixed compile-time tunables, data type and layout. Configs
 that differ only in launch-time tunables share a variant, and so its profile.
@@ -20,7 +20,7 @@ from kernrec.ptx import Module, emulate, parse
 from kernrec.util.light_dataclass import dataclass
 
 ProbeCounts = dict[tuple[object, ...], dict[str, int]]
-"""Counts of emulated launches, by PTX, grid and block, arguments and buffer sizes."""
+"""Counts of emulated launches by (PTX, grid, block, arguments, buffer sizes)."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class Variant:
     fixed: Mapping[str, int | str]
     """Values of the compile-time tunables, with `dtype` and `layout`."""
     configs: Mapping[int, Sequence[Config]]
-    """Configs that run the variant, by architecture. They differ only in launch-time tunables and suffice to probe
-    every launch."""
+    """Configs of the variant, by architecture. They differ only in launch-time tunables and suffice to probe every
+    launch.
+    """
 
 
 def profile_variant(
@@ -55,7 +56,7 @@ def profile_variant(
         layout: layout of the variant.
         sm: compute capability that the variant was compiled for.
         compiled: code of the variant.
-        counts: counts of launches emulated before; those of further launches are added.
+        counts: counts of launches emulated before; the function adds those of further launches.
 
     Raises:
         KernrecError: a probe cannot run, or the profile cannot be fitted; the message names kernel, config and launch.
@@ -78,10 +79,10 @@ def profile_variant(
 def profile_architectures(
     kernel: Kernel, variants: Sequence[Variant], compiled: Mapping[int, Compiled]
 ) -> list[list[tuple[int, LaunchProfile]]]:
-    """Return (architecture, profile) of every launch, for each of some variants with the same preprocessed source.
+    """Return (architecture, profile) of every launch of variants with the same preprocessed source.
 
-    Launches with the same PTX and arguments are emulated once. Worker processes can call this function, because it does
-    not use the database.
+    Launches with the same PTX and arguments are emulated once. The function does not use the database, so worker
+    processes can call it.
 
     Args:
         variants: variants that share the code in `compiled`.

@@ -1,7 +1,7 @@
 """Compute static profiles of every variant of a kernel for several architectures in parallel.
 
-Variants are compiled for each architecture, because registers differ, but emulated once per distinct PTX. Stored
-profiles are skipped, so an interrupted run continues where it stopped.
+Variants are compiled for each architecture, because registers differ, but each distinct PTX is emulated only once.
+Stored profiles are skipped, so an interrupted run continues where it stopped.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kernrec.store import ProfileRow
 from kernrec.util.light_dataclass import dataclass
 
 _Profiles = list[list[tuple[int, LaunchProfile]]]  # (architecture, profile) pairs of several variants
-_MOST_WAITING = 4  # waiting variants per process: bounds memory while compilation runs ahead
+_MOST_WAITING = 4  # limits the variants waiting per process, and so memory
 
 
 @dataclass(frozen=True)

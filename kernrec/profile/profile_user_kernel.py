@@ -2,8 +2,8 @@
 
 Equivalent configs are processed once. Configs that differ only in unused defines have the same code. Configs with the
 same code, launch and arguments are emulated once. Results are yielded immediately, so an interrupted run continues
-where it stopped. Results and errors of the compiler and the emulator are cached. Another architecture with the same PTX
-needs no emulation if instructions are counted from PTX.
+where it stopped. Results and errors of the compiler and the emulator are cached. If instructions are counted from PTX,
+another architecture with the same PTX needs no emulation.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator
@@ -30,7 +30,7 @@ from kernrec.util.worker_memory import collect_rarely
 if TYPE_CHECKING:
     from kernrec.profile.tensor_values import Tensors
 
-_MOST_WAITING = 4  # waiting tasks per process: bounds memory while compilation runs ahead
+_MOST_WAITING = 4  # limits the tasks waiting per process, and so memory
 
 
 Outcome = tuple[list[Config], list[ProfileRow]] | ProfileFailure
@@ -83,14 +83,14 @@ class _EmulationTasks:
         self._code_source = code_source(target.sm)
         self._cache = EmulationCache(kernel, target.problem, target.budget)
         self._running: dict[Future[list[LaunchProfile]], tuple[str, ...]] = {}
-        self._configs: dict[tuple[str, ...], list[Config]] = {}  # of the running tasks
+        self._configs: dict[tuple[str, ...], list[Config]] = {}  # keys of the running tasks
         self._done: dict[tuple[str, ...], Emulated] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     def add(self, config: Config, compiled: Compiled) -> Iterator[Outcome]:
-        """Start to emulate a config unless an equivalent one is running or done; yield outcomes that are known."""
+        """Start to emulate a config unless an equivalent config is running or done; yield available outcomes."""
         kernel, target = self._kernel, self._target
         try:
             launches = bind_launches(kernel, config, target.problem, target.sm)
@@ -156,7 +156,7 @@ class _EmulationTasks:
 def _compile(
     jobs: list[CompileJob], entries: Collection[str], processors: Processors
 ) -> Iterator[tuple[CompileJob, Result]]:
-    """Yield the jobs of one source with results of the compiler, or of the assembler for PTX.
+    """Yield the jobs of one source with the result of the compiler (for PTX, of the assembler).
 
     Kernels other than the launched `entries` are removed, unless this causes a compile error.
     """
@@ -190,7 +190,7 @@ def _sample(
 ) -> list[LaunchProfile]:
     """Return the profiles of a config in a worker process.
 
-    The problem is given by its dimensions, because it cannot be pickled.
+    The problem is passed as its dimensions, because it cannot be pickled.
 
     Args:
         dtype: data type of the problem.
@@ -199,7 +199,7 @@ def _sample(
         plain: `sm`, `folder` and `budget` of the `ProfileTarget`.
         compiled: code of the config.
     """
-    from kernrec.profile.sample_profile import profile_by_sampling  # emulator, only in workers
+    from kernrec.profile.sample_profile import profile_by_sampling  # imports the emulator, so only in workers
 
     collect_rarely()
     sm, folder, budget = plain
@@ -207,7 +207,7 @@ def _sample(
     return profile_by_sampling(kernel, config, target, compiled, _tensors(kernel, target))
 
 
-_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # of this process's last problem
+_last_tensors: "dict[tuple[object, ...], Tensors]" = {}  # tensors of this process's last problem
 
 
 def _tensors(kernel: Kernel, target: ProfileTarget) -> "Tensors":

@@ -1,8 +1,8 @@
-"""Build a kernel from PTX only: its code is fixed, and only its block shape can be chosen.
+"""Build a kernel from PTX. Its code is fixed, so only its block shape can be chosen.
 
-Some code also fixes the block: it never reads the block size, declares a block size, or uses shared memory, whose
-layout is probably made for one size. Otherwise other block sizes that cover the same threads are tried. The result is
-assumed not to change, and a note says so.
+Some code also fixes the block: it declares a block size, never reads it, or uses shared memory, whose layout probably
+depends on it. Otherwise kernrec also tries other blocks that cover the same threads. It assumes that they give the same
+result; a note says so.
 """
 
 import math
@@ -55,11 +55,11 @@ def kernel_of_ptx(
     """Return one kernel of a PTX file with its launch, and notes on it.
 
     Args:
-        entry: name of the kernel; None: the only one of the file.
+        entry: name of the kernel; None for the only kernel of the file.
         grid, block: one to three extents each.
         arguments: as `kernrec check` takes them.
         shared: dynamic shared memory per block, bytes.
-        captured: whether the file has the contents that variables had in a program; those without any were zero.
+        captured: whether the PTX holds variables as captured from a program; variables without contents were then zero.
 
     Raises:
         UsageError: the file or arguments cannot be read, the kernel is unknown, or the arguments do not fit.
@@ -90,7 +90,7 @@ def kernel_of_ptx(
         "source": path.name,
         **_oldest_sm(module),
         "problem": {"tensors": tensors or {"nothing": {"shape": [1]}}},
-        # The given shape comes first, because it is known to be correct.
+        # Put the given shape first, because it is known to be correct.
         "tunables": {
             "block_x": {"values": [bx, *(width for width in widths if width != bx)], "launch": True},
             "block_y": {"values": [by, *(height for height in heights if height != by)], "launch": True},
@@ -122,7 +122,7 @@ def kernel_of_ptx(
 
 
 def _oldest_sm(module: Module) -> dict[str, int]:
-    """Return the key of a spec for PTX that runs on GPUs before Turing; empty for later PTX."""
+    """Return the spec key `min_sm` for PTX that runs on GPUs before Turing; empty for newer PTX."""
     target = re.match(r"sm_(\d+)", module.target)
     return {"min_sm": int(target[1])} if target and int(target[1]) < 75 else {}
 

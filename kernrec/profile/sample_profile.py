@@ -1,30 +1,27 @@
-"""Profile a launch from a sample of its thread blocks, for kernels whose spec declares no loops and probes.
+"""Profile a launch from a sample of its thread blocks, if the kernel's spec declares no loops and probes.
 
 Only a few blocks of the problem are emulated: one in the middle of the grid, its neighbors along each axis, and blocks
 at both ends of each axis, where tiles may be partial. Each represents the blocks of its kind:
 
     counts of the launch = sum over kinds (counts of the sampled block * blocks of its kind)
 
-This is exact if a block does the same work as the others of its kind. Nothing checks that, and every answer says so. If
-blocks are long, the corners are skipped, then all ends that represent few blocks. These then count as the middle.
+This is exact if all blocks of a kind do the same work. kernrec does not check that, and says so in every answer. If
+blocks are long, it skips the corners first, then all ends that represent few blocks. Skipped blocks count like the
+middle.
 
 A sample adds these metrics to the emulator's counts:
 
-    rounds              waits of a block for global memory, where concurrent loads count once
-    overlapped          fraction of these waits during which other warps of the block have work
-                        (`kernrec.ptx.analysis.barrier_phases`)
-    chain               clocks of a block's warps one after another without waits for memory
-    stretch.<n>.<class> machine instructions by stretch of the code, if it has several
-                        (`kernrec.ptx.analysis.stretches`)
-    blocks.sampled      number of sampled blocks
-    from_code           fraction of the machine instructions whose counts are those of machine code
-                        (`kernrec.compile.block_mix`); the others are estimated from PTX
-    touch.<buffer>.read distinct sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from
-                        one block to the next along that axis; likewise for writes
-    instructions        number of instructions of the code
-    crowded.runs        executions per warp of the code with the most live registers, which the assembler spills
-    depends.branch, depends.load, depends.store
-                        number of instructions whose condition or address depends on data
+    rounds waits of a block for global memory, where concurrent loads count once overlapped fraction of these waits
+    during which other warps of the block have work (`kernrec.ptx.analysis.barrier_phases`) chain clocks of a block's
+    warps one after another without waits for memory stretch.<n>.<class> machine instructions by stretch of the code, if
+    it has several (`kernrec.ptx.analysis.stretches`) blocks.sampled number of sampled blocks from_code fraction of the
+    machine instructions that were counted in machine code
+                        (`kernrec.compile.block_mix`); the others are estimated from PTX touch.<buffer>.read distinct
+                            sectors that a block reads, and with `.x`, `.y` and `.z` the fraction that is new from one
+                            block to the next along that axis; likewise for writes instructions number of instructions
+                            of the code crowded.runs executions per warp of the code with the most live registers, which
+                            the assembler spills depends.branch, depends.load, depends.store number of instructions
+                            whose condition or address depends on data
 
 It also has the metrics of `cache_behavior` for the middle block, and of `wave_reuse` for concurrent blocks.
 
@@ -74,12 +71,12 @@ AXES = ("x", "y", "z")
 TERMS = ("block", "rounds")
 SAMPLING = EmulationOptions(budget=BLOCK_BUDGET, lowering=lowered)
 """Options for running sampled blocks."""
-_EDGE_INSTRUCTIONS = 1_000_000  # worth emulating at the grid's ends, per launch
+_EDGE_INSTRUCTIONS = 1_000_000  # budget for blocks at the ends of the grid, per launch
 _MUCH = 0.1
-"""Fraction of a block's reads from which the blocks that read the same data must be known."""
-_EDGE_SHARE = 0.02  # of the grid's blocks: an end that represents more is always worth it
+"""Minimum fraction of a block's reads at which to measure how blocks share a buffer."""
+_EDGE_SHARE = 0.02  # an end that represents a larger fraction of the grid's blocks is always emulated
 _MOST_KINDS = 12
-_CROWDED = 0.9  # of the maximum live registers: the assembler spills from here on (assumption)
+_CROWDED = 0.9  # fraction of the maximum live registers above which code is assumed to spill
 
 Place = tuple[int, int, int]
 """Coordinates of a block, or extents of a grid."""
@@ -134,7 +131,7 @@ def choose_blocks(grid: Place) -> BlockSample:
 
 
 def sample_of_levels(levels: Sequence[Level], total: int) -> BlockSample:
-    """Return the blocks to emulate of a one-dimensional grid with unequal blocks: one for each level of work.
+    """Return the blocks to emulate in a one-dimensional grid with unequal blocks: one block per level of work.
 
     The level with the most total work is the middle of the sample, and the block next to it is its neighbor.
     """
@@ -232,9 +229,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
             ends = {block: weight for block, weight in ends.items() if block in always or weight >= least}
     within = sample.total - sum(ends.values())
     totals = {metric: value * within for metric, value in middle.items()}
-    # Executions of each basic block by the warps of the whole grid.
+    # Number of executions of each basic block by all warps of the grid.
     ran = {index: times * within / len(inner) for index, times in runs_of_inner.items()}
-    for weight in dict.fromkeys(ends.values()):  # blocks of equal weight run together in the time of one
+    for weight in dict.fromkeys(ends.values()):  # run blocks of equal weight together to save time
         counts, runs = _run(emulation, [block for block, w in ends.items() if w == weight])
         for metric, value in counts.items():
             totals[metric] = totals.get(metric, 0.0) + value * weight
@@ -279,9 +276,9 @@ def _sampled(module: Module, launch: KernelLaunch, options: EmulationOptions) ->
 
 
 def _run(emulation: Emulation, blocks: Sequence[int]) -> tuple[dict[str, float], dict[int, float]]:
-    """Return the counts of some blocks, and the number of executions of each basic block by their warps.
+    """Return (counts of some blocks, executions of each basic block by their warps).
 
-    In clusters, each block represents the average block of its cluster.
+    In clusters, each block counts as the average block of its cluster.
     """
     together = emulation.whole_clusters(blocks)
     share = len(blocks) / max(len(together), 1)
@@ -296,14 +293,14 @@ def _chain(emulation: Emulation, ran: Mapping[int, float]) -> float:
 
 
 def _from_code(emulation: Emulation, lowering: MachineLowering, ran: Mapping[int, float]) -> float:
-    """Return the fraction of the machine instructions whose counts are those of machine code."""
+    """Return the fraction of the machine instructions that were counted in machine code."""
     taken = lowering.mix(emulation.function).from_code
     issued = [sum(issue.values()) * ran.get(index, 0) for index, issue in enumerate(emulation.issue)]
     return sum(count for count, from_code in zip(issued, taken, strict=True) if from_code) / max(sum(issued), 1.0)
 
 
 def _crowded_runs(emulation: Emulation, ran: Mapping[int, float]) -> float:
-    """Return the executions per instruction of the basic blocks with nearly the most live registers."""
+    """Return the average executions per instruction in the basic blocks with nearly the most live registers."""
     peaks = live_by_block(emulation.function)
     crowded = [block for block in emulation.function.blocks if peaks[block.index] >= _CROWDED * max(peaks)]
     runs = sum(len(block.instructions) * ran.get(block.index, 0) for block in crowded)
@@ -329,5 +326,5 @@ def _touch_metrics(
         yield f"touch.{buffer}.{kind}", float(middle.sectors)
         own_bytes = max(middle.sectors, 1) * SECTOR
         for axis, neighbor in zip(sample.axes, others, strict=True):
-            # More than 1 if the middle block is better aligned to sectors than its neighbor.
+            # The ratio exceeds 1 if the middle block is better aligned to sectors than its neighbor.
             yield f"touch.{buffer}.{kind}.{AXES[axis]}", middle.new_bytes(neighbor.get(buffer, NOTHING)) / own_bytes

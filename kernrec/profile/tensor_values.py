@@ -18,19 +18,19 @@ ELEMENTS = {
     "i64": np.int64, "u64": np.uint64, "i32": np.int32, "u32": np.uint32, "i16": np.int16, "u16": np.uint16,
     "i8": np.int8, "u8": np.uint8, "f8e4m3": np.uint8, "f8e5m2": np.uint8,
 }  # fmt: skip
-"""NumPy type of an element by data type; bf16 and 8-bit floating-point numbers as their bits."""
+"""NumPy type by data type; bf16 and 8-bit floating-point numbers are stored as their bits."""
 
 DRAWN_BYTES = 64 << 20
-"""Bytes from which a tensor of random values repeats its start in the same memory, because blocks read few of them."""
+"""Above this size in bytes, a tensor of random values repeats its first part in the same memory, to save memory."""
 _DRAWN_TOGETHER = 1 << 20
 _MOST_FILLED_BYTES = 512 << 20
-_MOST_BYTES = 16 << 30  # untouched zeros need no memory, but address space is limited
+_MOST_BYTES = 16 << 30  # zeros take no memory, but address space is limited
 
 
 class Tensors:
     """Tensors of a problem, created on demand: `filled` as the spec declares, or `blank` with zeros.
 
-    Untouched zeros need no memory, whatever the problem size.
+    Zeros that nothing touches take no memory, regardless of the problem size.
 
     Raises:
         UsageError: the tensors are too large for emulation.
@@ -69,11 +69,11 @@ class Tensors:
 def sample_tensors(
     kernel: Kernel, problem: Problem, folder: Path | None = None, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Return every tensor of a problem in its memory format, flat, by name; outputs are zero.
+    """Return every tensor of a problem by name, as a flat array in its memory format; outputs are zero.
 
     Args:
         kernel: kernel whose spec declares the values.
-        folder: folder of the spec's `.npy` files; a file with another content raises `UsageError`.
+        folder: folder of the spec's `.npy` files; a file that changed since the spec was read raises `UsageError`.
         seed: seed of random values.
     """
     if not kernel.initial_values:
@@ -91,7 +91,7 @@ def sample_tensors(
 
 
 def reference_tensors(kernel: Kernel, problem: Problem, folder: Path | None = None) -> dict[str, np.ndarray]:
-    """Return the outputs that a spec declares for a problem; flat, by name."""
+    """Return the reference outputs that a spec declares, by name, as flat arrays."""
     draw = np.random.default_rng(0)
     return {
         name: _filled(problem.tensors[name], sample, problem, folder, draw)
@@ -120,7 +120,7 @@ def _filled(
             return _encoded(np.arange(count) * high // max(count - 1, 1), tensor.dtype)
     whole = sample.kind in ("index", "integers") or (sample.kind == "normal" and tensor.dtype[0] in "iu")
     encoded = np.empty(min(count, DRAWN_BYTES // np.dtype(kind).itemsize), kind)
-    for start in range(0, encoded.size, _DRAWN_TOGETHER):  # pieces, because values take up to 16 times their encoding
+    for start in range(0, encoded.size, _DRAWN_TOGETHER):  # in pieces: values take up to 16 times their encoding
         size = min(_DRAWN_TOGETHER, encoded.size - start)
         if whole:
             values = draw.integers(int(low), max(int(high), int(low) + 1), size)
@@ -160,7 +160,7 @@ def load_npy(path: Path) -> np.ndarray:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise UsageError(cannot_be("read", path, error)) from None
-    except Exception:  # a damaged header raises any exception of NumPy's tokenizer or zip reader
+    except Exception:  # NumPy's tokenizer and zip reader raise many exceptions for a damaged header
         raise UsageError(f"{path} is not a NumPy file of plain values") from None
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays; a .npy file with one is expected")

@@ -1,8 +1,8 @@
 """Convert a call of a Triton function to a kernel, for `kernrec analyze kernels.py:matmul --spec call.toml`.
 
 The call (`kernrec.profile.triton_call_file`) fixes every argument. So the kernel has one problem, and its config space
-is the call's list. Arguments are specialized like in `triton.jit`: an integer 1 becomes a constant, and multiples of 16
-are detected for the others. Pointers are assumed to be aligned, as memory allocators return them.
+is the call's list of configs. Arguments are specialized as in `triton.jit`: an integer 1 becomes a constant, and other
+integers are checked for multiples of 16. Pointers are assumed to be aligned, as memory allocators return them.
 """
 
 import math
@@ -44,16 +44,16 @@ def kernel_of_triton(call: TritonCall) -> tuple[Kernel, list[str]]:
 
 
 class _CallReader:
-    """Builder of a call's spec, with names in kernrec's spelling and arguments specialized like in Triton."""
+    """Builder of a call's spec, with kernrec's spelling of names and Triton's specialization of arguments."""
 
     def __init__(self, call: TritonCall) -> None:
         self.call = call
         self.source = read_text(call.path, call.path.name)
-        self.names: dict[str, str] = {}  # kernrec's parameter names, by Triton's
+        self.names: dict[str, str] = {}  # Triton's parameter name -> kernrec's
         self.tensors: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, int] = {}
         self.defines: dict[str, str] = {}
-        self.types: dict[str, str] = {}  # Triton's types of tensors that differ from their memory
+        self.types: dict[str, str] = {}  # tensors whose Triton type differs from their memory format
         self.descriptors: dict[str, dict[str, Any]] = {}  # host descriptors
         self.unaligned: set[str] = set()  # tensors whose address is not a multiple of 16
         self.numbers = integers(call.arguments)
@@ -100,7 +100,7 @@ class _CallReader:
                     "grid": ["grid_x", "grid_y", "grid_z"],
                     "block": ["32 * num_warps"],
                     "arguments": [*(text for text, _, _ in passed.values()), *["u64 0"] * SCRATCH],
-                    # One of the num_stages - 1 steps in shared memory is in use.
+                    # Shared memory holds num_stages - 1 steps, and the block is working on one of them.
                     "prefetch": "max(num_stages - 2, 0)",
                 }
             ],
@@ -109,7 +109,7 @@ class _CallReader:
         return kernel_from(spec, call.place, self.source)
 
     def description(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return Triton's description of the function, with the grid of each config."""
+        """Return the description of the function from a process with Triton, including the grid of each config."""
         call = self.call
         request = {
             "source": self.source,
@@ -148,7 +148,7 @@ class _CallReader:
                     raise UsageError(f"{place}: the value of parameter {name} is missing")
 
     def argument(self, name: str, value: Any) -> Any:
-        """Return an argument in the form for the loading process; add a tensor to `tensors`."""
+        """Convert an argument for the loading process; add a tensor to `tensors`."""
         place = f"{self.call.place}: {name}"
         if not isinstance(value, Mapping):
             if value is None or isinstance(value, bool | int | float | str):
@@ -159,7 +159,7 @@ class _CallReader:
         return self.tensor(place, name, value)
 
     def tensor(self, place: str, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a tensor in the form for the loading process, and add its memory to `tensors`."""
+        """Convert a tensor for the loading process, and add its memory to `tensors`."""
         file = str(value.get("values", "")).endswith(".npy")
         if (not {"dtype", "shape"} <= value.keys() and not file) or value.keys() - _TENSOR_KEYS:
             keys = ", ".join(map(str, value)) or "nothing"
@@ -209,7 +209,7 @@ class _CallReader:
         extents = []
         for extent in block:
             if isinstance(extent, str) and not set(parse(extent.lower()).names) <= self.numbers.keys():
-                extents.append(extent.lower())  # constant of a config
+                extents.append(extent.lower())  # a constant of each config
             else:
                 extents.append(str(self.number(f"{place}: block", extent, self.numbers)))
         return {
@@ -222,7 +222,7 @@ class _CallReader:
     def configs(
         self, configs: Sequence[Mapping[str, Any]]
     ) -> tuple[list[str], list[list[int]], dict[str, dict[str, Any]]]:
-        """Return columns, rows and tunables of the list of configs; constants other than numbers go to `defines`."""
+        """Return (columns, rows, tunables) of the list of configs; constants that are not numbers go to `defines`."""
         always = ("num_warps", "num_stages", *self.options)
         options = [name for name in OPTIONS if name in always or any(name in c["options"] for c in configs)]
         constants = [name for name in configs[0]["constants"] if name not in options]
@@ -257,7 +257,7 @@ class _CallReader:
         return [*extents, 1, 1][:3]
 
     def passed(self, parameter: Mapping[str, Any], value: Any, stated: bool) -> tuple[str, str, bool]:
-        """Return the launch argument (empty for a constant), its special type or empty, and divisibility by 16."""
+        """Return (launch argument or empty for a constant, special type or empty, divisibility by 16)."""
         name, specialized = parameter["name"], parameter["specialized"]
         if parameter["constant"] or value is None or (isinstance(value, Mapping) and "python" in value):
             if stated and name not in self.options:
@@ -295,7 +295,7 @@ class _CallReader:
         return self.names[name]
 
     def number(self, place: str, value: Any, names: Mapping[str, int], least: int = 1) -> int:
-        """Return a number, or the value of an expression of the call's integers."""
+        """Return a number, or evaluate an expression of the call's integers."""
         if isinstance(value, str):
             expression = parse(value.lower())
             for name in expression.names:

@@ -18,9 +18,9 @@
     grid = [32, 1]                  # optional: replaces the common grid
 
 `configs = "E=8,N=14336,device_name=NVIDIA_L40S.json"` takes the list from a file of another tool
-(`kernrec.interop.config_list`). A tensor can have further keys. `elements` is the number of elements from its first to
-the end of its memory. `aligned = false` means that its address is not a multiple of 16 bytes. `contents` is the reason
-why its values were not stored.
+(`kernrec.interop.config_list`). A tensor can have further keys. `elements` counts the elements from its start to the
+end of its memory. `aligned = false` means that its address is not a multiple of 16 bytes. `contents` is the reason why
+its values were not stored.
 """
 
 import importlib.util
@@ -51,7 +51,7 @@ class TritonCall:
     grid: str | Sequence[Any] | Callable[..., Any]
     """Name of a function of the file; extents as numbers or expressions; or a function."""
     configs: Sequence[Mapping[str, Any]] | None = None
-    """Configs; None for those of the function's autotuner, or else one with Triton's defaults."""
+    """Configs; None for the autotuner's configs, or for Triton's defaults if the function has no autotuner."""
     flops: str | None = None
     """Number of floating-point operations, as an expression."""
     place: str = "the call"
@@ -69,8 +69,8 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
 
     Args:
         path: the TOML file.
-        target: file and name of the function, `kernels.py:matmul`, or `package.kernels:matmul`; None to use the file's.
-        changed: values of integer arguments that replace those of the file.
+        target: function, as `kernels.py:matmul` or `package.kernels:matmul`; None to use the TOML file's.
+        changed: new values for integer arguments of the file.
 
     Raises:
         UsageError: the file cannot be read or does not describe a call.
@@ -100,7 +100,7 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for value in arguments.values():  # value files are next to the call
+    for value in arguments.values():  # value files are in the call's folder
         if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
             value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
     return TritonCall(
@@ -156,7 +156,7 @@ def _file_of(module: str) -> Path:
 
 
 def extent_of(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements from the first to the last of a tensor, at least one."""
+    """Return the number of elements in memory from the first to the last of a tensor, at least 1."""
     if 0 in shape:
         return 1
     strides = strides if strides is not None else row_major(shape)
@@ -172,7 +172,7 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def _filled(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a file name with integer arguments in place of their names in braces."""
+    """Replace the names in braces by integer arguments: `routing-{M}.npy` -> `routing-4096.npy`."""
     numbers = integers(arguments)
 
     def value_of(place: re.Match[str]) -> str:

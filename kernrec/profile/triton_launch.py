@@ -20,11 +20,11 @@ SCRATCH_BUFFER = "launcher_scratch"
 
 
 def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaunch, ptx: str) -> KernelLaunch:
-    """Return the launch with descriptors in the kernel's form and scratch memory; unchanged if it needs neither.
+    """Add scratch memory to a launch and expand its descriptors; return it unchanged if it needs neither.
 
     Args:
         launch: launch with the function's arguments; a descriptor is the name of its tensor.
-        ptx: PTX of the compiler, with its comment on the launch.
+        ptx: the compiler's PTX, with a comment that describes the launch.
 
     Raises:
         KernrecError: the descriptors differ from those that the code was compiled for.
@@ -45,7 +45,7 @@ def with_launcher_arguments(kernel: Kernel, problem: Problem, launch: KernelLaun
 
 
 def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, described: DescribedMap) -> list[Any]:
-    """Return a tensor map, followed by its shape and strides."""
+    """Return the arguments of a tensor map, then its shape and strides."""
     if len(described.box) != len(descriptor.shape) or described.packed:
         raise KernrecError(f"descriptor of {tensor}: the compiler made a map that kernrec does not: {described}")
     size = ELEMENT_BYTES[dtype]
@@ -57,7 +57,7 @@ def _map_arguments(tensor: str, dtype: str, descriptor: TritonDescriptor, descri
 
 
 def _pointer_arguments(value: Any, descriptor: TritonDescriptor) -> list[Any]:
-    """Return the parts of a descriptor without tensor maps; shape and strides are passed twice."""
+    """Return the arguments of a descriptor that is passed without a tensor map; shape and strides are passed twice."""
     shape, strides = descriptor.shape, descriptor.strides
     flags = _numbers(np.uint8, (descriptor.fill_nan, 0))
     parts = [value, *_numbers(np.int64, shape), *_numbers(np.int64, strides), *flags]

@@ -1,9 +1,9 @@
 """Find groups of blocks that differ in their work within one grid.
 
-A persistent kernel starts about as many blocks as run at once, and each processes several tiles. If there are fewer
-tiles than blocks, or not a multiple, some blocks do less work or none. A mixture of experts starts blocks for more
-tokens than there are. The middle block then represents only blocks like itself. Consecutive blocks tend to do the same
-work, so bisection finds the positions where the work changes:
+A persistent kernel starts as many blocks as the GPU runs at once, and each processes several tiles. Unless the number
+of tiles is a multiple of the number of blocks, some blocks do less work. A mixture of experts starts blocks for more
+tokens than it has, so some blocks do none. The middle block then represents only similar blocks. Consecutive blocks
+tend to do the same work, so bisection finds the positions where the work changes:
 
     work of blocks   3 3 3 3 2 2 2 2 2 2 2 2        two levels: 4 blocks like number 2, 8 blocks like number 8
 """
@@ -29,7 +29,7 @@ EQUAL = 0.03
 IDLE = 0.1
 """Fraction of the longest block's instructions below which a block counts as idle."""
 _MOST_BLOCKS = 16  # blocks to run to find the levels
-_SHORT = 2_000  # PTX instructions within which an idle block ends
+_SHORT = 2_000  # maximum PTX instructions of an idle block
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Level:
     """Consecutive blocks with equal work."""
 
     block: int
-    """Number of a block in their middle."""
+    """Number of a block in the middle of the level."""
     count: int
     work: float
     """Machine instructions of each block."""
 
 
 def work_levels(module: Module, launch: KernelLaunch, options: EmulationOptions) -> tuple[Level, ...]:
-    """Return the levels of a one-dimensional grid, by block number; empty without a hint at several levels.
+    """Return the levels of a one-dimensional grid by block number; empty if nothing hints at several levels.
 
-    Hints are a store to global memory in a loop, and a last block that ends at once while others do not. No hint counts
-    if no branch depends on the block. Blocks at the ends of the grid, whose tiles may be partial, form no level.
+    A hint is a loop that stores to global memory, or a last block that ends at once while others do not. There is only
+    one level if no branch depends on the block. The first and last block, whose tiles may be partial, form no level.
     """
     total = launch.grid[0]
     function = inlined(module, launch.entry)
@@ -91,7 +91,7 @@ def _last_is_idle(emulation: Emulation, launch: KernelLaunch) -> bool:
             longest = math.inf
         return bool(before_last < longest and emulation.run([last])["issue"] < longest)
     except EmulationError:
-        return False  # not idle, or not supported, which the sample will report
+        return False  # the blocks are not idle, or an instruction is not supported, which sampling reports later
 
 
 def _most_work(emulation: Emulation, launch: KernelLaunch) -> float:
@@ -124,12 +124,12 @@ def levels(work: Callable[[int], float], total: int) -> tuple[Level, ...]:
         seen[(low + high) // 2] = work((low + high) // 2)
     parts: list[Level] = []
     blocks, start = sorted(seen), 0
-    alike = [blocks[0]]  # blocks of the current level that were run
+    alike = [blocks[0]]  # emulated blocks of the current level
     for block, following in zip(blocks, [*blocks[1:], total], strict=True):
         if following < total and _equal(seen[block], seen[following]):
             alike.append(following)
             continue
-        # Between two different blocks, half of the unknown blocks are assumed to be like each.
+        # Split the blocks between two different emulated blocks evenly between their levels.
         end = total if following == total else (block + following) // 2 + 1
         middle = min(max((start + end) // 2, alike[0]), alike[-1])
         parts.append(Level(middle, end - start, seen[block]))

@@ -1,15 +1,14 @@
-"""Measure the reads that concurrent blocks share, if they do not follow from neighboring blocks.
+"""Measure which reads concurrent blocks share, if this does not follow from neighboring blocks.
 
 A kernel may number its tiles in its own order: bands of `GROUP_M` rows, for example, column by column. Then the reads
-that the next block repeats do not determine the reads of a hundred blocks. So a window of consecutive blocks is
-started.
-The reads of each block before its first barrier show how much they share:
+that two neighbors share do not determine what a hundred blocks share. So this module starts a window of consecutive
+blocks and compares their reads before their first barrier:
 
     wave.<buffer>.<n>    distinct sectors that n consecutive blocks read of a buffer, over those of one block
 
 for n = 2, 4, 8 and so on. Only one warp of each block runs. The ratio is assumed to hold for the other warps and for
-the rest of the block. If a buffer is read behind a barrier, for example when threads exchange addresses, whole blocks
-run up to later barriers.
+the rest of the block. If blocks read a buffer only after a barrier, for example because threads exchange addresses,
+whole blocks run up to later barriers.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ _SHARED = 0.5
 
 
 class FirstReads:
-    """First sectors that each of some consecutive blocks reads, by buffer."""
+    """First sectors that consecutive blocks read, by buffer."""
 
     def __init__(self, accesses: Mapping[int, BlockAccesses]) -> None:
         """Collect the reads of blocks with ascending numbers."""
@@ -53,9 +52,11 @@ class FirstReads:
         return set(self._reads)
 
     def by_window(self, count: int) -> Iterator[tuple[str, int, float]]:
-        """Yield (buffer, n, distinct sectors of n consecutive blocks over those of one) for n = 2, 4, ... `count`."""
+        """Yield (buffer, n, distinct sectors of n consecutive blocks / distinct sectors of one block), n = 2, 4 to
+        `count`.
+        """
         for name, parts in self._reads.items():
-            # Order reads by sector, then by block, so that blocks of one window are adjacent.
+            # Sort reads by sector, then by block, so that blocks of one window are adjacent.
             reads = np.sort(np.concatenate(parts))
             size = 2
             while size <= count:
@@ -71,13 +72,13 @@ def wave_metrics(
     busy: int | None = None,
     wanted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return `wave.<buffer>.<n>` of a launch; empty if neighboring blocks have the same information.
+    """Return `wave.<buffer>.<n>` of a launch; empty if neighboring blocks give the same information.
 
     Args:
         budget: maximum number of instructions of a block.
         next_is_new: for each buffer, the fraction of a block's reads that the next block does not repeat.
         busy: number of blocks with work, from the start of the grid; None for all.
-        wanted: buffers that must be covered.
+        wanted: buffers that the metrics must cover.
     """
     blocks = math.prod(launch.grid) if busy is None else busy
     if launch.grid[0] != math.prod(launch.grid) or blocks < _FEWEST or min(next_is_new, default=1.0) >= _SHARED:
@@ -88,7 +89,7 @@ def wave_metrics(
     one_warp = replace(launch, block=(min(_WARP, math.prod(launch.block)), 1, 1))
     function = inlined(module, launch.entry)
     ends = _barriers(function)
-    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # last barrier that blocks are run to
+    most = 1 << (len(ends) - 1).bit_length() - 1 if len(ends) > 1 else 0  # latest barrier up to which blocks run
     number = most if most and _can_be_repeated(function, launch) and set(wanted) - _can_be_read(function, launch) else 0
     reads: FirstReads | None = None
     while number <= most:
@@ -101,22 +102,22 @@ def wave_metrics(
 
 
 def _first_reads(module: Module, launch: KernelLaunch, window: range, budget: int) -> FirstReads | None:
-    """Return the reads of a window's blocks within an instruction budget each; None for clusters.
+    """Return the reads of a window's blocks, each within an instruction budget; None for clusters.
 
-    The blocks of a cluster wait for work that a single warp does not do.
+    Blocks of a cluster wait for each other, which a single warp per block cannot do.
     """
     options = EmulationOptions(batch_lanes=_WARP, count=False, budget=budget, most_blocks=len(window), watched=window)
     emulation = Emulation(module, launch, options)
     if len(emulation.whole_clusters([0])) > 1:
         return None
     for block in window:
-        with contextlib.suppress(EmulationError):  # most end at the budget, some because other warps are missing
+        with contextlib.suppress(EmulationError):  # most blocks exceed the budget, and some miss other warps
             emulation.run([block])
     return FirstReads(emulation.accesses())
 
 
 def _can_be_repeated(function: Function, launch: KernelLaunch) -> bool:
-    """Return whether a block can run again, because its global writes do not affect reads."""
+    """Return whether a block can run again, because its global writes do not change what it reads."""
     if not data_dependences(function):
         return True
     pointers, buffers = global_pointers(function), [a for a in launch.arguments if isinstance(a, str)]

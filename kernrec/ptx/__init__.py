@@ -1,4 +1,4 @@
-"""Handle PTX without a GPU: a parser, a CPU emulator with exact counters, and static analysis."""
+"""Parse, emulate and analyze PTX without a GPU. The emulator runs on the CPU and counts events exactly."""
 
 from kernrec.ptx.execution.emulator import emulate
 from kernrec.ptx.ir.errors import ParseError

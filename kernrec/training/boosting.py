@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.loss_weights import SHARPNESS, loss_weights
 from kernrec.training.dataset import Dataset
 from kernrec.training.folds import each_fold, group_folds
@@ -106,8 +107,8 @@ class TrainedHead:
     """Trees of one head."""
 
     data: HeadData
-    trees: bytes
-    """All trees in XGBoost's format (UBJSON)."""
+    trees: Forest
+    """All trees."""
     rounds: int
     """Number of trees."""
     out_of_fold: Array
@@ -151,10 +152,10 @@ def train_head(data: HeadData, groups: Array, settings: TrainingSettings) -> Tra
     return TrainedHead(data, trees_of(data, replace(settings, rounds=rounds)), rounds, out_of_fold)
 
 
-def trees_of(data: HeadData, settings: TrainingSettings) -> bytes:
-    """Return trees grown on all measured rows, with the number of the settings, in XGBoost's format (UBJSON)."""
+def trees_of(data: HeadData, settings: TrainingSettings) -> Forest:
+    """Return trees grown on all measured rows, with the number of the settings."""
     booster, _ = _boost(data, np.flatnonzero(data.measured), settings.rounds, None, settings)
-    return bytes(booster.save_raw("ubj"))
+    return Forest.of_booster(booster)
 
 
 def fold_of_rows(groups: Array, settings: TrainingSettings) -> Array:

@@ -20,7 +20,6 @@ from kernrec.errors import UsageError
 from kernrec.model.learn.conformal import NEW_GPU, NEW_KERNEL, Interval, calibrate, on_dtype, on_rows
 from kernrec.model.learn.extent import Extent
 from kernrec.model.learn.features import parts
-from kernrec.model.learn.forest import Forest
 from kernrec.model.learn.lower_bound import bounded
 from kernrec.model.learn.model import HEADS, SHAPE, Model, choice_score, difference_score, faded, transfer_score
 from kernrec.training import scores
@@ -102,7 +101,6 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         trees[SHAPE] = trees_of(shape.times(carried), settings.shape)
     return Model(
         columns=data.columns,
-        trees=trees,
         extent=Extent.of(data.matrix, parts(data.columns)),
         intervals=intervals,
         scores=all_scores,
@@ -110,7 +108,7 @@ def train(data: Dataset, settings: TrainingSettings | None = None) -> Model:
         kernels={group.kernel: group.kernel_hash for group in data.groups},
         ops=tuple(sorted({group.op for group in data.groups})),
         helps_new_kernels=helps_new_kernels,
-        forests={head: Forest.parse(grown, f"the {head} model") for head, grown in trees.items()},
+        forests=trees,
     )
 
 

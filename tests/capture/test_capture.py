@@ -74,7 +74,7 @@ def run(program: Path, mode: str, folder: Path) -> tuple[int, Recorder]:
         pytest.param("fork", "", "the program forked after its first CUDA call", 0, id="a fork"),
     ],
 )  # fmt: skip
-def test_program_computes_as_on_a_gpu(mode, printed, message, status, program, tmp_path, capfd):
+def test_captured_program_computes_the_gpu_result(mode, printed, message, status, program, tmp_path, capfd):
     assert run(program, mode, tmp_path)[0] == status
     output, errors = capfd.readouterr()
     if printed:
@@ -108,7 +108,7 @@ def test_call_has_allocations_of_the_shared_range(program, tmp_path):
     assert second[1].startswith("u64:")
 
 
-def test_call_has_bytes_of_a_buffer_smaller_than_an_element():
+def test_call_stores_the_bytes_of_a_buffer_smaller_than_an_element():
     module = LoadedModule(1, [], [KERNELS.read_text()], 1 << 50)
     address = (1 << 40).to_bytes(8, "little")
     recorder = Recorder()
@@ -118,7 +118,7 @@ def test_call_has_bytes_of_a_buffer_smaller_than_an_element():
     assert 'arguments = ["b1=u8[2]"' in call.lines[-1]
 
 
-def test_contents_of_buffers_leave_memory(tmp_path):
+def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
     ptx = """.version 7.0
 .target sm_80
 .address_size 64
@@ -148,7 +148,7 @@ def test_contents_of_buffers_leave_memory(tmp_path):
     assert np.load(tmp_path / name).tolist() == [1, 2]
 
 
-def test_call_has_memory_that_a_structure_points_to(tmp_path: Path) -> None:
+def test_call_includes_memory_referenced_by_a_structure(tmp_path: Path) -> None:
     ptx = """.version 7.0
 .target sm_80
 .address_size 64
@@ -200,7 +200,7 @@ def test_texture_larger_than_its_memory_is_refused(refuses):
     refuses(lambda: textures.add(memory[1:], (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0)))
 
 
-def test_call_of_a_kernel_with_a_long_mangled_name(tmp_path: Path) -> None:
+def test_call_accepts_a_long_mangled_kernel_name(tmp_path: Path) -> None:
     name = "_Z300" + 300 * "k" + "v"
     (tmp_path / "k.ptx").write_text(KERNELS.read_text().replace("entry count()", f"entry {name}()"))
     (path := tmp_path / "call.toml").write_text(
@@ -209,7 +209,7 @@ def test_call_of_a_kernel_with_a_long_mangled_name(tmp_path: Path) -> None:
     assert read_cuda_call(path).kernel()[0].launches[0].entry == name
 
 
-def test_call_in_a_folder_with_a_backslash(tmp_path):
+def test_call_is_written_to_a_folder_with_a_backslash(tmp_path):
     (folder := tmp_path / r"a\1b").mkdir()
     (path := folder / "call.toml").write_text(
         'ptx = "k.ptx"\nentry = "k"\ngrid = [1]\nblock = [32]\narguments = ["@x.npy"]\n'
@@ -231,7 +231,7 @@ def test_program_that_cannot_run_is_refused(content, message, tmp_path):
         run_program([str(path)], A100, tmp_path, Recorder(), [], 1000)
 
 
-def test_call_of_another_form_is_refused(tmp_path, refuses):
+def test_unsupported_call_format_is_refused(tmp_path, refuses):
     def refused(line: str) -> None:
         lines = {"ptx": '"k.ptx"', "entry": '"k"', "grid": "[1]", "block": "[32]", "arguments": "[]"}
         key, _, value = line.partition(" = ")

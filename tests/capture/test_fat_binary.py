@@ -77,7 +77,7 @@ def test_newest_ptx_that_the_gpu_runs_is_chosen():
 @pytest.mark.parametrize(
     ("version", "size", "multiprocessors", "cluster"), [(12, 1032, 388, 772), (13, 1008, 384, 748)]
 )
-def test_device_properties_lie_where_programs_read_them(version, size, multiprocessors, cluster):
+def test_device_properties_are_at_the_offsets_that_programs_read(version, size, multiprocessors, cluster):
     gpu = find_gpu("h100")
     data = properties(gpu, version)
     assert len(data) == size

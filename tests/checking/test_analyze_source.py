@@ -16,7 +16,7 @@ ARGUMENTS = ["f32:2", "x=f32[100000]", "y=f32[100000]", "i32:100000"]
 
 
 @pytest.mark.slow
-def test_apart_and_in_process_the_answer_is_the_same(tmp_path, monkeypatch):
+def test_analysis_in_a_separate_process_gives_the_same_answer(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))  # the profile is stored
     wanted = SourceAnalysis(AXPY, "rtx4090", arguments=ARGUMENTS, grid=[391], block=[256])
     apart = analyze_source(wanted)
@@ -27,7 +27,7 @@ def test_apart_and_in_process_the_answer_is_the_same(tmp_path, monkeypatch):
     assert apart["explanation"]["what_to_do"]
 
 
-def test_what_names_a_file_or_is_too_large_is_refused(refuses):
+def test_oversized_source_or_file_name_is_refused(refuses):
     def refused(changed: dict[str, object]) -> None:
         inputs = {"source": AXPY, "gpu": "rtx4090", "arguments": ARGUMENTS} | changed
         analyze_source(SourceAnalysis(**inputs))  # type: ignore[arg-type]
@@ -39,9 +39,9 @@ def test_what_names_a_file_or_is_too_large_is_refused(refuses):
     ])  # fmt: skip
 
 
-def test_a_source_that_does_not_compile_is_one_line(refuses):
+def test_compile_error_is_reported_in_one_line(refuses):
     refuses(lambda: analyze_source(SourceAnalysis("__global__ void f() { nothing(); }", "t4"), Limits(time_s=30)))
 
 
-def test_the_name_of_a_source_is_not_taken_for_a_function(refuses):
+def test_source_file_name_is_not_mistaken_for_a_function(refuses):
     refuses(lambda file: kernrec.analyze(file, "t4", {"n": 1}, [1]), ["axpy.cu", Path("folder/axpy.ptx")])

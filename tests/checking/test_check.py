@@ -33,7 +33,7 @@ def checked(source: str, reference: object = None, **changed: object) -> CheckRe
     return kernrec.check(source, reference, **inputs)  # type: ignore[arg-type]
 
 
-def test_a_right_kernel_is_right_by_an_expression():
+def test_correct_kernel_passes_with_an_expression_as_reference():
     result = checked(AXPY, {"y": "alpha * x + y"})
     assert result.correct, result.message
     assert result.counts["global.y.write_bytes"] == 4000
@@ -41,7 +41,7 @@ def test_a_right_kernel_is_right_by_an_expression():
     np.testing.assert_array_equal(Y, np.ones(1000))  # the caller's arrays stay as they are
 
 
-def test_a_wrong_kernel_is_wrong_by_a_function_and_says_where():
+def test_wrong_kernel_fails_and_reports_the_first_wrong_element():
     off_by_one = AXPY.replace("i < n", "i < n - 1")
     result = checked(off_by_one, lambda a: {"y": a["alpha"] * a["x"] + a["y"]})
     assert result.outcome is Outcome.INCORRECT
@@ -49,32 +49,32 @@ def test_a_wrong_kernel_is_wrong_by_a_function_and_says_where():
     assert "y[999] is 1, expected 5" in result.message
 
 
-def test_an_access_out_of_bounds_is_named():
+def test_access_out_of_bounds_is_reported():
     result = checked(AXPY.replace("if (i < n) ", ""))
     assert result.outcome is Outcome.CRASH
     assert "offset 4000 of x, which has 4000 bytes" in result.message
 
 
-def test_a_race_is_named():
+def test_race_is_reported():
     result = checked(RACE, arguments={"y": np.zeros(64, np.float32)}, grid=[1], block=[64])
     assert result.outcome is Outcome.CRASH
     assert "race" in result.message
 
 
 @pytest.mark.slow
-def test_a_source_that_takes_all_memory_or_time_ends():
+def test_check_stops_a_source_that_exhausts_memory_or_time():
     doubled = "".join(f"#define D{n} D{n - 1} D{n - 1}\n" for n in range(1, 40))
     result = checked(f"#define D0 y[i] += 1.0f;\n{doubled}{AXPY.replace('if (i < n)', 'D39')}", time_limit_s=2)
     assert result.outcome in (Outcome.TIMEOUT, Outcome.CRASH, Outcome.COMPILE)
 
 
-def test_a_source_that_does_not_compile_says_why():
+def test_compile_error_is_reported():
     result = checked("__global__ void f() { undefined(); }")
     assert result.outcome is Outcome.COMPILE
     assert result.message == 'kernel.cu:1: identifier "undefined" is undefined'
 
 
-def test_what_cannot_be_checked_is_refused_in_one_line(refuses):
+def test_invalid_check_request_is_refused_in_one_line(refuses):
     refuses(lambda source, changed: checked(source, changed.pop("reference", None), **changed), [
         ('#include "/etc/passwd"\n' + AXPY, {}), ("", {}), ("x" * 300_000, {}), (AXPY, {"grid": [0]}),
         (AXPY, {"gpu": "h2000"}), (AXPY, {"reference": {"z": "x"}}), (AXPY, {"reference": {"n": "x"}}),
@@ -85,21 +85,21 @@ def test_what_cannot_be_checked_is_refused_in_one_line(refuses):
 
 
 @pytest.mark.parametrize("text", ["z + 1", "x[:10]"])
-def test_a_reference_that_does_not_fit_is_refused(text):
+def test_reference_of_the_wrong_shape_is_refused(text):
     with pytest.raises(UsageError):
         checked(AXPY, {"y": text})
 
 
 @pytest.mark.parametrize(("reference", "correct"), [("y + (x - x) / (x - x)", False), ("alpha * x + y", True)])
-def test_a_nan_in_the_reference_is_compared(reference, correct):
+def test_reference_with_a_nan_is_compared(reference, correct):
     assert checked(AXPY, {"y": reference}).correct is correct
 
 
-def test_a_nan_that_the_kernel_gives_too_is_right():
+def test_nan_in_both_kernel_and_reference_passes():
     assert checked(AXPY.replace("= alpha", "= 0.0f / 0.0f + alpha"), {"y": "(x - x) / (x - x)"}).correct
 
 
-def test_an_infinite_reference_of_whole_numbers_is_refused():
+def test_infinite_integer_reference_is_refused():
     whole = "__global__ void f(int* y) { y[threadIdx.x] = 1; }"
     with pytest.raises(UsageError, match="is not finite"):
         checked(whole, {"y": "1 / y"}, arguments={"y": np.zeros(32, np.int32)}, grid=[1], block=[32])

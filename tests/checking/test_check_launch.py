@@ -17,7 +17,7 @@ def run(case: Case, folder: Path, *options: object) -> int:
 
 
 @pytest.mark.parametrize("case", BUGS, ids=lambda case: case.name)
-def test_bug_is_found_with_its_line(case, tmp_path, capsys):
+def test_bug_is_reported_with_its_source_line(case, tmp_path, capsys):
     assert run(case, tmp_path) == 1
     printed = capsys.readouterr()
     assert f"[{case.kind}, kernel " in printed.out, printed.out + printed.err

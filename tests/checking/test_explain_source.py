@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.usefixtures("compiled_here", "nvrtc"), needs("tree_sit
 
 
 @pytest.mark.parametrize("slow", SLOW, ids=lambda slow: slow.name)
-def test_slowness_is_named_first_with_its_line(slow, tmp_path, capsys):
+def test_slowest_line_is_reported_first(slow, tmp_path, capsys):
     (path := tmp_path / "slow.cu").write_text(slow.source)
     assert app.run(["explain", str(path), "--gpu", "a100", "--db", str(tmp_path / "own.duckdb"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -38,7 +38,7 @@ print(json.dumps({
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
-def test_a_limited_process_reaches_nothing_outside(tmp_path):
+def test_sandboxed_process_cannot_reach_files_or_network(tmp_path):
     import json
     import socket
 

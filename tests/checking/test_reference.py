@@ -32,12 +32,12 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", EQUAL)
-def test_it_is_what_numpy_computes(text):
+def test_reference_expression_matches_numpy(text):
     np.testing.assert_allclose(evaluate(text, ARRAYS), EQUAL[text])
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_else_is_computed(text):
+def test_unsupported_expression_is_refused(text):
     with pytest.raises(UsageError) as refused:
         evaluate(text, ARRAYS)
     assert "\n" not in str(refused.value)
@@ -45,7 +45,7 @@ def test_nothing_else_is_computed(text):
 
 @few_examples(50)
 @given(st.text(alphabet="xyn0123.()[]+-*/@,:<>= _'abcdefT", max_size=30))
-def test_no_text_does_more_than_be_refused(text):
+def test_any_text_is_evaluated_or_refused(text):
     try:
         assert isinstance(evaluate(text, ARRAYS), np.ndarray)
     except UsageError as error:

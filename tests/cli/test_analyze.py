@@ -77,7 +77,7 @@ def run(folder, capsys, monkeypatch):
     return call
 
 
-def test_ptx_alone_gets_blocks_and_power_limits(folder, run):
+def test_ptx_file_gets_block_sizes_and_power_limits(folder, run):
     done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -90,21 +90,21 @@ def test_ptx_alone_gets_blocks_and_power_limits(folder, run):
 
 
 @pytest.mark.parametrize("target", ["sm_70", "sm_52"])
-def test_ptx_of_older_architectures_is_analyzed_for_a_v100(folder, run, target):
+def test_ptx_for_older_architectures_can_be_analyzed_for_a_v100(folder, run, target):
     (folder / "copy.ptx").write_text(re.sub(r"sm_\d+", target, COPY_PTX))
     done = run("analyze", folder / "copy.ptx", *ARGUMENTS[:-1], "v100", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["choices"]
 
 
-def test_code_that_does_not_ask_for_its_block_keeps_it(folder, run):
+def test_ptx_that_never_reads_its_block_size_has_one_candidate(folder, run):
     (folder / "copy.ptx").write_text(COPY_PTX.replace("mov.u32 %r2, %ntid.x", "mov.u32 %r2, 128"))
     done = run("analyze", folder / "copy.ptx", *ARGUMENTS, "--json")
     assert json.loads(done.stdout)["candidates"] == 1
     assert "never reads the size of its block" in done.stderr
 
 
-def test_source_is_analysed_recommended_and_explained(folder, run):
+def test_source_can_be_analyzed_recommended_and_explained(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     done = run("analyze", folder / "scale.cu", "--spec", folder / "scale.toml", "--gpu", "t4")
     assert done.returncode == 0, done.stderr
@@ -122,7 +122,7 @@ def test_source_is_analysed_recommended_and_explained(folder, run):
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.deep) for n in (signal.SIGTERM, signal.SIGHUP))]
 )
-def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stopped(folder, number):
+def test_interrupted_analysis_reports_one_line_and_resumes(folder, number):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     values = list(range(32, 1025, 32 if number == signal.SIGINT else 4))
     (folder / "scale.toml").write_text(SPEC.replace("[64, 128, 256]", str(values)))
@@ -158,7 +158,7 @@ def test_ended_early_an_analysis_says_so_in_one_line_and_goes_on_where_it_stoppe
         assert answer["cached"] + answer["profiled"] == answer["candidates"] == len(values)
 
 
-def test_a_t1_file_is_a_spec_too(folder, run):
+def test_t1_file_is_accepted_as_a_spec(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     vector = {"Type": "float", "MemoryType": "Vector", "Size": 100_000}
     t1 = {
@@ -187,7 +187,7 @@ TRITON = "datasets/kernels/triton/matmul.py"
 
 
 @pytest.mark.slow
-def test_a_triton_function_is_analyzed_once_and_answers_for_its_architecture(run, folder, monkeypatch):
+def test_triton_function_is_analyzed_once_per_architecture(run, folder, monkeypatch):
     pytest.importorskip("triton", reason="needs the extra `triton`")
     (folder / "call.toml").write_text("""
         grid = ["ceil_div(m, BLOCK_M) * ceil_div(n, BLOCK_N)"]
@@ -229,7 +229,7 @@ def test_a_triton_function_is_analyzed_once_and_answers_for_its_architecture(run
 LAUNCH = ("n=100000", "--grid", "ceil(n/THREADS)", "--block", "64,128")
 
 
-def test_a_source_is_analyzed_without_a_spec_and_its_spec_written(folder, run):
+def test_analysis_without_a_spec_writes_the_spec(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     done = run("analyze", folder / "scale.cu", "--gpu", "t4", *LAUNCH, "--json")
     assert done.returncode == 0, done.stderr
@@ -246,7 +246,7 @@ def test_a_source_is_analyzed_without_a_spec_and_its_spec_written(folder, run):
     assert again["choices"][0] == answer["choices"][0]
 
 
-def test_csv_of_a_sweep_has_every_block(folder, run):
+def test_csv_of_a_sweep_lists_every_block_size(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     (folder / "scale.cu").write_text(SCALE.replace("THREADS", "blockDim.x"))
     launch = ("n=100000", "--grid", "ceil(n/block_x)", "--block", "64,128,256,512")
@@ -260,7 +260,7 @@ def test_csv_of_a_sweep_has_every_block(folder, run):
     assert sorted(f"block_x={choice['config']['block_x']}" for choice in choices) == blocks
 
 
-def test_an_impossible_launch_says_why(folder, run):
+def test_impossible_launch_reports_the_reason(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     values = " ".join(f"float v{i} = x[{i} * n];" for i in range(160))
     total = " + ".join(f"v{i} * v{i * 7 % 160}" for i in range(160))
@@ -278,7 +278,7 @@ def test_an_impossible_launch_says_why(folder, run):
     )
 
 
-def test_a_kernel_with_nothing_to_tune_is_analyzed_recommended_and_explained(folder, run):
+def test_kernel_without_tunables_can_be_analyzed_recommended_and_explained(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     launch = ("n=100000", "--grid", "ceil(n/128)", "--block", "128")
     (folder / "scale.cu").write_text(SCALE.replace("THREADS", "128"))
@@ -292,7 +292,7 @@ def test_a_kernel_with_nothing_to_tune_is_analyzed_recommended_and_explained(fol
     assert "occupancy" in explained.stdout
 
 
-def test_a_skeleton_replaces_no_spec_and_is_refused_until_its_marked_places_are_filled(folder, run):
+def test_skeleton_spec_keeps_an_existing_spec_and_must_be_completed(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     path = folder / "scale.toml"
     refused = run("analyze", folder / "scale.cu", "--init")
@@ -311,7 +311,7 @@ def test_a_skeleton_replaces_no_spec_and_is_refused_until_its_marked_places_are_
     (("analyze", "scale.cu", "--gpu", "t4", *LAUNCH, "x=f32[n/2]"), "x"),
     (("analyze", "copy.ptx", "--init"), "--init writes the spec of a .cu file"),
 ])  # fmt: skip
-def test_what_a_source_without_a_spec_lacks_is_one_line(folder, run, arguments, says):
+def test_missing_parts_of_a_spec_are_reported_in_one_line(folder, run, arguments, says):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     paths = [str(folder / a) if a.endswith((".cu", ".toml", ".ptx", ".txt")) else a for a in arguments]
     done = run(*paths)
@@ -320,7 +320,7 @@ def test_what_a_source_without_a_spec_lacks_is_one_line(folder, run, arguments, 
     assert says in done.stderr
 
 
-def test_an_assumed_size_that_is_too_small_is_named(folder, run):
+def test_assumed_size_that_is_too_small_is_reported(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     (folder / "scale.cu").write_text(SCALE.replace("x[i]", "x[3 * i]"))
     done = run("analyze", folder / "scale.cu", "--gpu", "t4", *LAUNCH)
@@ -329,7 +329,7 @@ def test_an_assumed_size_that_is_too_small_is_named(folder, run):
 
 
 @needs("xgboost")
-def test_the_configs_that_a_database_has_rows_of_are_profiled(folder, run):
+def test_recorded_effort_profiles_the_measured_configs(folder, run):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     recorded = folder / "recorded.duckdb"
     (folder / "rows.csv").write_text("threads,time_ms\n256,0.02\n64,0.03\n")

@@ -38,7 +38,7 @@ def program(tmp_path, monkeypatch):
     return path
 
 
-def test_program_gives_a_row_for_each_kernel_and_a_command_for_others(program, capsys):
+def test_program_gets_one_row_per_kernel_and_a_command_for_each_other_kernel(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--json"]) == 0
     rows = {row["entry"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == ["scale", "fill<float>", "lonely"]
@@ -51,7 +51,7 @@ def test_program_gives_a_row_for_each_kernel_and_a_command_for_others(program, c
     assert json.loads(capsys.readouterr().out)["choices"]
 
 
-def test_table_shows_the_launch_of_the_file_and_the_best_block(program, capsys):
+def test_table_shows_the_launch_in_the_file_and_the_best_block_size(program, capsys):
     assert app.run(["analyze", f"{program}:scale", "--gpu", "t4,l4"]) == 0
     printed = capsys.readouterr()
     rows = [line.split() for line in printed.out.splitlines() if line.startswith("scale ")]
@@ -59,6 +59,6 @@ def test_table_shows_the_launch_of_the_file_and_the_best_block(program, capsys):
     assert f"one kernel in detail: kernrec analyze {program}:scale --gpu t4" in printed.err
 
 
-def test_words_on_one_launch_need_one_kernel(program, capsys):
+def test_launch_options_are_refused_for_several_kernels(program, capsys):
     assert app.run(["analyze", str(program), "--gpu", "t4", "--grid", "4"]) == 2
     assert "--grid is for one: name one as in program.cu:scale" in capsys.readouterr().err

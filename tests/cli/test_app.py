@@ -27,7 +27,7 @@ NAMES = [" ".join(path) for path in COMMANDS]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=NAMES)
-def test_every_command_and_option_has_a_help_sentence(path):
+def test_every_command_and_option_has_help(path):
     command = COMMANDS[path]
     assert command.help
     assert command.help.splitlines()[0].rstrip().endswith((".", ":"))
@@ -41,7 +41,7 @@ def test_every_command_and_option_has_a_help_sentence(path):
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=NAMES)
-def test_help_fits_eighty_columns(path, capsys, monkeypatch):
+def test_help_fits_80_columns(path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     assert run([*path, "--help"]) == 0
@@ -52,7 +52,7 @@ def test_help_fits_eighty_columns(path, capsys, monkeypatch):
     assert "…" not in output, "something is cut off"
 
 
-def test_the_command_line_stays_small(capsys, monkeypatch):
+def test_command_line_has_few_options(capsys, monkeypatch):
     leaves = [command for command in COMMANDS.values() if not hasattr(command, "commands")]
     options = [p for command in leaves for p in command.params if p.param_type_name == "option" and p.name != "help"]
     assert len(leaves) <= MOST_COMMANDS
@@ -63,7 +63,7 @@ def test_the_command_line_stays_small(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_is_installed(shell, tmp_path):
+def test_completion_can_be_installed(shell, tmp_path):
     variables = environment(HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     command = [sys.executable, "-m", "kernrec", "--install-completion", shell]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -97,7 +97,7 @@ def failing(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def test_an_unforeseen_error_is_one_line_and_a_file(failing, capsys):
+def test_unexpected_error_prints_one_line_and_writes_a_file(failing, capsys):
     assert run(["list"]) == 70
     output, errors = capsys.readouterr()
     assert not output
@@ -114,7 +114,7 @@ def test_an_unforeseen_error_is_one_line_and_a_file(failing, capsys):
     assert "in fail" in details
 
 
-def test_without_a_cache_folder_the_line_names_the_variable(failing, capsys):
+def test_error_report_without_a_cache_folder_names_the_variable(failing, capsys):
     failing.write_text("a file where the folder should be")
     assert run(["list"]) == 70
     (line,) = capsys.readouterr().err.splitlines()
@@ -122,13 +122,13 @@ def test_without_a_cache_folder_the_line_names_the_variable(failing, capsys):
 
 
 @pytest.mark.usefixtures("failing")
-def test_debugging_shows_the_traceback(monkeypatch):
+def test_debug_mode_shows_the_traceback(monkeypatch):
     monkeypatch.setenv("KERNREC_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["list"])
 
 
-def test_a_pipe_without_unicode_gets_its_table():
+def test_table_prints_to_a_pipe_without_unicode():
     command = [sys.executable, "-m", "kernrec", "list", "gpus"]
     variables = environment(PYTHONIOENCODING="cp1252")
     done = subprocess.run(command, env=variables, capture_output=True, check=True)

@@ -91,7 +91,7 @@ def write_hostile(path: Path, columns: Mapping[str, object]) -> None:
         database.add("measurement", [{name: value for name, value in honest.items() if value is not None}])
 
 
-def test_rows_that_cannot_be_are_one_line_and_change_nothing(user, tmp_path):
+def test_impossible_rows_are_refused_in_one_line_and_change_nothing(user, tmp_path):
     before = user.database.read_bytes()
     for number, (says, columns) in enumerate(HOSTILE.items()):
         path = tmp_path / f"{number}.duckdb"
@@ -102,7 +102,7 @@ def test_rows_that_cannot_be_are_one_line_and_change_nothing(user, tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
 @pytest.mark.parametrize(("kind", "reason"), [("pipe", "is a named pipe"), ("loop", "symbolic links")])
-def test_a_model_card_that_is_no_file_is_a_note(user, kind, reason):
+def test_unreadable_model_file_adds_a_note(user, kind, reason):
     (card := user.database.parent / "models" / "matmul.json").parent.mkdir()
     if kind == "pipe":
         os.mkfifo(card)
@@ -112,7 +112,7 @@ def test_a_model_card_that_is_no_file_is_a_note(user, kind, reason):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need permission")
-def test_a_folder_of_models_that_is_no_folder_is_a_note(user):
+def test_models_path_that_is_not_a_folder_adds_a_note(user):
     (models := user.database.parent / "models").symlink_to("models")
     assert f"note: {models} is not a folder; your own models are not used" in notes_of_recommend(user)
 
@@ -132,7 +132,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("name", list(CHILDREN))
-def test_children_import_nothing_from_the_working_folder(user, tmp_path, name):
+def test_child_processes_import_nothing_from_the_working_folder(user, tmp_path, name):
     (folder := tmp_path / "downloads").mkdir()
     write_hostile(folder / "theirs.duckdb", {})
     (folder / "kernel.cu").write_text('extern "C" __global__ void f(float* x) { x[threadIdx.x] = 1; }')
@@ -153,7 +153,7 @@ def test_children_import_nothing_from_the_working_folder(user, tmp_path, name):
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
 @pytest.mark.parametrize("words", [("merge",), ("import",), ("info", "--db")])
-def test_a_pipe_is_no_file_and_is_not_waited_for(user, tmp_path, words):
+def test_pipe_is_refused_without_waiting(user, tmp_path, words):
     os.mkfifo(pipe := tmp_path / "pipe.zip")
     done = subprocess.run(
         [sys.executable, "-m", "kernrec", "db", *words, str(pipe)],
@@ -187,7 +187,7 @@ def signed_bundle(stranger: Person, path: Path, parts: Mapping[str, bytes], meth
     return target
 
 
-def test_a_bundle_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(user, stranger, tmp_path):
+def test_bundle_that_unpacks_to_1000_times_its_size_is_refused(user, stranger, tmp_path):
     bomb = signed_bundle(stranger, tmp_path / "index", {"measurement": b"\0" * 2**25}, zipfile.ZIP_DEFLATED)
     assert bomb.stat().st_size < 2**16
     assert "unpacks to 33554432 bytes" in refusal(ask(user, "db", "import", bomb, "--untrusted"))
@@ -199,7 +199,7 @@ def test_a_bundle_that_unpacks_to_a_thousand_times_its_size_is_not_unpacked(user
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_packed_bundle_that_is_damaged_anywhere_is_one_line(user, stranger, tmp_path, method):
+def test_damaged_bundle_is_refused_in_one_line(user, stranger, tmp_path, method):
     """Each decompressor has errors of its own."""
     path = signed_bundle(stranger, tmp_path / "index", {"measurement": os.urandom(300)}, method)
     content = path.read_bytes()
@@ -210,7 +210,7 @@ def test_a_packed_bundle_that_is_damaged_anywhere_is_one_line(user, stranger, tm
         refusal(ask(user, "db", "import", path, "--untrusted"))
 
 
-def test_names_in_an_index_write_nothing_to_a_terminal_and_lead_nowhere(user, stranger, tmp_path):
+def test_hostile_file_names_in_an_index_are_refused_and_escaped(user, stranger, tmp_path):
     index = tmp_path / "index"
     good = signed_bundle(stranger, tmp_path / "elsewhere", {"measurement": b"no rows"})
     (index / "a100-pcie").mkdir(parents=True)
@@ -227,7 +227,7 @@ def test_names_in_an_index_write_nothing_to_a_terminal_and_lead_nowhere(user, st
     assert f"{GPU} is a link to a folder" in refusal(ask(user, "db", "verify", index))
 
 
-def test_a_withdrawal_of_no_day_keeps_nobody_from_the_rest_of_a_place(user, stranger, tmp_path):
+def test_withdrawal_with_an_impossible_date_does_not_block_a_pull(user, stranger, tmp_path):
     (team := tmp_path / "team").mkdir()
     with reading_here():
         Person(tmp_path / "honest").measure(measurements("theirs", 2))
@@ -250,7 +250,7 @@ def test_a_withdrawal_of_no_day_keeps_nobody_from_the_rest_of_a_place(user, stra
     json.dumps({"format": "kernrec bundle", "version": 1, "provenance": {}, "segments": {"a": 1}, "models": []}),
     '{"format":"kernrec bundle","format":"kernrec retraction","version":1,"rows":["x"]}', '"\\ud800"',
 ])  # fmt: skip
-def test_a_manifest_of_nothing_is_one_line(user, tmp_path, document):
+def test_empty_manifest_is_refused_in_one_line(user, tmp_path, document):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("manifest.json", document)
     assert "is not the manifest of a bundle" in refusal(ask(user, "db", "import", tmp_path / "a.zip", "--untrusted"))
@@ -273,7 +273,7 @@ COMMANDS = {
 @pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
 @pytest.mark.parametrize("kind", ["pipe", "loop", "zero"])
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_input_that_is_no_file_is_refused_at_once(user, tmp_path, name, kind):
+def test_input_that_is_not_a_file_is_refused_at_once(user, tmp_path, name, kind):
     (path := tmp_path / name).parent.mkdir(exist_ok=True)
     if name.endswith(".wal"):
         shutil.copyfile(user.database, path.with_suffix(""))

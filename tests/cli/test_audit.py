@@ -12,7 +12,7 @@ def audit(folder: Path, *arguments: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_files_are_listed_in_eighty_columns(tmp_path, monkeypatch):
+def test_file_list_fits_80_columns(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     written(tmp_path / "qwen", QWEN_FP8)
     options = ("--gpu", "rtx-pro-6000", "--tp", 2, "--engine", "vllm==0.33.0", "--names")
@@ -25,7 +25,7 @@ def test_files_are_listed_in_eighty_columns(tmp_path, monkeypatch):
     assert "from its package alone" in err
 
 
-def test_json_has_whole_names_and_says_which_are_shipped(tmp_path):
+def test_json_has_full_names_and_marks_shipped_files(tmp_path):
     written(tmp_path / "mixtral", MIXTRAL)
     options = ("--gpu", "h100", "--engine", "sglang==0.5.23,triton==3.1", "--tp", 2)
     status, out, _ = audit(tmp_path, "mixtral", *options, "--names", "--json")
@@ -37,7 +37,7 @@ def test_json_has_whole_names_and_says_which_are_shipped(tmp_path):
     assert file["verdict"] == "shipped"
 
 
-def test_entries_of_a_tuned_file_are_judged_for_a_gpu(tmp_path):
+def test_tuned_file_entries_are_checked_against_a_gpu(tmp_path):
     tiles = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4}
     file = tmp_path / "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
     entries = {"1": {**tiles, "num_stages": 3}, "2": {**tiles, "num_stages": 64}, "4": {**tiles, "num_ctas": 2}}

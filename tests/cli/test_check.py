@@ -43,7 +43,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_here("check", *arguments)
 
 
-def test_a_kernel_is_run_and_counted(scale, tmp_path):
+def test_check_runs_a_kernel_and_counts_its_operations(scale, tmp_path):
     inputs, result = tmp_path / "x.npy", tmp_path / "y.npy"
     values = np.arange(100, dtype=np.float32)
     np.save(inputs, values)
@@ -59,14 +59,14 @@ def test_a_kernel_is_run_and_counted(scale, tmp_path):
     assert counts["issue.fma32"] == 4
 
 
-def test_the_table_says_that_it_was_no_gpu(scale):
+def test_table_states_that_no_gpu_was_used(scale):
     command = [sys.executable, "-m", "kernrec", "check", scale, "x=f32[64]", "f32:2", "u32:64", "--grid", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "global.x.read_requests   2" in done.stdout
     assert "not measured on a GPU" in done.stderr
 
 
-def test_finding_is_printed_and_written_for_machines(scale, tmp_path):
+def test_finding_is_printed_and_written_as_json(scale, tmp_path):
     launch = (scale, "x=f32[63]", "f32:2", "u32:64", "--grid", "2", "--junit", tmp_path / "report.xml")
     done = run(*launch)
     assert done.returncode == 1
@@ -79,7 +79,7 @@ def test_finding_is_printed_and_written_for_machines(scale, tmp_path):
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc, tmp_path):
+def test_missing_arguments_are_named_as_in_the_source(nvrtc, tmp_path):
     source = tmp_path / "axpy.cu"
     source.write_text(
         "struct Pair { float a[2]; };\n"
@@ -92,7 +92,7 @@ def test_arguments_that_are_missing_are_named_as_the_source_declares_them(nvrtc,
     assert done.stderr.endswith("y=f32[4096] x=i16[4096] pair (8 bytes) f64:1 u8:1\n")
 
 
-def test_an_instruction_nobody_knows_is_named(tmp_path):
+def test_unknown_instruction_is_named(tmp_path):
     path = tmp_path / "strange.ptx"
     text = SCALE.replace("mul.f32 %f3, %f2, %f1;", "\n    frobnicate.f32 %f3, %f2, %f1;\n")
     path.write_text(text)
@@ -102,7 +102,7 @@ def test_an_instruction_nobody_knows_is_named(tmp_path):
     assert f"line {text[: text.index('frobnicate')].count(chr(10)) + 1}," in done.stderr
 
 
-def test_macros_that_multiply_each_other_end_with_the_limit(tmp_path, monkeypatch):
+def test_exponential_macros_stop_at_the_limit(tmp_path, monkeypatch):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     monkeypatch.setattr("kernrec.profile.emulate_file._COMPILE_LIMIT_S", 1.0)
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
@@ -122,7 +122,7 @@ extern "C" __global__ void gather(const int* index, const float* x, float* y) {
 
 
 @pytest.mark.parametrize(("elements", "sectors"), [(8, (32, 32)), (1 << 20, (900, 1024))])
-def test_random_indexes_cover_the_buffer_that_they_index(tmp_path, elements, sectors):
+def test_random_indexes_cover_the_indexed_buffer(tmp_path, elements, sectors):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     (path := tmp_path / "gather.cu").write_text(GATHER)
     buffers = ("index=i32[1024]", f"x=f32[{elements}]", "y=f32[1024]")
@@ -151,7 +151,7 @@ COPY = """
 """
 
 
-def test_textures_are_given_by_their_shape_or_a_file(tmp_path):
+def test_textures_accept_a_shape_or_a_file(tmp_path):
     path, image, row, result = (tmp_path / name for name in ("copy.ptx", "image.npy", "row.npy", "y.npy"))
     path.write_text(COPY)
     texels, legacy = np.random.default_rng(0).standard_normal((2, 32, 2)), np.arange(32, dtype=np.float32)
@@ -196,7 +196,7 @@ LOOP:
 """
 
 
-def test_a_tensor_map_and_a_cluster_are_launched(tmp_path):
+def test_kernel_with_a_tensor_map_and_a_cluster_runs(tmp_path):
     path, matrix, result = tmp_path / "box.ptx", tmp_path / "x.npy", tmp_path / "y.npy"
     path.write_text(BOX)
     x = np.arange(12 * 16, dtype=np.int32).reshape(12, 16)

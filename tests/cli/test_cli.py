@@ -26,7 +26,7 @@ def run(*arguments: str, home: Path | None = None, **variables: str) -> subproce
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
-def test_recommend_answers_with_nothing_but_the_answer(tmp_path):
+def test_recommend_prints_only_the_answer_to_stdout(tmp_path):
     done = run(*MATMUL, "--json", home=tmp_path)
     answer = json.loads(done.stdout)
     assert done.returncode == 0
@@ -40,7 +40,7 @@ def test_recommend_answers_with_nothing_but_the_answer(tmp_path):
     assert run(*MATMUL, "--json", home=tmp_path, KERNREC_CACHE="/dev/null/x").stdout == done.stdout
 
 
-def test_a_table_shows_the_source_of_every_row():
+def test_table_shows_the_source_of_every_row():
     done = run(*MATMUL, "--top", "3")
     assert done.returncode == 0
     assert "matmul[m=512,n=512,k=512]f32,nn on NVIDIA GeForce RTX 4090" in done.stdout
@@ -48,13 +48,13 @@ def test_a_table_shows_the_source_of_every_row():
     assert "never measured on a GPU" in done.stderr
 
 
-def test_without_a_shape_every_layer_of_the_workload_is_answered():
+def test_workload_without_a_shape_gets_an_answer_for_every_layer():
     done = run_here("recommend", "--op", "conv", "--gpu", "rtx4090", "--json")
     layers = json.loads(done.stdout)["layers"]
     assert sum(layer["count"] for layer in layers) == 53
 
 
-def test_emit_prints_source_that_begins_with_its_launch():
+def test_emitted_source_begins_with_its_launch():
     done = run_here(*MATMUL, "--emit", "cuda")
     assert done.stdout.startswith("// matmul_simt for matmul[m=512,n=512,k=512]f32,nn")
     assert "<<<dim3(" in done.stdout
@@ -62,7 +62,7 @@ def test_emit_prints_source_that_begins_with_its_launch():
 
 
 @pytest.mark.parametrize("kind", ["gpus", "ops", "kernels"])
-def test_listings_come_as_table_and_json(kind):
+def test_listings_print_as_table_and_json(kind):
     rows = json.loads(run("list", kind, "--json").stdout)
     shown = run_here("list", kind)
     assert shown.returncode == 0
@@ -80,7 +80,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], says: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_database_that_is_none_gets_one_line(tmp_path):
+def test_invalid_database_is_refused_in_one_line(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("not a database" * 1000)
     foreign = tmp_path / "foreign.duckdb"
@@ -101,14 +101,14 @@ def test_a_database_that_is_none_gets_one_line(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_path_that_cannot_be_reached_gets_one_line():
+def test_unreachable_path_is_refused_in_one_line():
     done = run_here(*MATMUL, "--db", "x" * 300)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("kernrec: xxx")
     assert done.stderr.endswith("cannot be reached: file name too long\n")
 
 
-def test_a_folder_of_models_that_nobody_may_enter_is_said_and_left_out(tmp_path):
+def test_unreadable_models_folder_adds_a_note(tmp_path):
     from kernrec.store import Database
 
     Database.open(tmp_path / "own.duckdb", read_only=False, create=True).close()
@@ -140,7 +140,7 @@ with Database.open(Path(sys.argv[1]), read_only=False, create=True):
 """
 
 
-def test_a_database_in_use_names_the_process(tmp_path, monkeypatch):
+def test_locked_database_error_names_the_process(tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.store.connection.WAIT_S", 0.2)
     path = tmp_path / "mine.duckdb"
     command = [sys.executable, "-c", HOLD, str(path)]
@@ -152,7 +152,7 @@ def test_a_database_in_use_names_the_process(tmp_path, monkeypatch):
     assert run_here(*MATMUL, "--db", path).returncode == 0
 
 
-def test_a_home_that_cannot_be_written_or_found_is_no_obstacle(tmp_path):
+def test_missing_or_read_only_home_is_accepted(tmp_path):
     nowhere = tmp_path / "nowhere"
     assert run(*MATMUL, home=nowhere).returncode == 0
     tmp_path.chmod(0o500)
@@ -163,7 +163,7 @@ def test_a_home_that_cannot_be_written_or_found_is_no_obstacle(tmp_path):
     assert not nowhere.exists()
 
 
-def test_a_reader_that_stops_reading_is_no_error():
+def test_closed_output_pipe_is_no_error():
     ours, theirs = socket.socketpair()
     theirs.close()
     command = [sys.executable, "-m", "kernrec", "list", "gpus", "--json"]

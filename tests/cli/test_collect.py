@@ -46,7 +46,7 @@ def has_gpu():
 
 
 @pytest.mark.slow
-def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path):
+def test_replayed_campaign_prints_a_summary_and_writes_a_database(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 40), tmp_path / "k.duckdb"
     done = run(*replaying(recording, database, "--strategy", "quick"), home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_a_replayed_campaign_ends_in_a_summary_and_a_database(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path):
+def test_ctrl_c_keeps_finished_measurements(tmp_path):
     recording, database = make_recording(tmp_path / "r.duckdb", 1000, energy=False), tmp_path / "k.duckdb"
     arguments = replaying(recording, database, "--strategy", "exhaustive")
     process = subprocess.Popen(
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_cleanly_with_what_was_measured(tmp_path):
     assert "Traceback" not in err
 
 
-def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
+def test_database_of_a_newer_version_stays_unchanged(tmp_path):
     import duckdb
 
     recording, database = make_recording(tmp_path / "r.duckdb", 10), tmp_path / "k.duckdb"
@@ -99,7 +99,7 @@ def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
 
 
 @needs("pynvml")
-def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path, has_gpu):
+def test_collect_without_a_gpu_explains_the_alternatives(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", home=tmp_path)
@@ -108,7 +108,7 @@ def test_without_a_gpu_collecting_says_so_and_how_to_go_on(tmp_path, has_gpu):
     assert "--replay works without" in done.stderr
 
 
-def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path, has_gpu):
+def test_doctor_without_a_gpu_fails_and_lists_missing_parts(tmp_path, has_gpu):
     if has_gpu:
         pytest.skip("there is a GPU here")
     done = run("doctor", "--json", home=tmp_path)
@@ -119,7 +119,7 @@ def test_doctor_without_a_gpu_says_what_is_missing_and_fails(tmp_path, has_gpu):
     assert "does not exist yet" in diagnosis["database"]
 
 
-def test_doctor_tells_of_measurements_that_a_killed_collector_left_behind(tmp_path):
+def test_doctor_reports_measurements_left_by_a_killed_collector(tmp_path):
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append({"row": measurement().as_json()})

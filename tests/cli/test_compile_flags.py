@@ -30,7 +30,7 @@ def write_database(folder: Path, source: Path, command: str) -> None:
     (folder / "compile_commands.json").write_text(json.dumps([entry]))
 
 
-def test_check_and_analyze_compile_with_the_flags_of_nvcc(source, tmp_path):
+def test_check_and_analyze_accept_nvcc_flags(source, tmp_path):
     launch = (source, "x=f32[32]", "y=zeros:f32[32]", "--grid", "1", "--block", "32")
     assert run_here("check", *launch).returncode == 1
     exact, fast = (
@@ -41,7 +41,7 @@ def test_check_and_analyze_compile_with_the_flags_of_nvcc(source, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_compilation_database_above_the_file_gives_flags(source, tmp_path):
+def test_compilation_database_in_a_parent_folder_supplies_flags(source, tmp_path):
     (tmp_path / "headers").mkdir()
     (tmp_path / "headers" / "size.h").write_text("#define LARGE 8\n")
     (tmp_path / "src").mkdir()
@@ -70,7 +70,7 @@ def test_compilation_database_above_the_file_gives_flags(source, tmp_path):
     assert "what to do" in done.stdout, done.stderr
 
 
-def test_stated_flags_precede_those_of_the_database(tmp_path):
+def test_command_line_flags_precede_database_flags(tmp_path):
     write_database(tmp_path, tmp_path / "k.cu", "nvcc -I inc -D SIZE=2 -DN -std=c++14 --use_fast_math -c k.cu")
     flags = compile_flags(tmp_path / "k.cu", ["SIZE=4", "--std=c++20"], [tmp_path])
     assert flags.defines == {"SIZE": "4", "N": "1"}
@@ -89,12 +89,12 @@ def test_database_flag_with_unusual_characters_is_skipped(word, tmp_path):
     assert (flags.defines, flags.include) == ({"B": "2"}, ())
 
 
-def test_stated_standard_replaces_the_default():
+def test_command_line_standard_replaces_the_default():
     assert CompileJob("", 80).language == ["-std=c++17"]
     assert CompileJob("", 80, options=("-std=c++20",)).language == []
 
 
-def test_macros_decide_the_launch_of_the_host_code(source, tmp_path):
+def test_macros_select_the_launch_in_host_code(source, tmp_path):
     source.write_text(
         "#ifndef N\n#define N 64\n#endif\n__global__ void one(float *x) { x[blockIdx.x * 64 + threadIdx.x] = N; }\n"
         "int main() { float *x; cudaMalloc(&x, N * sizeof(float)); one<<<N / 64, 64>>>(x); }"

@@ -40,7 +40,7 @@ def contributed(tmp_path_factory):
     return home, out
 
 
-def test_one_command_ends_in_a_signed_bundle_named_as_an_index_names_it(contributed):
+def test_contribute_writes_a_signed_bundle_with_its_index_name(contributed):
     home, out = contributed
     (file,) = bundles(home)
     bundle = read_bundle(place_at(file))
@@ -52,7 +52,7 @@ def test_one_command_ends_in_a_signed_bundle_named_as_an_index_names_it(contribu
     assert "Nothing has left this machine" in out
 
 
-def test_the_fixed_part_is_measured_first_with_energies_and_then_what_models_are_unsure_of(contributed):
+def test_contribute_measures_the_fixed_part_first_and_uncertain_predictions_next(contributed):
     home, out = contributed
     with Database.open(home / ".local/share/kernrec/kernrec.duckdb") as database:
         rows = sorted(database.rows("measurement"), key=lambda row: str(row["measured_at"]))
@@ -65,7 +65,7 @@ def test_the_fixed_part_is_measured_first_with_energies_and_then_what_models_are
         assert re.search(rf"  {each.bound} +[\d.]+ [mu]s, [\d.]+ [mu]?J", out)
 
 
-def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed, tmp_path):
+def test_bundle_contains_no_user_machine_or_folder_names(contributed, tmp_path):
     home, _ = contributed
     (file,) = bundles(home)
     private = {str(home), home.name, str(paths.cache()), "GPU-simulated", UUID_HASH}
@@ -81,7 +81,7 @@ def test_nothing_in_a_bundle_names_user_machine_or_folders(contributed, tmp_path
     assert not {name for name in private for text in texts if name.encode() in text}
 
 
-def test_another_run_shares_only_what_is_new(contributed):
+def test_second_run_shares_only_new_rows(contributed):
     home, _ = contributed
     before = bundles(home)
     assert contribute(home, "--budget", "0m")[2].startswith(
@@ -98,7 +98,7 @@ def test_another_run_shares_only_what_is_new(contributed):
     assert new.with_suffix(".txt").exists()
 
 
-def test_an_interrupted_run_loses_nothing(tmp_path, monkeypatch):
+def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
     from kernrec.cli import measuring
 
     calls = iter(range(10**6))
@@ -120,7 +120,7 @@ def test_an_interrupted_run_loses_nothing(tmp_path, monkeypatch):
     assert pending_sessions(database) == ()
 
 
-def test_collect_with_nothing_named_measures_the_same_plan(tmp_path):
+def test_collect_without_a_subject_measures_the_contribute_plan(tmp_path):
     with in_this_machine():
         done = run_here("collect", "--budget", "8configs", home=tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -133,14 +133,14 @@ def test_collect_with_nothing_named_measures_the_same_plan(tmp_path):
     (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "has no measurements that are in no bundle yet"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip
-def test_misuse_is_one_line(tmp_path, arguments, message):
+def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
     status, _, err = contribute(tmp_path, *arguments)
     assert status == 2
     assert message in err.splitlines()[-1]
     assert not bundles(tmp_path)
 
 
-def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path):
+def test_unusable_signing_key_is_reported_before_measuring(tmp_path):
     key = tmp_path / ".config/kernrec/key"
     key.parent.mkdir(parents=True)
     key.write_text("not a key")
@@ -151,7 +151,7 @@ def test_a_key_that_cannot_sign_is_missed_before_anything_is_measured(tmp_path):
 
 
 @pytest.mark.parametrize("gpu", ["t4", "rtx3090", "h200-sxm", "rtx5090"])
-def test_every_card_has_a_fixed_part_and_problems_that_people_ask_for(gpu):
+def test_every_gpu_has_a_fixed_part_and_common_problems(gpu):
     card = find_gpu(gpu)
     bounds = {each.bound for each in fixed_part() if each.kernel_on(card)}
     assert bounds >= {"launch", "DRAM", "FMA", "L2"}

@@ -34,7 +34,7 @@ def cache(tmp_path):
     return path
 
 
-def test_what_another_tuner_left_behind_is_imported_and_said(own, cache, capsys):
+def test_import_stores_another_tuners_results_and_reports_them(own, cache, capsys):
     assert run(["db", "import", str(cache), *SHAPE]) == 0
     seen = capsys.readouterr()
     what = "theirs for matmul[m=64,n=32,k=16]f32,nn on NVIDIA GeForce RTX 3090"
@@ -62,7 +62,7 @@ def test_info_counts_by_gpu_op_kernel_and_outcome(own, cache, capsys):
     assert "rtx3090" in shown
 
 
-def test_export_prints_the_file_alone(own, cache, capsys):
+def test_export_prints_only_the_file(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
     assert run(["db", "export", "--gpu", "3090", "--op", "mm"]) == 0
@@ -71,7 +71,7 @@ def test_export_prints_the_file_alone(own, cache, capsys):
     assert seen.err == ""
 
 
-def test_merging_adds_what_is_new_and_leaves_the_others_alone(own, cache, tmp_path, capsys):
+def test_merge_adds_only_new_rows(own, cache, tmp_path, capsys):
     team = tmp_path / "team.duckdb"
     run(["db", "import", str(cache), *SHAPE, "--db", str(team)])
     before = team.read_bytes()
@@ -86,7 +86,7 @@ def test_merging_adds_what_is_new_and_leaves_the_others_alone(own, cache, tmp_pa
     assert capsys.readouterr().err == f"kernrec: {team} is the database that rows are added to; name other databases\n"
 
 
-def test_a_database_of_an_older_kernrec_is_brought_up_to_date(own, capsys, monkeypatch):
+def test_old_database_is_migrated(own, capsys, monkeypatch):
     latest = migrations()
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: latest[:1])
@@ -99,7 +99,7 @@ def test_a_database_of_an_older_kernrec_is_brought_up_to_date(own, capsys, monke
     assert run(["db", "verify"]) == 0
 
 
-def test_a_file_that_cannot_be_taken_in_makes_no_database(own, tmp_path, capsys):
+def test_refused_import_creates_no_database(own, tmp_path, capsys):
     result = {"configuration": {"a": 1}, "times": {"runtimes": [1.0]}, "invalidity": "correct", "correctness": 1}
     document = {"schema_version": "1.0.0", "metadata": {"timeunit": "fortnights"}, "results": [result]}
     (tmp_path / "t4.json").write_text(json.dumps(document))
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_taken_in_makes_no_database(own, tmp_path, capsys)
     assert not own.exists()
 
 
-def test_verify_tells_when_somebody_changed_a_row(own, cache, capsys):
+def test_verify_reports_an_altered_row(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     assert run(["db", "verify"]) == 0
     assert capsys.readouterr().out.endswith("5 rows, none changed since it was written\n")
@@ -118,7 +118,7 @@ def test_verify_tells_when_somebody_changed_a_row(own, cache, capsys):
     assert "1 of 5 rows" in capsys.readouterr().err
 
 
-def test_an_import_of_another_kernel_has_a_row_among_the_choices(own, cache, capsys):
+def test_imported_kernel_is_ranked_among_the_recommendations(own, cache, capsys):
     cache.write_text(CACHE.replace("0.0125", "0.0006"))
     run(["db", "import", str(cache), *SHAPE])
     capsys.readouterr()
@@ -130,7 +130,7 @@ def test_an_import_of_another_kernel_has_a_row_among_the_choices(own, cache, cap
     assert "~1" in rows[row + 1]
 
 
-def test_info_tells_of_measurements_that_wait_in_a_journal(own, cache, capsys):
+def test_info_reports_measurements_waiting_in_a_journal(own, cache, capsys):
     run(["db", "import", str(cache), *SHAPE])
     with Journal(journal_path(own)) as journal:
         journal.append(*({"row": measurement(position=place).as_json()} for place in range(2)))

@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch):
+def test_wide_line_wraps(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     narrow, pipe = Terminal(), io.StringIO()
     print_line(TEXT, narrow)
@@ -25,7 +25,7 @@ def test_a_line_that_is_wider_than_the_terminal_goes_on_below(monkeypatch):
     assert pipe.getvalue() == narrow.getvalue()
 
 
-def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma(monkeypatch):
+def test_wide_problem_wraps_after_a_comma(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_line(
         "  attention_mma attention[batch=1,heads=32,queries=2048,keys=2048]f16,bhsd on Tesla T4", narrow := Terminal()
@@ -39,7 +39,7 @@ def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma(monkey
     ]
 
 
-def test_a_note_is_one_line_in_a_log(monkeypatch):
+def test_note_is_one_line_in_a_log(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr("sys.stderr", log := io.StringIO())
     print_notes([TEXT.strip()])

@@ -82,14 +82,14 @@ def recommended(kernel: Path, capsys: pytest.CaptureFixture[str], gpu: str, *mor
     return json.loads(capsys.readouterr().out)["choices"]
 
 
-def test_bound_rows_answer_as_measured(kernel, capsys):
+def test_bound_rows_get_the_source_measured(kernel, capsys):
     choices = recommended(kernel, capsys, "rtx4090")
     assert {choice["source"] for choice in choices} == {"measured"}
     assert choices[0]["config"] == {"bx": 128, "taps": 1}
     assert choices[0]["latency_s"] == pytest.approx(160e-6)
 
 
-def test_analyze_and_explain_use_them_too(kernel, capsys):
+def test_analyze_and_explain_use_bound_rows(kernel, capsys):
     own = ("--db", str(kernel / "own.duckdb"))
     source = (str(kernel / "smooth.cu"), "--spec", str(kernel / "smooth.toml"))
     assert run(["analyze", *source, "--gpu", "rtx4080", "--objective", "latency", "--top", "1", *own]) == 0
@@ -100,12 +100,12 @@ def test_analyze_and_explain_use_them_too(kernel, capsys):
     assert "measured" in capsys.readouterr().out
 
 
-def test_the_rows_say_who_measured(kernel):
+def test_bound_rows_keep_who_measured_them(kernel):
     with Database.open(kernel / "own.duckdb") as database:
         assert {row["measured_by"] for row in database.rows("measurement")} == {"table, a test"}
 
 
-def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(kernel, capsys):
+def test_model_trained_on_bound_rows_predicts_an_unmeasured_gpu(kernel, capsys):
     pytest.importorskip("xgboost")
     assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
     choices = recommended(kernel, capsys, "rtx4080-super")
@@ -115,12 +115,12 @@ def test_a_model_of_the_kernel_answers_for_a_card_that_nobody_measured(kernel, c
     capsys.readouterr()
 
 
-def test_a_kernel_that_was_not_measured_has_nothing_to_learn_from(kernel, capsys):
+def test_train_refuses_a_kernel_without_measurements(kernel, capsys):
     assert run(["train", "--kernel", "smoth", "--db", str(kernel / "own.duckdb")]) == 2
     assert "no measurement of smoth to learn from" in capsys.readouterr().err
 
 
-def test_a_tunable_that_the_source_does_not_know_means_another_source(kernel, tmp_path, capsys):
+def test_import_refuses_a_tunable_that_the_source_lacks(kernel, tmp_path, capsys):
     (tmp_path / "smooth.cu").write_text(SOURCE.replace("TAPS", "3"))
     (tmp_path / "smooth.toml").write_text(SPEC)
     words = (

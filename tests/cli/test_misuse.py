@@ -59,7 +59,7 @@ def refusal(command: str, folder: Path, home: Path, *databases: str) -> str:
 
 
 @pytest.mark.usefixtures("compiled_here")
-def test_misuse_is_answered_as_in_the_transcript(tmp_path):
+def test_misuse_prints_the_recorded_messages(tmp_path):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     folder, edited, expected = make_folder(tmp_path / "work"), {}, TRANSCRIPT.read_text(encoding="utf-8")
     answered = []
@@ -85,7 +85,7 @@ def test_misuse_is_answered_as_in_the_transcript(tmp_path):
     assert text == expected
 
 
-def test_each_removed_name_gets_its_replacement():
+def test_removed_name_is_answered_with_its_replacement():
     for name in (name for name in misuse.REMOVED if name not in NAMES):
         *command, last = name.split()
         if not command and last.startswith("-"):  # an option of several commands: any that lacks it answers
@@ -101,7 +101,7 @@ def test_each_removed_name_gets_its_replacement():
 @pytest.mark.parametrize(
     ("to", "status", "message"), [(">&-", 0, ""), (">/dev/full", 1, "cannot be written: No space")]
 )
-def test_output_that_goes_nowhere_gets_no_traceback(to, status, message):
+def test_closed_output_prints_no_traceback(to, status, message):
     if to == ">/dev/full" and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     done = subprocess.run(

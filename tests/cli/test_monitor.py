@@ -69,7 +69,7 @@ def run(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Com
     return subprocess.run(command(*arguments), capture_output=True, text=True, env=env, timeout=60, check=False)
 
 
-def test_the_exit_status_and_standard_output_are_the_commands(nvml, tmp_path):
+def test_monitor_returns_the_commands_exit_status_and_output(nvml, tmp_path):
     readings = tmp_path / "lib" / "readings"
     script = (
         "import pathlib, time\n"
@@ -126,7 +126,7 @@ def begun(*arguments: object, env: dict[str, str]) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_asks_the_monitor_to_end_is_passed_on(nvml, tmp_path):
+def test_monitor_forwards_termination_signals(nvml, tmp_path):
     trace = tmp_path / "t.csv"
     code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(5)); print('up', flush=True); signal.pause()"
     process = begun("--trace", trace, code, env=nvml)
@@ -137,7 +137,7 @@ def test_what_asks_the_monitor_to_end_is_passed_on(nvml, tmp_path):
     assert len(read_trace(trace)) >= 2
 
 
-def test_killed_it_leaves_what_it_saw(nvml, tmp_path):
+def test_killed_monitor_leaves_its_trace(nvml, tmp_path):
     part = tmp_path / ".t.csv.part"
     process = begun("--trace", tmp_path / "t.csv", "print('up', flush=True); input()", env=nvml)
     while part.stat().st_size < 600:
@@ -148,11 +148,11 @@ def test_killed_it_leaves_what_it_saw(nvml, tmp_path):
     assert len(read_trace(part)) >= 4
 
 
-def test_the_signal_that_ended_a_command_is_told(nvml):
+def test_signal_that_ended_the_command_is_reported(nvml):
     assert run("--", "sh", "-c", "kill -9 $$", env=nvml).returncode == 137
 
 
-def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml, tmp_path):
+def test_unwritable_trace_is_reported_before_the_command_runs(nvml, tmp_path):
     done = run("--trace", tmp_path / "none" / "t.csv", "--", "touch", tmp_path / "touched", env=nvml)
     assert done.returncode == 2
     assert "cannot be written: there is no such folder" in done.stderr
@@ -168,7 +168,7 @@ def test_a_trace_that_cannot_be_written_is_said_before_the_command_runs(nvml, tm
     ({"GPUS": "2", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, ["GPU 1,", "MIG is on"]),
     ({"NO_COUNTER": "1"}, ["integrated from power samples"]),
 ])  # fmt: skip
-def test_the_gpu_that_the_command_would_use_is_watched(nvml, environment, says):
+def test_monitor_watches_the_gpu_that_the_command_uses(nvml, environment, says):
     done = run("--", "true", env={**nvml, **environment})
     assert done.returncode == 0
     for part in says:
@@ -179,13 +179,13 @@ def test_the_gpu_that_the_command_would_use_is_watched(nvml, environment, says):
     (["--json"], "give the command to run, after --", 2),
     (["--", "no-such-command"], "no-such-command cannot be run: there is no such file", 127),
 ])  # fmt: skip
-def test_misuse_gets_one_line(nvml, arguments, says, status):
+def test_misuse_is_refused_in_one_line(nvml, arguments, says, status):
     done = run(*arguments, env=nvml)
     assert done.returncode == status
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_reasons_have_names():
+def test_clock_reasons_have_names():
     assert reason_names(0x04 | 0x40) == "power cap|hardware thermal"
     assert reason_names(0) == ""

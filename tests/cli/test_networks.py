@@ -19,7 +19,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.delenv("KERNREC_DB", raising=False)
 
 
-def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys):
+def test_workload_without_an_op_gets_every_layer_totals_and_the_dtype(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
     shown = capsys.readouterr()
     assert "in bf16 on NVIDIA H200" in shown.out
@@ -29,7 +29,7 @@ def test_a_workload_alone_answers_every_op_with_totals_and_says_the_dtype(capsys
 
 
 @pytest.mark.parametrize("op", ["conv", "matmul", "attention"])
-def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_do(op, capsys, monkeypatch):
+def test_first_screen_fits_80_columns_with_totals_first(op, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["recommend", "--op", op, "--gpu", "rtx4090"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -41,7 +41,7 @@ def test_a_first_screen_fits_80_columns_with_totals_first_and_ends_with_what_to_
     assert lines[command].startswith("  kernrec recommend --op")
 
 
-def test_the_next_command_of_a_network_answers(capsys):
+def test_suggested_next_command_works(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200"]) == 0
     _, steps = capsys.readouterr().out.split("next:\n")
     words = shlex.split(steps.replace("\\\n", ""), comments=True)
@@ -50,7 +50,7 @@ def test_the_next_command_of_a_network_answers(capsys):
     assert json.loads(capsys.readouterr().out)["problem"].startswith("matvec[m=14336,k=4096")
 
 
-def test_the_rest_of_the_layers_is_there_on_request(capsys):
+def test_top_shows_more_layers(capsys):
     shown = {}
     for layers in ("2", "9"):
         assert run(["recommend", *DECODE, "--gpu", "h200", "--top", layers]) == 0
@@ -60,7 +60,7 @@ def test_the_rest_of_the_layers_is_there_on_request(capsys):
     assert "softmax of the logits" not in shown["2"]
 
 
-def test_a_batch_changes_the_layers(capsys):
+def test_batch_size_changes_the_layers(capsys):
     network = ("--workload", "resnet50", "--op", "conv", "--dtype", "f16")
     assert run(["recommend", *network, "--gpu", "l4", "--batch", "1,32", "--json"]) == 0
     single, many = (row["energy_per_unit_j"] / row["batch"] for row in json.loads(capsys.readouterr().out)["gpus"])
@@ -71,7 +71,7 @@ def test_a_batch_changes_the_layers(capsys):
     assert {layer["shape"]["m"] for layer in answer["layers"] if layer["op"] == "matmul"} == {32}
 
 
-def test_forms_hold_the_same_layers(capsys):
+def test_json_csv_and_markdown_have_the_same_layers(capsys):
     printed = {}
     for form in ("--json", "--format csv", "--format markdown"):
         assert run(["recommend", *DECODE, "--gpu", "l4", *form.split()]) == 0
@@ -86,7 +86,7 @@ def test_forms_hold_the_same_layers(capsys):
         assert row["pays"] == ("" if layer["pays"] is None else str(layer["pays"]))
 
 
-def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys):
+def test_sweep_marks_its_knee_and_explains_it_in_one_sentence(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--max-slowdown", "3%"]) == 0
     out = capsys.readouterr().out
     (marked,) = [line for line in out.splitlines() if line.strip().startswith("best ")]
@@ -99,7 +99,7 @@ def test_a_sweep_marks_its_knee_and_says_it_in_a_sentence(capsys):
     assert sum(row["knee"] for row in json.loads(capsys.readouterr().out)["rows"]) == 1
 
 
-def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys):
+def test_bill_has_energy_cost_and_carbon_per_year(capsys):
     year = ("--bill", "calls=2e6/day,energy=250EUR/MWh,carbon=0.38kg/kWh")
     assert run(["recommend", *DECODE, "--gpu", "h200", "--json", *year]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -113,7 +113,7 @@ def test_a_bill_has_energy_money_and_carbon_of_a_year(capsys):
     assert bill["currency"] == "EUR"
 
 
-def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys):
+def test_bill_of_a_sweep_uses_its_knee(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--bill", "calls=1e9", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     first, (knee,) = answer["rows"][0], [row for row in answer["rows"] if row["knee"]]
@@ -123,7 +123,7 @@ def test_the_bill_of_a_sweep_is_that_of_its_knee(capsys):
     assert year["more_kwh"] == pytest.approx((knee["energy_j"] - first["energy_j"]) * 1e9 / 3.6e6)
 
 
-def test_gpus_are_compared_side_by_side(capsys):
+def test_gpus_are_compared_in_one_table(capsys):
     prices = ("--bill", "h200=30000EUR,l40s=8000EUR")
     assert run(["recommend", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
     out = capsys.readouterr().out
@@ -139,7 +139,7 @@ def test_gpus_are_compared_side_by_side(capsys):
     assert all(row["price_per_million"] > 0 for row in json.loads(capsys.readouterr().out)["gpus"])
 
 
-def test_several_gpus_and_shapes_are_answered_in_one_call(capsys):
+def test_one_call_accepts_several_gpus_and_shapes(capsys):
     shapes = ("--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64")
     assert run(["recommend", "--op", "mm", "--gpu", "l4,t4", *shapes, "--json"]) == 0
     answered = [(answer["gpu"], answer["shape"]["m"]) for answer in json.loads(capsys.readouterr().out)]
@@ -150,7 +150,7 @@ def test_several_gpus_and_shapes_are_answered_in_one_call(capsys):
     ("--op", "mm", "--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64"), ("--workload", "bert-base"),
     ("--workload", "bert-base", "--power-limit", "sweep"),
 ])  # fmt: skip
-def test_a_note_on_several_answers_is_printed_once(words, capsys):
+def test_note_shared_by_several_answers_prints_once(words, capsys):
     assert run(["recommend", "--gpu", "l4,t4", *words]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert sum(note.startswith("note: source predicted") for note in notes) == 1

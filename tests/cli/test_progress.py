@@ -17,7 +17,7 @@ def step(done: int, **row: object) -> Progress:
     return Progress("card", "layer", "screen", done, 10, measurement=measurement(**row))
 
 
-def test_what_is_shown_is_how_far_how_good_and_how_hot():
+def test_progress_shows_share_done_best_time_and_temperature():
     state = State()
     state.take(step(1, latency_s=2e-3))
     state.take(step(2, power_w=412.0, temperature_end_c=61.0))
@@ -32,13 +32,13 @@ def test_what_is_shown_is_how_far_how_good_and_how_hot():
     assert (figures["power"], figures["temperature"]) == ("412 W", "61 C")
 
 
-def test_what_is_left_of_a_budget_goes_before_a_guess():
+def test_progress_prefers_the_remaining_budget_to_an_estimate():
     state = State()
     state.take(Progress("card", "layer", "screen", 5, 10, 540.0, measurement(latency_s=1.0)))
     assert dict(state.figures("card"))["left"] == "9 min of the budget"
 
 
-def test_a_log_gets_a_line_for_each_tier_and_every_note_but_not_for_each_row(capsys):
+def test_log_has_a_line_per_tier_and_note_but_not_per_row(capsys):
     lines = Lines(every_s=3600.0)
     for done in range(1, 6):
         lines.show(step(done))

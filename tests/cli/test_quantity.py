@@ -3,15 +3,15 @@
 from kernrec.cli.quantity import fraction, hertz, percent, watts
 
 
-def test_a_quantity_takes_its_unit():
+def test_quantity_accepts_its_unit():
     assert watts("--max-power", "250W") == watts("--max-power", " 0.25 kw ") == 250.0
     assert hertz("--clock", "1.41GHz") == hertz("--clock", "1410MHz") == 1.41e9
     assert fraction("--max-slowdown", "3%") == 0.03
 
 
-def test_a_quantity_without_one_is_refused_with_an_example(refuses):
+def test_quantity_without_a_unit_is_refused_with_an_example(refuses):
     refuses(lambda text: watts("--max-power", text), ["250", "W", "", "-3W", "3 %", "1e3e3W", "nanW"])
 
 
-def test_percent_shows_its_sign():
+def test_percent_is_shown_with_its_sign():
     assert [percent(x) for x in (0.123, -0.5, 0.004, 0.0)] == ["+12 %", "-50 %", "+0.4 %", "0.0 %"]

@@ -26,7 +26,7 @@ def question(tmp_path):
     return ["recommend", "--workload", str(model), *words]
 
 
-def test_one_table_has_every_gpu_and_batch(question, capsys, monkeypatch):
+def test_one_table_has_every_gpu_and_batch_size(question, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(question) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -45,7 +45,7 @@ def test_one_table_has_every_gpu_and_batch(question, capsys, monkeypatch):
     assert sum("mlp gate_up_proj" in line for line in lines) == 2
 
 
-def test_json_and_csv_have_the_table(question, capsys):
+def test_json_and_csv_have_the_same_rows_as_the_table(question, capsys):
     assert run([*question, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     fits = {(row["gpu"], row["batch"]): row["fits"] for row in answer["gpus"]}
@@ -63,7 +63,7 @@ def test_json_and_csv_have_the_table(question, capsys):
     assert rows[1]["latency_s"] == ""
 
 
-def test_the_same_question_has_the_same_answer_in_every_command(question, capsys):
+def test_every_command_gives_the_same_backend_totals(question, capsys):
     words = [*question[1:3], "--gpu", "h100", "--backend", "vllm", "--batch", "8", "--context", "8192", "--json"]
     assert run(["recommend", *words]) == 0
     single = json.loads(capsys.readouterr().out)
@@ -78,7 +78,7 @@ def test_the_same_question_has_the_same_answer_in_every_command(question, capsys
         assert other["energy_j"] == pytest.approx(total["energy_j"])
 
 
-def test_a_prompt_is_asked_for_by_its_phase(question, capsys):
+def test_prefill_phase_reports_time_per_prompt(question, capsys):
     words = [
         "--workload", question[2], "--phase", "prefill", "--gpu", "h100,l40s", "--context", "1024", "--dtype", "fp8",
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_prompt_is_asked_for_by_its_phase(question, capsys):
     assert row["dtypes"] == ["bf16", "f8e4m3"]
 
 
-def test_what_does_not_fit_gets_a_line_and_no_time(capsys):
+def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     seventy = ("--workload", "llama-3-70b-decode")
     assert run(["recommend", *seventy, "--gpu", "rtx4090"]) == 1
     shown = capsys.readouterr()
@@ -106,7 +106,7 @@ def test_what_does_not_fit_gets_a_line_and_no_time(capsys):
     assert "is expected to be" not in shown.out  # nothing to rank beside the only one that fits
 
 
-def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys):
+def test_rows_are_sorted_by_the_objective_and_name_the_backend(capsys):
     for objective, quantity in (("latency", "latency_s"), ("energy", "energy_j")):
         assert run(["recommend", *DECODE, "--objective", objective, "--json"]) == 0
         answer = json.loads(capsys.readouterr().out)
@@ -122,7 +122,7 @@ def test_rows_are_sorted_by_the_objective_and_name_what_they_time(capsys):
         assert row["run"] == ("vLLM" if row["pays"] == "False" else row["kernel"])
 
 
-def test_a_mixture_of_engines_is_called_one(capsys):
+def test_mixed_backend_is_labelled_as_a_mixture(capsys):
     assert run(["recommend", *DECODE, "--batch", "32", "--backend", "mixed", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["headline"] == "mixture of backends today"
@@ -136,7 +136,7 @@ def test_a_mixture_of_engines_is_called_one(capsys):
     assert json.loads(capsys.readouterr().out)["gpus"][0]["name"] == "kernrec"
 
 
-def test_a_bill_of_gpus_says_more_or_less_in_words(capsys, monkeypatch):
+def test_bill_states_more_or_less_energy_in_words(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     fleet = ("--gpus", "200", "--hours", "8760", "--utilization", "60%", "--bill", "carbon=380g/kWh")
     assert run(["recommend", "--workload", "bert-base", "--gpu", "l4", "--objective", "energy", *fleet]) == 0
@@ -153,7 +153,7 @@ def test_a_bill_of_gpus_says_more_or_less_in_words(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])
-def test_a_baseline_row_stands_where_the_objective_puts_it(objective, capsys):
+def test_baseline_row_is_ranked_by_the_objective(objective, capsys):
     from kernrec.recommender import Objective, Query, Recommender
 
     problem = ("matvec", "h200", {"m": 8192, "k": 8192, "n": 4}, "bf16", None)

@@ -27,7 +27,7 @@ def ask(capsys):
 
 
 @pytest.mark.slow
-def test_two_people_share_a_folder(tmp_path, ask):
+def test_two_users_share_a_folder(tmp_path, ask):
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     (folder := tmp_path / "team").mkdir()
     team = str(folder)
@@ -77,7 +77,7 @@ def test_two_people_share_a_folder(tmp_path, ask):
     assert any(folder.iterdir())
 
 
-def test_a_bundle_is_taken_from_whom_one_trusts(tmp_path, ask):
+def test_pull_accepts_bundles_only_from_trusted_keys(tmp_path, ask):
     alice, bob = Person(tmp_path / "alice"), Person(tmp_path / "bob")
     alice.measure([measurement(position=0)])
     key = alice.key()

@@ -37,7 +37,7 @@ def source(nvrtc, tmp_path):
     return path
 
 
-def test_kernel_gets_what_the_arguments_say(source, tmp_path):
+def test_kernel_receives_the_given_arguments(source, tmp_path):
     np.save(tmp_path / "x.npy", np.arange(64, dtype=np.float16))
     x, result = f"x=@{tmp_path / 'x.npy'}", tmp_path / "y.npy"
     done = run_here(
@@ -49,7 +49,7 @@ def test_kernel_gets_what_the_arguments_say(source, tmp_path):
     assert done.returncode == 1  # the last thread reads behind the buffer
 
 
-def test_analyze_takes_them_for_source_and_ptx(source, tmp_path):
+def test_analyze_accepts_special_arguments_for_source_and_ptx(source, tmp_path):
     command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
     arguments = ("x=f16[64]", "tail=x+32", "bias=null", FIELDS, "y=f32[32]", *LAUNCH)
     done = run_here(*command, source, "alpha=0.5", *arguments)
@@ -62,7 +62,7 @@ def test_analyze_takes_them_for_source_and_ptx(source, tmp_path):
     assert json.loads(done.stdout)["choices"]
 
 
-def test_structure_is_asked_for_with_its_size(source):
+def test_missing_structure_error_states_its_size(source):
     done = run_here("analyze", source, "x=f16[64]", "tail=x+32", "bias=null", "y=f32[32]", *LAUNCH, "--gpu", "t4")
     assert "s=struct(FIELDS), for 12 bytes of Scale" in done.stderr
     assert "'s=struct(f32:1,i32:1)'" in done.stderr
@@ -72,12 +72,12 @@ def test_structure_is_asked_for_with_its_size(source):
     assert "unknown tensor 'z'" in done.stderr
 
 
-def test_structures_are_laid_out_as_c_does():
+def test_structures_have_the_c_layout():
     assert structure("i8:1, f64:1, i16:2").hex() == "01" + "00" * 7 + "000000000000f03f" + "0200" + "00" * 6
     assert read_arguments(["s=bytes:0102ff"]).order == [b"\x01\x02\xff"]
 
 
-def test_device_gets_offsets_and_bytes():
+def test_device_receives_offsets_and_bytes():
     arguments = (Pointer("x"), Pointer("x", offset=64), BytesArgument(b"\x01\x02"))
     launch = BoundLaunch(0, "scale", (1, 1, 1), (32, 1, 1), 0, arguments, {})
     packed = PackedArguments.bound(launch)
@@ -91,9 +91,9 @@ def test_device_gets_offsets_and_bytes():
     ]
 
 
-def test_tools_for_agents_refuse_them(refuses):
+def test_mcp_tools_refuse_special_arguments(refuses):
     refuses(lambda argument: described_arguments(["x=f32[4]", argument], Limits()), [FIELDS, "p=x+1"])
 
 
-def test_wrong_arguments_get_one_line(refuses):
+def test_wrong_arguments_are_refused_in_one_line(refuses):
     refuses(read_arguments, [["p=x+4"], ["x=f32[4]", "p=x+5"], ["s=struct(f32:1,f32[4])"], ["s=struct(i8:300)"]])

@@ -7,13 +7,13 @@ import time
 from kernrec.cli.steps import Steps
 
 
-def test_a_quick_step_prints_nothing(capsys):
+def test_quick_step_prints_nothing(capsys):
     with Steps("checking"):
         pass
     assert capsys.readouterr().err == ""
 
 
-def test_time_left_is_stated_only_where_the_share_done_is_known():
+def test_time_left_is_shown_only_if_the_share_done_is_known():
     steps = Steps("reading")
     assert "reading, 0 s so far" in steps.text()
     steps.step("training", 1.0, 4.0)
@@ -21,7 +21,7 @@ def test_time_left_is_stated_only_where_the_share_done_is_known():
     assert steps.text().endswith(" left")
 
 
-def test_a_long_step_is_reported_while_the_block_is_busy(monkeypatch):
+def test_long_step_is_reported_while_it_runs(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with Steps("merging", first_s=0.01):

@@ -41,14 +41,14 @@ ANSWERS = [
 ]
 
 
-def test_without_a_width_a_row_is_a_line():
+def test_row_without_a_width_limit_is_one_line():
     lines = table_lines("title", COLUMNS, ROWS, None)
     assert len(lines) == 1 + 2 + len(ROWS)
     assert all(row[1] in line and line.endswith(CONFIG) for row, line in zip(ROWS, lines[3:], strict=True))
 
 
 @given(width=st.integers(60, 400))
-def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width):
+def test_wrapped_lines_fit_the_terminal_and_keep_every_word(width):
     title = "a title that is longer than sixty characters, as those of convolutions are"
     lines = table_lines(title, COLUMNS, ROWS, width)
     assert max(map(len, lines)) <= width
@@ -56,19 +56,19 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width):
     assert all(shown.count(word) >= 1 for row in ROWS for cell in row for word in cell.split())
 
 
-def test_a_problem_that_is_wider_than_the_terminal_goes_on_behind_a_comma():
+def test_wide_problem_wraps_after_a_comma():
     problem = f"attention[{','.join(f'dimension_{number}=8' for number in range(6))}]f32,bhsd"
     title, rest, *_ = table_lines(f"{problem} on a card", COLUMNS[:2], [], 90)
     assert title.endswith("=8,")
     assert title + rest == f"{problem} on a card"
 
 
-def test_what_goes_below_stands_under_its_heading():
+def test_wrapped_cell_stays_under_its_heading():
     lines = table_lines(None, COLUMNS[:3], [row[:3] for row in ROWS], 32)
     assert lines[1].index("energy") + len("energy vs occupancy") == len(lines[4])
 
 
-def test_a_row_with_nothing_below_has_no_line_there():
+def test_row_without_wrapped_cells_has_no_second_line():
     assert "" not in table_lines(None, [("name", "left"), ("aliases", "left")], [("t4", ""), ("l4", "")], 80)
     long = [("name", "left"), ("rows", "right"), ("word", "left")]
     narrow = table_lines(None, long, [("t4", "1", ""), ("l4", "2", "a" * 38)], 40)
@@ -76,7 +76,7 @@ def test_a_row_with_nothing_below_has_no_line_there():
 
 
 @given(width=st.integers(40, 120))
-def test_long_text_goes_on_within_its_column(width):
+def test_long_text_wraps_within_its_column(width):
     lines = table_lines(None, [("name", "left"), ("dims", "left"), ("sm", "right")], [("t4", "ada " * 40, "75")], width)
     assert max(map(len, lines)) <= width
     start = lines[0].index("dims")
@@ -85,7 +85,7 @@ def test_long_text_goes_on_within_its_column(width):
     assert len(lines) > 3
 
 
-def test_a_pipe_is_a_hundred_characters_wide(monkeypatch):
+def test_pipe_output_is_100_columns_wide(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     read, write = os.pipe()
     with open(read, "rb"), open(write, "w") as pipe:
@@ -94,7 +94,7 @@ def test_a_pipe_is_a_hundred_characters_wide(monkeypatch):
     assert text_width() == 132
 
 
-def test_a_table_without_rows_has_its_heading():
+def test_empty_table_has_its_heading():
     assert table_lines(None, [("name", "left")], [], 80)[0] == "name"
 
 
@@ -105,7 +105,7 @@ def test_a_table_without_rows_has_its_heading():
     "explain --op softmax --gpu a100 --shape rows=4096,columns=4096",
     "recommend --op softmax --gpu a100,h200,l40s --shape rows=4096,columns=4096",
 ])  # fmt: skip
-def test_no_command_prints_wider_than_its_terminal_or_a_hundred_characters(command, columns, tmp_path):
+def test_every_command_fits_its_terminal_or_100_columns(command, columns, tmp_path):
     variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     variables |= {"NO_COLOR": "1"} | ({"COLUMNS": columns} if columns else {})
     done = run_here(*command.split(), home=tmp_path, variables=variables, in_terminal=columns is not None)
@@ -119,7 +119,7 @@ def test_no_command_prints_wider_than_its_terminal_or_a_hundred_characters(comma
 
 
 @given(width=st.integers(76, 300))
-def test_no_line_is_wider_than_the_terminal_and_a_row_is_at_most_two(width):
+def test_every_row_fits_the_terminal_in_at_most_two_lines(width):
     lines = column_lines("title", ANSWERS, width)
     assert max(map(len, lines)) <= width
     body = [line for line in lines if line]
@@ -130,25 +130,25 @@ def test_no_line_is_wider_than_the_terminal_and_a_row_is_at_most_two(width):
     assert "energy vs fastest" not in text  # it says nothing in any row
 
 
-def test_wider_terminals_show_more_the_most_important_first():
+def test_wider_terminal_shows_more_columns_by_importance():
     shown = [column_lines("t", ANSWERS, width)[1] for width in (80, 120, 200)]
     assert ["bottleneck" in heading for heading in shown] == [False, True, True] or "bottleneck" in shown[0]
     assert "time vs fastest" in shown[2]
     assert len(column_lines("t", ANSWERS, 200)) == 3 + COUNT
 
 
-def test_wide_shows_every_column_that_says_something():
+def test_wide_format_shows_every_column_with_values():
     text = "\n".join(column_lines("t", ANSWERS, 80, wide=True))
     assert all(column.name in text for column in ANSWERS[:-1])
 
 
-def test_colors_change_no_letter():
+def test_colors_do_not_change_the_text():
     plain, colored = (column_lines("t", ANSWERS, 120, colored=colored) for colored in (False, True))
     assert "\x1b[32mmeasured\x1b[0m" in "\n".join(colored)
     assert [re.sub(r"\x1b\[\d*m", "", line) for line in colored] == plain
 
 
-def test_markdown_has_a_row_for_each_row_and_escapes_bars():
+def test_markdown_has_one_line_per_row_and_escapes_bars():
     lines = markdown_lines([Column("a", "left", ["x|y", ""]), Column("b", "right", ["1", "2"])])
     assert lines == ["| a | b |", "| --- | ---: |", "| x\\|y | 1 |", "|  | 2 |"]
 
@@ -160,12 +160,12 @@ def test_numbers_have_three_significant_digits_and_no_exponent(value):
     assert float(shown) == pytest.approx(value, rel=0.0051)
 
 
-def test_one_unit_holds_for_a_column():
+def test_column_has_one_unit():
     column = quantities("time", "s", [1e-6, 2e-5, 5e-4])
     assert (column.name, list(column.cells)) == ("time [us]", ["1", "20", "500"])
 
 
-def test_a_config_in_short_form_is_told_from_every_other_of_its_kernel():
+def test_short_config_is_unique_within_its_kernel():
     assert (
         short_config(
             {"block_m": 128, "block_n": 128, "block_k": 32, "warp_m": 64, "warp_n": 32, "stages": 3, "split_k": 4}
@@ -181,7 +181,7 @@ def test_a_config_in_short_form_is_told_from_every_other_of_its_kernel():
             assert tunable.name in LETTERS or any(tunable.name in names for _, names in SIZES), tunable.name
 
 
-def test_letters_of_one_kernel_do_not_collide():
+def test_short_config_letters_are_unique_within_a_kernel():
     for kernel in (*all_kernels(), *triton_kernels()):
         names = {tunable.name for tunable in kernel.tunables}
         joined = {name for _, sizes in SIZES if names.issuperset(sizes) for name in sizes}
@@ -191,7 +191,7 @@ def test_letters_of_one_kernel_do_not_collide():
 
 
 @given(width=st.integers(40, 120))
-def test_what_matters_and_does_not_fit_goes_below_under_its_heading(width):
+def test_important_columns_that_do_not_fit_wrap_under_their_headings(width):
     source = Column("source", "left", ["learned, energy predicted", "predicted: may be faster", "published"])
     columns = [*ANSWERS[:5], source]
     lines = column_lines("t", columns, width)

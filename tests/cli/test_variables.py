@@ -46,12 +46,12 @@ def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_here("check", *arguments)
 
 
-def test_variables_that_nobody_set_are_named(source):
+def test_unset_variables_are_named(source):
     assert NOTE in check(source, *LAUNCH).stderr
     assert "no argument sets" not in check(source, *LAUNCH, "coef=f32[4]", "width=i32:8", "hits=zeros:u32[1]").stderr
 
 
-def test_kernel_reads_what_arguments_say(source, tmp_path):
+def test_kernel_reads_variables_from_arguments(source, tmp_path):
     np.save(tmp_path / "coef.npy", np.arange(4, dtype=np.float32))
     np.save(tmp_path / "x.npy", np.ones(256, np.float32))
     result, coef = tmp_path / "y.npy", f"coef=@{tmp_path / 'coef.npy'}"
@@ -65,7 +65,7 @@ def test_contents_larger_than_their_variable_are_refused(source):
     assert "coef has 16 bytes, 20 were given" in check(source, *LAUNCH, "coef=f32[5]").stderr
 
 
-def test_host_code_fills_variables(source):
+def test_host_code_sets_variables(source):
     source.write_text(KERNEL + HOST)
     assert filled_variables(KERNEL + HOST) == {"coef": "", "width": "2048"}
     assert "read as zero, because no argument sets them: hits; hits=u32:1 sets hits" in check(source).stderr
@@ -74,7 +74,7 @@ def test_host_code_fills_variables(source):
     assert "no argument sets" not in done.stderr
 
 
-def test_analyze_takes_variables_of_source_and_ptx(source, tmp_path):
+def test_analyze_accepts_variables_for_source_and_ptx(source, tmp_path):
     command = ("analyze", "--gpu", "t4", "--db", tmp_path / "db", "--json")
     launch = (source, "x=f32[4096]", "y=f32[4096]", "--grid", "16", "--block", "256")
     assert NOTE in run_here(*command, *launch).stderr
@@ -90,7 +90,7 @@ def test_analyze_takes_variables_of_source_and_ptx(source, tmp_path):
     assert "no argument sets" not in done.stderr
 
 
-def test_types_of_variables_are_read_from_the_text():
+def test_variable_types_are_read_from_the_source():
     text = """
     static __constant__ __align__(16) float a[3][3]; __device__ unsigned int b = 4; __constant__ const double c = 1;
     __device__ float f(float x) { return x; } template <typename T> __device__ inline T g(T x) { return x; }

@@ -53,7 +53,7 @@ def times_measured(rows: list[dict[str, object]], closed: bool = True) -> Counte
     return Counter(row["config_id"] for row in rows if not (closed and row["block_open"]))
 
 
-def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path):
+def test_cluster_measures_every_config_once(tmp_path):
     result, rows = collect(tmp_path, 2)
     assert result.error is None
     assert result.stored == len(rows) == CONFIGS
@@ -65,7 +65,7 @@ def test_every_config_is_measured_once_whichever_machine_does_it(tmp_path):
 
 
 @pytest.mark.parametrize("moment", [3, 4, 6])
-def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tmp_path, moment):
+def test_dead_machine_loses_only_its_visit_and_a_new_machine_takes_over(tmp_path, moment):
     def die(cluster: CardCluster, call: int) -> None:
         if call == moment:
             cluster.kill("machine-0")
@@ -80,7 +80,7 @@ def test_a_machine_that_dies_loses_its_visit_and_one_that_joins_does_its_work(tm
     assert len({row["session"] for row in rows}) == 2 if moment > 3 else 1
 
 
-def test_a_driver_that_is_killed_goes_on_with_what_it_and_the_machines_have(tmp_path):
+def test_killed_driver_resumes_with_all_rows(tmp_path):
     class Killed(BaseException):
         pass
 

@@ -1,27 +1,23 @@
 """The driver: whom it refuses, what it keeps before it goes on, and what it gives out; its cards are scripted."""
 
-import pickle
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from kernrec.cluster import driver as driver_module
-from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits, with_own_kernels
+from kernrec.cluster.card import Answer, CardIdentity, Greeting, Limits
 from kernrec.cluster.driver import CardLost, Driver, Reply
 from kernrec.cluster.shared_problems import SharedProblems
-from kernrec.gpu import find_gpu
 from kernrec.measure.campaign.chooser import Visit
 from kernrec.measure.campaign.ingest import ingest
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
+from kernrec.measure.campaign.plan import PlannedProblem, Task
 from kernrec.measure.request import CollectRequest, Strategy
 from kernrec.op import find_op
-from kernrec.recommender.context import Context
 from kernrec.recommender.request import Objective
 
 PROBLEM = find_op("elementwise").problem(n=64)
@@ -130,23 +126,13 @@ def run(cluster: Scripted, tmp_path: Path, needs_energy: bool = False, error: st
     ),
     ({"measures_energy": False, "uuid_hash": "second"}, "it measures no energy"),
 ])  # fmt: skip
-def test_a_card_that_differs_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
+def test_changed_gpu_is_refused_with_the_reason(cluster, tmp_path, changed, reason):
     cluster.opened = {"first": opened(), "second": opened(**changed)}
     assert run(cluster, tmp_path, needs_energy=True) == [f"node is left out: {reason}"]
     assert {card for card, _ in cluster.visits} == {"first"}
 
 
-def test_a_card_with_other_sources_is_not_even_opened(cluster, tmp_path):
-    cluster.opened, cluster.sources = {"first": opened(), "second": CardLost("opened")}, {"second": "newer"}
-    assert run(cluster, tmp_path) == ["node is left out: its kernrec (newer) is not the driver's (sources)"]
-
-
-def test_another_driver_is_marked(cluster, tmp_path):
-    cluster.opened = {"first": opened(), "second": opened(uuid_hash="second", driver="580")}
-    assert run(cluster, tmp_path) == ["rtx3090 on node: driver 580, others have 570: the rows say so"]
-
-
-def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_its_visit(cluster, tmp_path):
+def test_failed_gpu_is_named_with_its_node_and_another_takes_its_visit(cluster, tmp_path):
     cluster.opened = {
         "first": opened(),
         "second": opened(uuid_hash="second"),
@@ -165,7 +151,7 @@ def test_a_card_that_cannot_go_on_is_named_with_its_node_and_another_one_makes_i
     assert [measured.identity.config["a"] for measured in again.earlier] == [0, 1, 2]  # the rest is made again
 
 
-def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(cluster, tmp_path):
+def test_lost_gpu_is_restarted_until_it_is_lost_three_times(cluster, tmp_path):
     cluster.opened = {"first": opened(), "second": opened(uuid_hash="second")}
     cluster.replies = [[*closed(row(0), row(1)), row(2, block=1), CardLost("lost: its node died")]]
     notes = run(cluster, tmp_path)
@@ -179,7 +165,7 @@ def test_a_card_that_is_lost_is_started_again_until_it_is_lost_three_times(clust
     assert run(cluster, tmp_path) == ["second: lost: it does not start; the campaign goes on without this card"]
 
 
-def test_a_budget_of_configs_is_for_all_cards_together(cluster, tmp_path):
+def test_config_budget_is_shared_by_all_gpus(cluster, tmp_path):
     cluster.opened = {"first": opened()}
     cluster.replies = [done(*closed(*(row(config) for config in range(5))), over=False)]
     run(cluster, tmp_path)
@@ -188,7 +174,7 @@ def test_a_budget_of_configs_is_for_all_cards_together(cluster, tmp_path):
     assert (len(first.earlier), len(second.earlier)) == (0, 5)
 
 
-def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as_measured(cluster, tmp_path):
+def test_rows_are_journaled_before_the_next_call_and_drifted_rows_count(cluster, tmp_path):
     cluster.opened = {"first": opened()}
     drifted = [row(0, block=1), row(1, block=1), {"drifted": 1, "session": "s", "error": "hot"}]
     cluster.replies = [done(*drifted, *closed(*(row(config) for config in range(6))), over=False)]
@@ -196,22 +182,3 @@ def test_rows_are_in_the_journal_before_the_next_call_and_what_drifted_counts_as
     assert cluster.journaled == [0, 8]
     outcomes = [measured.outcome for measured in cluster.visits[1][1].earlier]
     assert outcomes == ["quarantined"] * 2 + ["ok"] * 6
-
-
-def test_campaign_without_gpus_ends_with_one_line(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver_module, "_NO_CARD_S", 0.1)
-    cluster.opened = {"first": CardLost("lost: its node died")}
-    error = "no card of the cluster answers for 0.1 s; the same command goes on when there is one"
-    assert len(run(cluster, tmp_path, error=error)) == 1
-
-
-def test_a_problem_of_the_library_is_the_same_on_a_card():
-    softmax = find_op("softmax").problem(rows=64, columns=256)
-    (planned,) = plan_library([("layer", softmax)], find_gpu("h200"), Context([]), PlanOptions(8))
-    there = with_own_kernels(pickle.loads(pickle.dumps(planned)))
-    assert there.tasks == planned.tasks
-    assert [task.code for task in there.tasks] == [task.code for task in planned.tasks]
-    assert there.search is not None
-    assert planned.search is not None
-    nothing = np.array([], dtype=np.int64), np.array([])
-    assert there.search.order(*nothing).tolist() == planned.search.order(*nothing).tolist()

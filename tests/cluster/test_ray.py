@@ -145,7 +145,7 @@ def lose_a_node(cluster: Any, events: Path, process: "subprocess.Popen[bytes]") 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, pytest.param(int(os.environ.get("KERNREC_KILLS", "6")), marks=pytest.mark.deep)])
-def test_nodes_and_drivers_that_are_killed_between_two_rows_lose_none(cluster, kills, tmp_path):
+def test_killed_nodes_and_drivers_lose_no_rows(cluster, kills, tmp_path):
     """Each waits for it once it has written a row that was drawn: what is written by then is there in the end, once."""
     draw = random.Random(int(os.environ.get("KERNREC_KILL_SEED", "0")))
     problems = 1 + kills
@@ -193,7 +193,7 @@ def screened(folder: Path) -> Counter[tuple[object, object]]:
 
 
 @pytest.mark.slow
-def test_a_second_campaign_on_a_cluster_is_refused_with_the_first_ones_name(cluster, tmp_path):
+def test_second_campaign_on_a_cluster_is_refused_with_the_name_of_the_first(cluster, tmp_path):
     from kernrec.cluster.ray_cluster import RayCluster
 
     cluster.add_node(num_cpus=1)
@@ -210,7 +210,7 @@ def test_a_second_campaign_on_a_cluster_is_refused_with_the_first_ones_name(clus
 
 
 @pytest.mark.slow
-def test_a_cluster_without_a_gpu_says_how_nodes_tell_of_theirs(cluster, tmp_path):
+def test_cluster_without_gpus_explains_how_nodes_announce_them(cluster, tmp_path):
     arguments = ["collect", "--op", "matmul", "--shape", "m=64,n=64,k=64", "--cluster", cluster.address]
     done = subprocess.run(
         [sys.executable, "-m", "kernrec", *arguments], env=environment(tmp_path), capture_output=True, text=True
@@ -219,7 +219,7 @@ def test_a_cluster_without_a_gpu_says_how_nodes_tell_of_theirs(cluster, tmp_path
     assert re.search(r"none of its \d+ nodes has a GPU to measure on", done.stderr)
 
 
-def test_without_ray_collecting_on_a_cluster_says_what_to_install(tmp_path, monkeypatch):
+def test_collect_without_ray_names_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     arguments = ["--op", "matmul", "--shape", "m=64,n=64,k=64", "--db", "own.duckdb", "--cluster", "auto"]
     done = run_here("collect", *arguments, cwd=tmp_path, home=tmp_path)
@@ -228,7 +228,7 @@ def test_without_ray_collecting_on_a_cluster_says_what_to_install(tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_that_is_none_or_does_not_answer_is_one_line(refuses):
+def test_invalid_or_unreachable_address_is_reported_in_one_line(refuses):
     def refused(address: str) -> None:
         from kernrec.cluster.ray_cluster import check_answers
 
@@ -240,7 +240,7 @@ def test_an_address_that_is_none_or_does_not_answer_is_one_line(refuses):
 @pytest.mark.parametrize(
     ("silent", "reason"), [(True, "nothing answers there within 0.2 s"), (False, "the connection is closed at once")]
 )
-def test_an_address_that_listens_and_says_nothing_is_one_line(silent, reason, monkeypatch):
+def test_silent_address_is_reported_in_one_line(silent, reason, monkeypatch):
     from kernrec.cluster import ray_cluster
     from kernrec.errors import UsageError
 

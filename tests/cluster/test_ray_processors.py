@@ -42,7 +42,7 @@ def analyzed(folder: Path, profiles: Profiles | None) -> tuple[Analysis, list[di
 
 
 @pytest.mark.deep
-def test_two_nodes_of_which_one_dies_and_one_joins_late_make_the_rows_of_one_machine(cluster, tmp_path, monkeypatch):
+def test_two_nodes_produce_the_rows_of_one_machine_despite_failure_and_late_start(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     dying = cluster.add_node(num_cpus=1)
     # nodes are started by the main thread alone
@@ -74,7 +74,7 @@ def test_analysis_without_nodes_ends_with_one_line(cluster, tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_node_with_another_kernrec_ends_the_work_with_one_line(cluster, monkeypatch):
+def test_node_with_another_kernrec_version_ends_the_analysis_with_one_line(cluster, monkeypatch):
     monkeypatch.setattr(ray_processors, "sources_hash", lambda: "another")
     cluster.add_node(num_cpus=1)
     with (

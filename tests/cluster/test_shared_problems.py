@@ -4,7 +4,6 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given
 
 from kernrec.cluster.shared_problems import SharedProblems
@@ -44,7 +43,7 @@ def screened(visit: Visit, count: int) -> list[Task]:
     return [planned.tasks[i] for i in order[: min(count, planned.most - len(set(tried)))]]
 
 
-def test_cards_begin_different_problems_and_help_only_when_none_is_new():
+def test_gpus_start_different_problems_and_share_one_only_when_none_is_left():
     shared = SharedProblems(problems(100, 100), None)
     cards = ["card-0", "card-1", "card-2"]
     visits = [shared.next(card, cards) for card in cards]
@@ -56,15 +55,7 @@ def test_cards_begin_different_problems_and_help_only_when_none_is_new():
     assert {visit.planned.energy for visit in (first, helper)} == {EnergyRule.NONE}
 
 
-@pytest.mark.parametrize(("configs", "helps"), [(12, False), (40, True)])
-def test_a_small_rest_is_not_worth_another_cards_inputs(configs, helps):
-    shared = SharedProblems(problems(configs), None)
-    cards = ["card-0", "card-1"]
-    assert shared.next("card-0", cards) is not None
-    assert (shared.next("card-1", cards) is not None) == helps
-
-
-def test_one_card_makes_what_compares_configs_and_keeps_it():
+def test_final_comparison_stays_on_one_gpu():
     shared = SharedProblems(problems(40), None)
     cards = ["card-0", "card-1"]
     for visit in [shared.next(card, cards) for card in cards]:
@@ -80,17 +71,6 @@ def test_one_card_makes_what_compares_configs_and_keeps_it():
         assert len(last.earlier) == 40
         shared.done(last, 1.0, over)
     assert shared.next("card-0", cards) is None
-
-
-def test_a_share_whose_time_is_over_ends_the_screening():
-    shared = SharedProblems(problems(40), None)
-    cards = ["card-0", "card-1"]
-    visits = [visit for card in cards if (visit := shared.next(card, cards))]
-    for visit in visits:
-        shared.done(visit, 1.0)  # over, with nothing measured
-    last = shared.next("card-0", cards)
-    assert last is not None
-    assert last.planned.finals
 
 
 @few_examples(30)

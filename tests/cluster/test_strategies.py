@@ -62,7 +62,7 @@ def killed(number: int) -> Callable[[CardCluster, int], None]:
     (REFINE, Objective.LATENCY), (GUIDE, Objective.ENERGY),
     pytest.param(Strategy.GENETIC, Objective.PARETO, marks=[needs("xgboost"), pytest.mark.deep]),
 ])  # fmt: skip
-def test_one_card_of_a_cluster_measures_what_one_machine_would(tmp_path, strategy, objective):
+def test_single_gpu_cluster_measures_the_same_rows_as_one_machine(tmp_path, strategy, objective):
     make_recording(tmp_path / "recorded.duckdb", 40)
     wanted = request(tmp_path, strategy, 16, objective)
     (alone := tmp_path / "alone").mkdir()
@@ -76,7 +76,7 @@ def test_one_card_of_a_cluster_measures_what_one_machine_would(tmp_path, strateg
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize("dies_at", [3, 4, 6, 7])
-def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path, dies_at):
+def test_another_machine_repeats_the_visit_of_a_dead_machine(tmp_path, dies_at):
     for size in (256, 512, 1024):
         make_recording(tmp_path / "recorded.duckdb", 4, energy=False, size=size)
     refined = only(collect_on(CardCluster(tmp_path, 2, killed(dies_at)), request(tmp_path, REFINE, None)))
@@ -85,7 +85,7 @@ def test_a_visit_of_a_machine_that_dies_is_made_by_another(tmp_path, dies_at):
     assert len(times(rows_of(tmp_path))) == refined.measured == 12
 
 
-def test_several_cards_search_each_config_once_one_measures_all_energies_and_another_run_goes_on(tmp_path):
+def test_gpus_share_a_search_one_measures_energy_and_a_second_run_resumes(tmp_path):
     make_recording(tmp_path / "recorded.duckdb", 40)
     wanted = request(tmp_path, GUIDE, 16, Objective.ENERGY)
     searched = only(collect_on(CardCluster(tmp_path, 3), wanted))
@@ -100,21 +100,13 @@ def test_several_cards_search_each_config_once_one_measures_all_energies_and_ano
     assert sum(tier == "screen" for *_, tier in times(rows_of(tmp_path))) == searched.space == 40
 
 
-def test_each_kind_of_gpu_has_a_chooser_and_energy_is_measured_if_it_counts(tmp_path):
+def test_each_gpu_type_has_its_own_search_and_energy_measurements(tmp_path):
     for gpu in ("rtx3090", "a100-sxm4-40gb"):
         make_recording(tmp_path / "recorded.duckdb", 8, gpu=gpu)
     result = collect_on(CardCluster(tmp_path, 2), replace(request(tmp_path, REFINE, 3, Objective.ENERGY), gpu="all"))
     assert result.error is None
     assert {kind: outcome.measured for kind, outcome in result.outcomes} == {"rtx3090": 3, "a100-sxm4-40gb": 3}
     assert Counter(row["tier"] for row in rows_of(tmp_path) if row["energy_j"] is not None) == {"coarse": 6}
-
-
-@pytest.mark.deep
-def test_the_time_of_the_cards_ends_it(tmp_path):
-    make_recording(tmp_path / "recorded.duckdb", 140, energy=False)
-    limited = replace(request(tmp_path, REFINE, None), budget=CampaignBudget(0.7, None))
-    assert only(collect_on(CardCluster(tmp_path, 2), limited)).ended == "the budget is spent"
-    assert 0 < len(rows_of(tmp_path)) < 126
 
 
 def test_impossible_request_is_refused_before_measuring(tmp_path, refuses):

@@ -55,7 +55,7 @@ k:
 """
 
 
-def test_a_listing_is_read_with_lines_guards_and_labels():
+def test_listing_is_parsed_with_lines_guards_and_labels():
     code = parse_disassembly(TEXT)
     assert code is not None
     first, load, branch = code["k"].instructions
@@ -65,12 +65,12 @@ def test_a_listing_is_read_with_lines_guards_and_labels():
 
 
 @pytest.mark.parametrize("row", ["/*0030*/  ???", "/*0030*/ lower R1 ;", "/*0030*/"])
-def test_a_listing_of_another_form_is_not_read(row):
+def test_unknown_listing_format_is_ignored(row):
     assert parse_disassembly(f"{TEXT}        {row}\n") is None
 
 
 @pytest.mark.parametrize("program", ["assembler", "disassembler"])
-def test_without_a_program_or_if_it_fails_counts_are_those_of_ptx(program, monkeypatch):
+def test_missing_or_failing_disassembler_falls_back_to_ptx_counts(program, monkeypatch):
     ptx = HEAD + LOOP.replace("LIMIT", "%r1")
     function = parse(ptx).functions["k"]
     for path in (None, "/bin/false", "/nowhere"):
@@ -81,17 +81,9 @@ def test_without_a_program_or_if_it_fails_counts_are_those_of_ptx(program, monke
 
 
 @needs_disassembler
-def test_a_variable_turns_machine_code_off(monkeypatch):
-    ptx = HEAD + LOOP.replace("LIMIT", "8")
-    assert machine_code(ptx, 86) is not None
-    monkeypatch.setenv(COUNTS, "ptx")
-    assert machine_code(ptx, 86) is None
-
-
-@needs_disassembler
 @pytest.mark.parametrize("sm", [75, 86, 90, 120])
 @pytest.mark.parametrize("limit", ["%r1", "8"])
-def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit, sm):
+def test_unrolled_loop_counts_are_divided_by_its_trips(limit, sm):
     ptx = HEAD + LOOP.replace("LIMIT", limit)
     function = parse(ptx).functions["k"]
     code = machine_code(ptx, sm)
@@ -103,17 +95,3 @@ def test_a_trip_of_an_unrolled_loop_has_a_share_of_its_code(limit, sm):
     assert mix.issue[1]["fma32"] == pytest.approx(1.0)
     assert sum(mix.issue[1].values()) < sum(lowered(function)[1].values())
     assert sum(issue.get("st_global", 0.0) for issue in mix.issue) == pytest.approx(1.0)
-
-
-@needs_disassembler
-def test_halves_that_are_packed_and_loads_that_are_joined_count_once():
-    packed = "".join(f"ld.shared.b16 %h{i}, [tile+{2 * i}];\n" for i in range(1, 5)) + "".join(
-        f"fma.rn.f16 %h{i}, %h{i}, %h{i}, %h{i};\n" for i in range(1, 5)
-    )
-    stores = "".join(f"st.global.b16 [%rd3+{128 * i}], %h{i};\n" for i in range(1, 5))
-    ptx = HEAD + f".shared .align 16 .b8 tile[64];\n{packed}{stores}ret;\n}}\n"
-    code = machine_code(ptx, 86)
-    assert code is not None
-    (issue,) = block_mix(parse(ptx).functions["k"], code["k"]).issue
-    assert issue["st_global"] == 4
-    assert issue["f16"] <= 4

@@ -20,7 +20,7 @@ ptxas info    : Used 8 registers, 360 bytes cmem[0]
 """
 
 
-def test_each_entry_has_its_own_resources_and_not_those_of_what_it_calls():
+def test_each_entry_point_has_its_own_resources_without_those_of_callees():
     assert parse_resources(CALLS) == {
         "k2": Resources(38, spill_store_bytes=8, spill_load_bytes=12, stack_bytes=400, static_smem_bytes=2048),
         "_Z2k3IfEvPT_": Resources(8, 0, 0, 0, 0),
@@ -41,5 +41,5 @@ def test_each_entry_has_its_own_resources_and_not_those_of_what_it_calls():
     ),
     ("\n", "k.cu: the compiler failed without a message"),
 ])  # fmt: skip
-def test_the_first_error_is_one_line_with_the_source_and_where_there_is_one_its_line(log, line):
+def test_first_error_is_one_line_with_its_source_and_line(log, line):
     assert first_error(log, "k.cu") == line

@@ -28,7 +28,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("source", HOSTILE)
-def test_a_source_that_names_a_file_is_refused(source):
+def test_source_with_a_file_include_is_refused(source):
     with pytest.raises(UsageError, match=r"kernel\.cu: ") as refused:
         check_includes(source, "kernel.cu")
     assert "\n" not in str(refused.value)
@@ -46,17 +46,17 @@ def test_headers_by_name_are_accepted(source):
 
 
 @given(st.sampled_from(["", " ", "\t", "/* x */", "\\\n", "a;\n"]), st.sampled_from(["", " ", "/**/", "\\\n"]))
-def test_text_around_includes_hides_nothing(before, spaces):
+def test_text_around_includes_does_not_hide_them(before, spaces):
     with pytest.raises(UsageError):
         check_includes(f'{before}#{spaces}include{spaces}"/etc/passwd"', "kernel.cu")
 
 
 @pytest.mark.parametrize("piece", ["#/*", "#" + " " * 50, "/**/#", "#/**/", "%:??/\n"])
-def test_thousands_of_directives_are_read_in_linear_time(piece):
+def test_thousands_of_directives_are_scanned_in_linear_time(piece):
     check_includes(piece * (200_000 // len(piece)), "kernel.cu")
 
 
-def test_the_compiler_reads_no_file_but_headers_of_cuda(tmp_path):
+def test_compiler_reads_only_cuda_headers(tmp_path):
     """Past the check of includes: the thread that compiles cannot open the file, where Linux has Landlock."""
     nvrtc = pytest.importorskip("kernrec.compile.nvrtc")
     try:
@@ -78,7 +78,7 @@ def test_the_compiler_reads_no_file_but_headers_of_cuda(tmp_path):
     assert (tmp_path / "secret.h").read_text()  # this thread still can
 
 
-def test_headers_of_cuda_compile_in_the_confined_thread():
+def test_cuda_headers_compile_in_the_confined_thread():
     nvrtc = pytest.importorskip("kernrec.compile.nvrtc")
     try:
         sms = nvrtc.supported_sms()

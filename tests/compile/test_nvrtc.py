@@ -6,11 +6,10 @@ import sys
 import pytest
 
 from kernrec.compile import CompileCache, CompileError, compile_source
-from kernrec.compile.nvrtc import header_folders
 
 
 @pytest.mark.parametrize("sm", [75, 80, 86, 89, 90, 100, 120])
-def test_one_call_gives_ptx_machine_code_and_resources(nvrtc, cache, sm, saxpy):
+def test_one_call_returns_ptx_machine_code_and_resources(nvrtc, cache, sm, saxpy):
     compiled = compile_source(saxpy, sm, {"SCALE": 2}, cache=cache)
     assert f".target sm_{sm}" in compiled.ptx
     assert compiled.ptx.endswith("}\n") or compiled.ptx.rstrip().endswith("}")
@@ -41,7 +40,7 @@ def test_static_shared_memory_and_spills_are_reported(nvrtc):
     assert resources.spill_load_bytes > 0
 
 
-def test_the_second_time_the_cache_answers_and_a_corrupt_entry_is_compiled_again(nvrtc, cache, saxpy):
+def test_second_call_uses_the_cache_and_a_corrupt_entry_is_recompiled(nvrtc, cache, saxpy):
     first = compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
     assert compile_source(saxpy, 80, {"SCALE": 2}, cache=cache) == first  # with the same timings in its log
     (file,) = (path for path in cache.folder.rglob("*") if path.is_file())
@@ -50,22 +49,7 @@ def test_the_second_time_the_cache_answers_and_a_corrupt_entry_is_compiled_again
     assert (again.ptx, again.resources) == (first.ptx, first.resources)
 
 
-def test_another_define_source_or_architecture_is_another_result(nvrtc, cache, saxpy):
-    compile_source(saxpy, 80, {"SCALE": 2}, cache=cache)
-    compile_source(saxpy, 80, {"SCALE": 3}, cache=cache)
-    compile_source(saxpy, 86, {"SCALE": 2}, cache=cache)
-    compile_source(saxpy + "\n", 80, {"SCALE": 2}, cache=cache)
-    assert len([path for path in cache.folder.rglob("*") if path.is_file()]) == 4
-
-
-def test_half_precision_headers_are_found(nvrtc, cache):
-    if not header_folders():
-        pytest.skip("no CUDA headers here: the extra `.[cuda13]` brings them")
-    source = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* a) { a[0] = __hadd(a[1], a[2]); }'
-    assert "f16" in compile_source(source, 80, cache=cache).ptx
-
-
-def test_a_wrong_source_is_one_line_with_file_and_line(nvrtc, cache, saxpy):
+def test_compile_error_is_one_line_with_file_and_line(nvrtc, cache, saxpy):
     with pytest.raises(CompileError) as caught:
         compile_source(saxpy, 80, name="mine.cu", cache=cache)
     assert str(caught.value) == 'mine.cu:4: identifier "SCALE" is undefined'
@@ -73,20 +57,14 @@ def test_a_wrong_source_is_one_line_with_file_and_line(nvrtc, cache, saxpy):
     assert "error" in caught.value.log
 
 
-def test_an_unsupported_architecture_names_the_compiler_and_what_it_supports(nvrtc, cache, saxpy):
+def test_unsupported_architecture_error_names_the_compiler_and_its_architectures(nvrtc, cache, saxpy):
     with pytest.raises(CompileError) as caught:
         compile_source(saxpy, 30, cache=cache)
     assert str(caught.value).startswith(f"{nvrtc} cannot compile for sm_30; it supports sm_")
     assert "sm_89" in str(caught.value)
 
 
-def test_too_much_shared_memory_is_the_assemblers_message(nvrtc, cache):
-    source = 'extern "C" __global__ void k(float* a) { __shared__ float s[60000]; s[threadIdx.x] = 1; a[0] = s[4]; }'
-    with pytest.raises(CompileError, match=r"^big\.cu: .*too much shared data"):
-        compile_source(source, 80, name="big.cu", cache=cache)
-
-
-def test_declarations_that_a_source_does_without_change_nothing_of_its_code(nvrtc, cache, saxpy):
+def test_omitted_declarations_do_not_change_the_code(nvrtc, cache, saxpy):
     with_all = saxpy + "// of which cudaError_t is one\n"
     plain, whole = (compile_source(source, 86, {"SCALE": 2}, cache=cache) for source in (saxpy, with_all))
     assert (plain.ptx, plain.cubin, plain.resources) == (whole.ptx, whole.cubin, whole.resources)
@@ -96,14 +74,14 @@ def test_declarations_that_a_source_does_without_change_nothing_of_its_code(nvrt
     "a[0] = tex2D<float>(image, 0.5f, 0.5f);", "a[0] = sizeof(DIM(Extent));",
     "#ifdef __CUDACC_RTC_MINIMAL__\na[0] = none;\n#endif\n",
 ])  # fmt: skip
-def test_a_source_has_the_declarations_that_it_needs(nvrtc, cache, body):
+def test_source_receives_only_the_declarations_it_needs(nvrtc, cache, body):
     source = f'extern "C" __global__ void k(float* a, unsigned long long image) {{\n{body}\n}}'
     defines = {"DIM(name)": "cuda##name"}  # a name that is not in the source
     compiled = compile_source(source, 86, defines, cache=cache)
     assert ("tex.2d" in compiled.ptx) == ("tex2D" in body)
 
 
-def test_without_cupy_the_extra_is_named():
+def test_missing_cupy_error_names_the_extra():
     script = (
         "import sys; sys.modules['cupy'] = sys.modules['nvidia'] = None\n"
         "from kernrec.compile import NoCompilerError, compile_many, compile_source, CompileJob\n"
@@ -115,8 +93,3 @@ def test_without_cupy_the_extra_is_named():
     lines = output.splitlines()
     assert len(lines) == 2
     assert all("pip install '.[cuda13]'" in line for line in lines)
-
-
-def test_importing_the_package_loads_no_cupy():
-    script = "import sys, kernrec.compile; assert 'cupy' not in sys.modules and 'numpy' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)

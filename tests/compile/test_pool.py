@@ -20,7 +20,7 @@ def workers():
     return [child for child in multiprocessing.active_children() if type(child).__name__ in started]
 
 
-def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
+def test_every_job_returns_once_with_its_own_result(nvrtc, cache, saxpy):
     jobs = [CompileJob(saxpy, sm, {"SCALE": scale}) for sm in (75, 80) for scale in (2, 3, 4)]
     jobs.append(CompileJob(saxpy, 80, name="bad.cu"))
     results = dict(compile_many(jobs, processes=2, cache=cache))
@@ -33,18 +33,7 @@ def test_every_job_comes_back_once_with_its_own_result(nvrtc, cache, saxpy):
     assert not workers()
 
 
-def test_cached_code_needs_no_process(nvrtc, cache, saxpy):
-    jobs = [CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3)]
-    for job in jobs:
-        compile_source(job.source, job.sm, job.defines, cache=cache)
-    seen = []
-    for job, _ in compile_many(jobs, cache=cache):
-        seen.append(job)
-        assert not workers()
-    assert seen == jobs
-
-
-def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy, slow):
+def test_slow_job_is_stopped_and_the_others_continue(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
     jobs = [endless, *(CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(3))]
     results = dict(compile_many(jobs, processes=1, timeout_s=4.0, cache=cache))
@@ -58,7 +47,7 @@ def test_a_job_over_its_time_is_stopped_and_the_others_go_on(nvrtc, cache, saxpy
 
 
 @pytest.mark.slow
-def test_macros_that_multiply_each_other_end_with_the_limit(nvrtc, cache):
+def test_exponential_macros_stop_at_the_limit(nvrtc, cache):
     """Ten macros of a line each stand for 10^9 terms: time without end, and memory."""
     macros = ["#define M0(x) x", *(f"#define M{i}(x) {' + '.join([f'M{i - 1}(x)'] * 10)}" for i in range(1, 10))]
     source = "\n".join([*macros, 'extern "C" __global__ void k(float* a) { a[0] = M9(a[1]); }'])
@@ -70,7 +59,7 @@ def test_macros_that_multiply_each_other_end_with_the_limit(nvrtc, cache):
     assert not workers()
 
 
-def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
+def test_killed_worker_fails_only_one_job(nvrtc, cache, saxpy, slow):
     endless = CompileJob(slow, 80, name="slow.cu")
 
     def jobs():
@@ -90,14 +79,7 @@ def test_a_worker_that_is_killed_costs_one_job(nvrtc, cache, saxpy, slow):
     assert all(compiled.cubin for compiled in results.values())
 
 
-def test_a_batch_left_early_leaves_no_process_behind(nvrtc, cache, saxpy):
-    batch = compile_many((CompileJob(saxpy, 80, {"SCALE": scale}) for scale in range(10**6)), processes=2, cache=cache)
-    next(batch)
-    batch.close()
-    assert not workers()
-
-
-def test_processes_compile_batch_after_batch_and_end_when_closed(nvrtc, cache, saxpy):
+def test_processes_compile_several_batches_and_end_when_closed(nvrtc, cache, saxpy):
     compiling = CompilingProcesses(2)
     first, second, third = ([CompileJob(saxpy, 80, {"SCALE": scale + n}) for n in range(3)] for scale in (0, 10, 20))
     assert len(dict(compiling.compile(first, cache=cache))) == 3
@@ -114,29 +96,6 @@ def test_processes_compile_batch_after_batch_and_end_when_closed(nvrtc, cache, s
     assert not workers()
 
 
-BLOCKED = """
-import multiprocessing, signal, sys
-from kernrec.compile.pool import interrupts_blocked
-def show():
-    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
-    with interrupts_blocked(context):
-        process = context.Process(target=show)
-        process.start()
-    process.join()
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="looks at the mask of POSIX signals")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_the_first_process_ignores_interrupts_too(tmp_path, method):
-    (script := tmp_path / "first.py").write_text(BLOCKED)
-    command = [sys.executable, script, method]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
-    assert done.stdout == "True\n"
-
-
 INTERRUPTED = """
 import sys
 from kernrec.compile import CompileCache, CompileJob, compile_many
@@ -151,7 +110,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal to a process group")
-def test_an_interrupt_stops_all_processes_without_a_word(nvrtc, tmp_path, slow):
+def test_interrupt_stops_all_processes_silently(nvrtc, tmp_path, slow):
     script = tmp_path / "batch.py"
     script.write_text(INTERRUPTED)
     process = subprocess.Popen(
@@ -196,7 +155,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is forked")
 @pytest.mark.parametrize("kind", ["ForkProcess", "SpawnProcess"])
-def test_processes_end_with_one_that_was_killed(nvrtc, tmp_path, kind):
+def test_killed_process_ends_the_others(nvrtc, tmp_path, kind):
     (script := tmp_path / "lost.py").write_text(LOST)
     settings = environment() | {"KERNREC_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, str(script), kind]
@@ -218,7 +177,7 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def test_work_that_does_not_end_is_not_waited_for_when_something_fails():
+def test_endless_work_does_not_delay_an_error():
     processes = []
 
     def work():

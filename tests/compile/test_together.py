@@ -1,24 +1,14 @@
 """Configs that are compiled together are what they are alone; those that cannot be are compiled alone."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernrec.compile import CompileError, CompileJob, compile_many, compile_source
+from kernrec.compile import CompileError, CompileJob, compile_many
 from kernrec.compile.compiled import Compiled
 from kernrec.compile.nvrtc import compile_alone
-from kernrec.compile.together import can_be_together, compile_together, together_key
-from kernrec.gpu import limits
-from kernrec.kernel import Space, load_kernel
-from kernrec.profile.kernel_code import compile_job_for
-from kernrec.profile.profile_target import ProfileTarget
-from kernrec.profile.profile_user_kernel import profile_configs
-from kernrec.profile.sample_profile import profile_by_sampling
-from kernrec.profile.tensor_values import Tensors
+from kernrec.compile.together import can_be_together, compile_together
 from tests.helpers.depth import few_examples
-from tests.helpers.paths import ROOT
 from tests.helpers.ptx_form import form
 
 SM = 86
@@ -59,7 +49,7 @@ def job(source: str, defines: dict[str, str | int]) -> CompileJob:
 @pytest.mark.parametrize("declared", ['extern "C" __global__ void', "__global__ void"])
 @settings(few_examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(configs=st.lists(CONFIGS, min_size=2, max_size=4))
-def test_a_config_is_the_same_code_as_alone(nvrtc, declared, configs):
+def test_config_compiled_together_has_the_same_code(nvrtc, declared, configs):
     jobs = [job(TILES.replace("KERNEL", declared), config) for config in configs]
     assert all(map(can_be_together, jobs))
     alone = [compile_alone(each) for each in jobs]
@@ -78,15 +68,6 @@ def test_a_config_is_the_same_code_as_alone(nvrtc, declared, configs):
             assert code.resources == expected.resources
 
 
-def test_configs_with_and_without_dynamic_shared_memory_are_compiled_apart():
-    configs = [{"TILE": tile, "UNROLLED": 1, "KEPT": dynamic} for tile in (32, 64) for dynamic in (0, 1)]
-    keys = [together_key(job(TILES, config)) for config in configs]
-    assert keys[0] == keys[2] != keys[1] == keys[3]
-    always = TILES.replace("KEPT == 1", "1")
-    assert len({together_key(job(always, config)) for config in configs}) == 1
-    assert together_key(job(TILES, configs[0])) != together_key(job(always, configs[0]))
-
-
 SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }'
 
 
@@ -95,23 +76,19 @@ SAXPY = 'extern "C" __global__ void saxpy(float *x) { x[threadIdx.x] *= SCALE; }
     "template <typename T> T twice(T x) { return 2 * x; }", "struct Pair { float x, y; };", "typedef TYPE Value;",
     '#include "mine.h"', 'extern "C" __global__ void other() {}', "#pragma diag_suppress 177", "#undef SCALE",
 ])  # fmt: skip
-def test_copies_that_would_see_each_other_are_kept_apart(before):
+def test_sources_whose_copies_interact_are_compiled_separately(before):
     assert can_be_together(job(SAXPY, {"SCALE": 2}))
     assert not can_be_together(job(f"{before}\n{SAXPY}", {"SCALE": 2}))
 
 
-def test_machine_code_is_of_one_config():
-    assert not can_be_together(replace(job(SAXPY, {"SCALE": 2}), machine_code=True))
-
-
-def test_a_source_that_cannot_be_repeated_is_compiled_alone(nvrtc, cache):
+def test_source_that_cannot_be_repeated_is_compiled_alone(nvrtc, cache):
     jobs = [job(f"const int two = SCALE;\n{SAXPY}", {"SCALE": scale}) for scale in range(2, 6)]
     assert compile_together(jobs, "saxpy") is None
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert all(isinstance(results[each], Compiled) for each in jobs)
 
 
-def test_a_config_that_does_not_compile_costs_only_itself(nvrtc, cache):
+def test_config_that_does_not_compile_fails_alone(nvrtc, cache):
     jobs = [job(f"#if SCALE == 5\n#error five\n#endif\n{SAXPY}", {"SCALE": scale}) for scale in range(12)]
     results = dict(compile_many(jobs, processes=1, cache=cache))
     assert len(results) == 12
@@ -121,18 +98,8 @@ def test_a_config_that_does_not_compile_costs_only_itself(nvrtc, cache):
             assert form(result.ptx) == form(compile_alone(each).ptx)
 
 
-def test_machine_code_follows_on_request(nvrtc, cache):
-    jobs = [job(SAXPY, {"SCALE": scale}) for scale in range(2, 12)]
-    first = dict(compile_many(jobs, processes=1, cache=cache))
-    assert any(isinstance(result, Compiled) and not result.cubin for result in first.values())
-    again = dict(compile_many(jobs, processes=1, cache=cache))
-    assert again == first  # from the cache
-    for each in jobs:
-        assert compile_source(each.source, SM, each.defines, cache=cache).cubin
-
-
 @pytest.mark.slow
-def test_a_config_that_takes_too_long_costs_only_itself(nvrtc, cache):
+def test_slow_config_fails_alone(nvrtc, cache):
     body = "\n".join(f"x[{i} % 7] = x[{i * 13 % 1024}] * x[{i * 7 % 1000}];" for i in range(40_000))
     source = SAXPY.replace("{", f"{{\n#if SCALE == 5\n{body}\n#endif\n", 1)
     jobs = [job(source, {"SCALE": scale}) for scale in range(2, 10)]
@@ -140,22 +107,3 @@ def test_a_config_that_takes_too_long_costs_only_itself(nvrtc, cache):
     assert len(results) == 8
     for each, result in results.items():
         assert isinstance(result, CompileError) == (each.defines["SCALE"] == 5)
-
-
-def test_profiles_are_those_of_configs_that_are_compiled_alone(nvrtc, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNREC_CACHE", str(tmp_path))
-    kernel = load_kernel(ROOT / "docs" / "examples" / "blur.toml")
-    problem = kernel.definition.problem()
-    space = Space(kernel, SM, limits(SM), problem.dtype, problem.layout)
-    configs = [space.config(row) for row in space.at(problem).rows.tolist()][::2]
-    target, tensors = ProfileTarget(problem, SM), Tensors(kernel, problem, None)
-    seen = 0
-    for outcome in profile_configs(kernel, configs, target, 1):
-        assert isinstance(outcome, tuple)
-        for config, row in zip(*outcome, strict=True):
-            alone = compile_alone(compile_job_for(kernel, config, problem, SM))
-            (profile,) = profile_by_sampling(kernel, config, target, alone, tensors)
-            assert row.metrics == profile.profile.metrics
-            assert row.counts.tolist() == profile.profile.coefficients.tolist()
-            seen += 1
-    assert seen == len(configs)

@@ -26,7 +26,7 @@ def job_of(function: str, arguments: dict[str, Any], config: dict[str, int], sm:
     return compile_job_for(kernel, configs_of(kernel)[0], kernel.definition.problem(), sm, KERNELS.parent)
 
 
-def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeypatch):
+def test_assembler_is_skipped_if_shared_memory_does_not_suffice(monkeypatch):
     from triton.backends.nvidia import compiler
 
     matrix = {"dtype": "f16", "shape": [4, 128, 128]}
@@ -46,7 +46,7 @@ def test_the_assembler_does_not_run_where_shared_memory_does_not_suffice(monkeyp
     assert ran
 
 
-def test_an_error_names_the_line_of_its_function():
+def test_compile_error_names_the_line_in_its_function():
     arguments = {"x": {"dtype": "f32", "shape": [64]}, "y": {"dtype": "f32", "shape": [64]}, "n": 64, "WIDTH": 1}
     lines = KERNELS.read_text().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if text.startswith("def add_rows")) + 2
@@ -56,7 +56,7 @@ def test_an_error_names_the_line_of_its_function():
         compile_triton(job_of("add_rows", arguments, {"BLOCK": 48}, 80))
 
 
-def test_a_module_of_a_package_imports_what_is_beside_it(tmp_path):
+def test_module_of_a_package_imports_its_neighbors(tmp_path):
     folder = tmp_path / "outer_of_test" / "inner"
     folder.mkdir(parents=True)
     for place in (folder.parent, folder):

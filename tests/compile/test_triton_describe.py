@@ -26,12 +26,12 @@ def described(**config: int) -> dict:
     return {"arguments": {"n": 64}, "configs": [config]}
 
 
-def test_a_grid_that_takes_a_name_which_nothing_gives_is_refused_in_one_line():
+def test_grid_with_an_unknown_name_is_refused_in_one_line():
     with pytest.raises(UsageError, match="the grid takes 'BLOCK', which is neither an argument nor in the config"):
         describe(FUNCTION, grid, described(num_warps=4))
 
 
-def test_a_config_with_an_unknown_name_is_described_without_its_grid_for_the_caller_to_refuse_the_name():
+def test_config_with_an_unknown_name_is_described_without_its_grid():
     (config,) = describe(FUNCTION, grid, described(BLOCKS=16))["configs"]
     assert config == {"constants": {"BLOCKS": 16}, "options": {}, "grid": None}
     (config,) = describe(FUNCTION, grid, described(BLOCK=16))["configs"]

@@ -16,7 +16,7 @@ def _no_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(("release", "fused"), [("3.4.0", True), ("3.9.0", True), ("3.10.0", False), ("4.0", False)])
-def test_fusion_is_that_of_the_release_unless_the_environment_says_it(monkeypatch, release, fused):
+def test_fusion_follows_the_release_or_the_environment(monkeypatch, release, fused):
     monkeypatch.setattr(triton_version, "triton_compiler", lambda: f"triton {release}")
     assert triton_version.fp_fusion() is fused
     assert f"as triton {release} does by default" in (triton_version.fp_fusion_note() or "")
@@ -27,7 +27,7 @@ def test_fusion_is_that_of_the_release_unless_the_environment_says_it(monkeypatc
     assert not triton_version.fp_fusion()
 
 
-def test_code_without_fusion_is_other_code(monkeypatch):
+def test_disabled_fusion_changes_the_code(monkeypatch):
     monkeypatch.setattr(triton_version, "triton_compiler", lambda: "triton 3.9.0")
     key = cache_key(JOB)
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")

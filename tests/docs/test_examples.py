@@ -54,7 +54,7 @@ def _name(page: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _with_examples(), ids=_name)
-def test_every_example_works(page, tmp_path):
+def test_every_example_runs(page, tmp_path):
     folder, home = tmp_path / "work", tmp_path / "home"
     folder.mkdir()
     for name in ("datasets", "docs"):
@@ -83,7 +83,7 @@ def test_every_example_works(page, tmp_path):
 
 
 @pytest.mark.parametrize("page", _with_examples(), ids=_name)
-def test_every_block_says_what_it_is(page):
+def test_every_code_block_states_its_language(page):
     for block in blocks(page):
         assert block.language in LANGUAGES, f"{block}: a block needs one of the languages {sorted(LANGUAGES)}"
         if block.comment.startswith("not run"):
@@ -253,7 +253,7 @@ def _check_options(block: Block, command: str) -> None:
             assert f"\n{name} = [" in project, f"{block}: there is no extra {name}"
 
 
-def test_commands_in_the_table_of_the_readme_exist():
+def test_commands_in_the_readme_table_exist():
     table = Block(ROOT / "README.md", 0, "sh", "", "")
     commands = re.findall(r"`(kernrec [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(commands) >= 8

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from tests.helpers.paths import ROOT
 
 
-def test_the_readme_is_one_to_read_in_a_minute():
+def test_readme_is_short_enough_to_read_in_a_minute():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text) < 6000
     assert text.index("```sh") < 2600  # the first command is within a screen
@@ -15,7 +15,7 @@ def test_the_readme_is_one_to_read_in_a_minute():
     assert all((ROOT / page).is_file() for page in proofs)
 
 
-def test_the_picture_is_of_a_terminal_of_eighty_columns():
+def test_picture_shows_a_terminal_of_80_columns():
     (path,) = re.findall(r"\]\((docs/images/[\w-]+\.svg)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     lines = [text.text or "" for text in ET.parse(ROOT / path).getroot().iter("{http://www.w3.org/2000/svg}text")]
     assert lines[0].startswith("$ kernrec recommend --workload")

@@ -74,7 +74,7 @@ def _heads() -> set[str]:
     return heads
 
 
-def test_glossary_is_a_sorted_page():
+def test_glossary_is_one_sorted_page():
     assert len(GLOSSARY.split()) <= 600
     assert len(ENTRIES) >= 30
     names = [entry.strip("`").casefold() for entry in ENTRIES]
@@ -105,7 +105,7 @@ def test_every_value_of_the_output_is_explained(values):
     assert not lacking
 
 
-def test_efforts_are_explained_where_they_are_chosen():
+def test_effort_levels_are_explained_with_the_option():
     guides = ROOT / "docs" / "guides"
     assert all(f"`{effort}`" in (guides / "analyze.md").read_text(encoding="utf-8") for effort in EFFORTS)
     assert all(
@@ -114,5 +114,5 @@ def test_efforts_are_explained_where_they_are_chosen():
 
 
 @pytest.mark.parametrize("term", NOTES)
-def test_words_of_notes_are_explained(term):
+def test_terms_in_notes_are_explained(term):
     assert term in GLOSSARY or _known(term)

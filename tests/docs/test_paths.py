@@ -21,7 +21,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_name)
-def test_named_paths_exist(page):
+def test_mentioned_paths_exist(page):
     for code in _CODE.findall(prose(page)):
         for word in code.split():
             if word.split("/")[0] in TOP and "/" in word and not re.search(r"<|NNN", word):
@@ -29,7 +29,7 @@ def test_named_paths_exist(page):
 
 
 @pytest.mark.parametrize("page", pages(), ids=_name)
-def test_options_of_named_scripts_exist(page):
+def test_options_of_mentioned_scripts_exist(page):
     for code in _CODE.findall(prose(page)):
         words = code.removeprefix("python ").split()
         package = {"tools/evidence": "evidence/experiments", "tools/bench.py": "benchmarks"}.get(words[0])
@@ -51,13 +51,13 @@ def test_options_of_named_scripts_exist(page):
 
 
 @pytest.mark.parametrize("page", [p for p in pages() if p.parent == ROOT], ids=_name)
-def test_relative_links_lead_somewhere(page):
+def test_relative_links_exist(page):
     for target in _LINK.findall(prose(page)):  # MkDocs checks those between pages of the site
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{_name(page)} links to {target}"
 
 
-def test_the_readme_is_short_and_fits_a_terminal():
+def test_readme_is_short_and_fits_a_terminal():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 125
     shown = False
@@ -70,7 +70,7 @@ def test_the_readme_is_short_and_fits_a_terminal():
             assert len(line) <= 80, f"README.md:{number}: {len(line)} columns"
 
 
-def test_the_readme_lists_what_every_operator_supports():
+def test_readme_lists_what_every_operator_supports():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     listed: dict[str, list[str]] = {}
     for names, dtypes in re.findall(r"^\| (`.+`) \| ([a-z0-9, ]+) \|", text, re.MULTILINE):

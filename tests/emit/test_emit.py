@@ -70,13 +70,13 @@ def compiled(kernel: Kernel, place: int, number: int, folder: Path) -> None:
     assert complaints(source, targets) == "", f"{kernel.name} {dict(config)} {dtype} {layout}"
 
 
-def test_the_variants_meet_every_vector_width_and_every_architecture():
+def test_variants_cover_every_architecture():
     for kernel, dtype, layout in CASES:
         chosen = variants(kernel, dtype, layout).values()
         assert {sm for _, sms in chosen for sm in sms} == {sm for sm in SMS if kernel.runs_on(dtype, sm)}
 
 
-def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path):
+def test_tensor_core_kernel_compiles_without_warnings(tmp_path):
     kernel = next(kernel for kernel in all_kernels() if kernel.name == "matmul_mma")
     compiled(kernel, 0, 0, tmp_path)
 
@@ -84,12 +84,12 @@ def test_nvcc_compiles_a_kernel_for_tensor_cores_without_a_warning(tmp_path):
 @pytest.mark.slow
 @pytest.mark.every(4)
 @pytest.mark.parametrize("number", [_case(number) for number in range(len(DTYPES))])
-def test_nvcc_compiles_every_kernel_and_dtype_without_a_warning(number, tmp_path):
+def test_every_kernel_and_dtype_compiles_without_warnings(number, tmp_path):
     """Dtypes of a kernel take its vector widths in turn."""
     compiled(*DTYPES[number], number, tmp_path)
 
 
-def test_ptx_is_of_the_config_and_says_how_to_launch_it():
+def test_ptx_matches_the_config_and_states_its_launch():
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     from kernrec.ptx.ir.parser import parse
 
@@ -99,7 +99,7 @@ def test_ptx_is_of_the_config_and_says_how_to_launch_it():
     assert set(parse(text.decode()).entries) >= {launch.entry for launch in answer.best.launches}
 
 
-def test_emit_refuses_what_a_format_cannot_hold(refuses):
+def test_emit_refuses_requests_that_the_format_cannot_express(refuses):
     def refused(form: str, problems: int, isa: tuple[int, int] | None) -> None:
         answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
         emit([answer] * problems, form, isa)
@@ -111,7 +111,7 @@ def test_emit_refuses_what_a_format_cannot_hold(refuses):
 
 
 @pytest.mark.skipif(assembler() is None, reason="ptxas is not installed")
-def test_ptx_says_which_toolkit_takes_it_and_is_written_for_an_older_one(refuses):
+def test_ptx_states_its_cuda_version_and_can_target_an_older_one(refuses):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     answer = Recommender([]).recommend("softmax", "l4", "rows=64,columns=512", "f16")
     (text,) = emit([answer], "ptx", (8, 0)).values()

@@ -18,7 +18,7 @@ def _choice(split: bool) -> Choice:
     return next(choice for choice in choices if (choice.config["split_k"] > 1) == split)
 
 
-def test_matvec_kernel_takes_the_tensors_of_a_matmul():
+def test_matvec_kernel_accepts_the_tensors_of_a_matmul():
     lines = launch_comment(_choice(split=False))
     assert "//   b: 4096 x 1024 f16 (input)" in lines
     (launched,) = (line for line in lines if "<<<" in line)

@@ -121,7 +121,7 @@ def expectations(text: str) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="links with the options of Linux")
 @pytest.mark.parametrize("kind", ["answers", "answers_8bit"])
-def test_the_values_that_programs_expect_are_those_of_the_op(kind, request, tmp_path):
+def test_expected_values_in_programs_match_the_op(kind, request, tmp_path):
     """The program without the kernels, which a stand-in replaces: it is asked only for what it expects."""
     answers: list[Recommendation] = request.getfixturevalue(kind)
     if kind == "answers":
@@ -151,7 +151,7 @@ def test_the_values_that_programs_expect_are_those_of_the_op(kind, request, tmp_
 
 
 @pytest.mark.slow
-def test_check_program_compiles_without_a_warning_and_needs_a_gpu(recommender, tmp_path):
+def test_check_program_compiles_without_warnings_and_needs_a_gpu(recommender, tmp_path):
     recommended = answer(recommender, "rmsnorm", SHAPES["rmsnorm"], dtype="f16")
     write_files(tmp_path / "folder", emit([recommended], "cuda", folder=True))
     options = ["-std=c++17", f"-arch={recommended.gpu.arch}", "-Werror", "all-warnings"]
@@ -169,7 +169,7 @@ def test_check_program_compiles_without_a_warning_and_needs_a_gpu(recommender, t
 @pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("make") is None, reason="there is no CMake, or no make"
 )
-def test_a_folder_builds_with_cmake(recommender, tmp_path):
+def test_folder_builds_with_cmake(recommender, tmp_path):
     recommended = [
         answer(recommender, "reduce", "rows=3,columns=40"),
         answer(recommender, "reduce", "rows=64,columns=40"),
@@ -208,7 +208,7 @@ def test_folder_refuses_a_problem_without_a_reference(recommender):
         emit([replace(recommended, choices=(replace(recommended.best, problem=own),))], "cuda", folder=True)
 
 
-def test_a_folder_is_written_whole_or_not_at_all(tmp_path, refuses):
+def test_failed_emit_leaves_no_partial_folder(tmp_path, refuses):
     write_files(tmp_path / "new", {"a/b.txt": b"1", "c.txt": b"2"})
     assert sorted(p.name for p in (tmp_path / "new").rglob("*")) == ["a", "b.txt", "c.txt"]
     with pytest.raises(UsageError, match="is there already; expected a new or an empty folder"):

@@ -31,7 +31,7 @@ def answers(query: Query | None = None) -> list[Recommendation]:
     ]
 
 
-def test_inductor_gets_one_entry_a_shape():
+def test_inductor_table_has_one_entry_per_shape():
     recommended = answers(Query("latency"))
     (text,) = emit(recommended, "inductor").values()
     table = read_table(text.decode(), "table")
@@ -41,29 +41,29 @@ def test_inductor_gets_one_entry_a_shape():
     assert all(entry["template_id"] == TEMPLATE for (entry,) in json.loads(text).values())
 
 
-def test_the_command_prints_the_table():
+def test_command_prints_the_table():
     shapes = [part for shape in SHAPES for part in ("--shape", shape)]
     done = run_here("recommend", "--kernel", "matmul_triton", "--gpu", "a100", *shapes, "--emit", "inductor")
     assert len(read_table(done.stdout, "output")) == len(SHAPES)
 
 
-def test_other_kernels_than_the_template_s_are_refused(refuses):
+def test_kernels_other_than_the_template_are_refused(refuses):
     answer = Recommender([]).answer(Request("a100", "matvec", None, "m=512,k=512"))
     refuses(lambda: emit([answer], "inductor"))
     refuses(lambda: emit([answer], "vllm:e=8,n=512,m=1,device=NVIDIA A100-SXM4-80GB"))
 
 
-def test_a_format_that_needs_a_detail_says_so(refuses):
+def test_format_that_needs_another_option_names_it(refuses):
     refuses(lambda: format_named("vllm"))
     refuses(lambda: format_named("cuda:x"))
     refuses(lambda: format_named("vlm:e=8"))
 
 
-def test_a_device_of_another_name_is_refused(refuses):
+def test_device_with_another_name_is_refused(refuses):
     refuses(lambda: emit(answers()[:1], "sglang:e=8,n=512,m=1,device=NVIDIA L40S"))
 
 
-def test_a_file_of_expert_configs_has_the_best_config_of_each_number_of_tokens(refuses):
+def test_expert_file_has_the_best_config_per_token_count(refuses):
     recommended = []
     for name, shape in (("a", "m=64,n=512,k=512"), ("b", "m=64,n=512,k=64"), ("c", "m=512,n=512,k=64")):
         answer = Recommender([]).answer(Request("a100", None, "matmul_triton", shape, query=Query("latency")))
@@ -113,7 +113,7 @@ class TestAnalyzed:
         return run_here("recommend", "--kernel", "product", "--gpu", "a100", "--objective", "latency", *arguments)
 
     @pytest.mark.slow
-    def test_files_of_vllm_and_sglang_grow_by_a_number_of_tokens(self, folder):
+    def test_vllm_and_sglang_files_grow_by_one_token_count(self, folder):
         (folder / "moe").mkdir()
         for tokens in (1, 16):
             detail = f"e=8,n=512,m={tokens},device=NVIDIA A100-SXM4-80GB"
@@ -134,7 +134,7 @@ class TestAnalyzed:
         assert "other.json is not a file of expert configs" in done.stderr
 
 
-def test_entries_of_a_file_that_is_there_stay():
+def test_existing_file_entries_are_kept():
     config = '{"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}'
     before = f'{{"triton_version": "3.4.0", "1": {config}, "8": {config}}}'.encode()
     new = f'{{"8": {config.replace("128", "32")}}}'.encode()

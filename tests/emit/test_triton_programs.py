@@ -20,14 +20,14 @@ def answer() -> Recommendation:
     return Recommender([]).answer(Request("a100", None, "matmul_triton", "m=40,n=512,k=64", "f16", "nn", QUERY))
 
 
-def test_shared_memory_is_given_at_the_launch_again():
+def test_dynamic_shared_memory_replaces_a_static_array():
     fixed = ".visible .entry f()\n{\n\t.shared .align 16 .b8 global_smem[98304];\n}\n.shared .align 4 .b8 own[64];"
     assert with_dynamic_shared(fixed) == fixed.replace(".shared .align 16", ".extern .shared .align 16").replace(
         "[98304]", "[]"
     )
 
 
-def test_no_other_kernel_takes_the_place_of_the_best(monkeypatch, refuses):
+def test_emit_never_substitutes_another_kernel_for_the_best(monkeypatch, refuses):
     own = Recommender([]).answer(Request("a100", None, "matmul_mma", "m=40,n=512,k=64", "f16", "nn", QUERY))
     recommended = replace(own, choices=(*answer().choices, *own.choices))
     assert recommended.best.kernel.name == "matmul_triton"

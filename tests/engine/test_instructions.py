@@ -98,7 +98,7 @@ def _near(name: str, kind: str, operands: np.ndarray[Any, Any], results: np.ndar
 
 
 @pytest.mark.parametrize("name", [case for case in table() if " " not in case])
-def test_instruction_computes_what_was_recorded(name):
+def test_instruction_computes_the_recorded_result(name):
     opcode, *modifiers = name.split(".")
     slots = signature(opcode, tuple(modifiers))
     assert slots is not None

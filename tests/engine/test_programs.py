@@ -143,7 +143,7 @@ def program(chance: random.Random, whole: bool) -> str:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.integers(1, 5), st.sampled_from((32, 48, 96, 128)), st.booleans())
-def test_size_of_a_batch_changes_nothing(seed, grid, block, races):
+def test_batch_size_does_not_change_results(seed, grid, block, races):
     text = program(random.Random(seed), bool(seed % 2))
     (counts, y), (alone, y_alone) = (outcome(text, grid, block, races, lanes) for lanes in (1024, 32))
     assert isinstance(counts, str) == isinstance(alone, str)
@@ -152,7 +152,7 @@ def test_size_of_a_batch_changes_nothing(seed, grid, block, races):
         assert (y == y_alone).all()
 
 
-def test_random_programs_give_what_was_recorded():
+def test_random_programs_compute_the_recorded_results():
     chance = random.Random(11)
     for number in range(100):
         text = program(chance, number % 4 > 1)
@@ -181,7 +181,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_error_is_the_recorded_one(name):
+def test_error_matches_the_recorded_error(name):
     message, _ = outcome(HEADER + ERRORS[name] + FOOTER, 3, 96, True)
     assert isinstance(message, str)
     check(f"error {name}", message)
@@ -216,7 +216,7 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_results_and_counts_are_the_recorded_ones(name):
+def test_results_and_counts_match_the_recorded_ones(name):
     counts, y = outcome(HEADER + COUNTED[name] + FOOTER, 3, 96, False)
     assert not isinstance(counts, str), counts
     check(f"counts {name}", [digest(y), dict(sorted(counts.items()))])

@@ -23,7 +23,7 @@ from tests.helpers.paths import ROOT
 RELEASE = Path(__file__).with_name("query_values.json")
 
 
-def test_results_equal_those_of_release_0_1_0():
+def test_results_equal_release_0_1_0():
     stored, computed = json.loads(RELEASE.read_text()), values()
     assert computed.keys() == stored.keys()
     for name, expected in stored.items():
@@ -112,7 +112,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 }  # fmt: skip
 
 
-def test_launches_of_two_problems_cost_what_each_costs():
+def test_two_problems_cost_as_much_together_as_separately():
     alone, both = costs(integers(0, 1)), costs(integers(0, 1), 2)
     np.testing.assert_array_equal(both.nominal, np.tile(alone.nominal, 2))  # type: ignore[attr-defined]
     of_second = quantities(2)
@@ -123,13 +123,13 @@ def test_launches_of_two_problems_cost_what_each_costs():
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_arguments_that_would_leave_arrays_are_refused(case):
+def test_arguments_that_index_outside_arrays_are_refused(case):
     with pytest.raises((ValueError, TypeError, RuntimeError, IndexError)):
         REFUSED[case]()
 
 
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
-def test_no_missing_value_leads_beyond_a_leaf(bits):
+def test_missing_value_at_a_leaf_does_not_index_beyond_it(bits):
     nan, leaf = np.array([np.nan], np.float32), np.array([2.0], np.float32)
     trees = query.CompactTrees(integers(0), integers(0), integers(0), nan, leaf, 0.5, 3)
     sums = np.empty(1)
@@ -138,7 +138,7 @@ def test_no_missing_value_leads_beyond_a_leaf(bits):
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e300, np.inf, np.nan])
-def test_impossible_figures_of_launches_end_in_numbers(figure):
+def test_impossible_launch_figures_return_finite_numbers(figure):
     work, times = np.full((13, 1), figure), np.zeros((8, 1))
     demand = query.Demand(np.full((1, 2, len(QUANTITIES)), figure), True, True)
     device = query.Device(*[1.0] * 7, True, 1.0, 1.0)
@@ -147,7 +147,7 @@ def test_impossible_figures_of_launches_end_in_numbers(figure):
 
 
 @pytest.mark.parametrize(("other", "reason"), [(False, "not compiled"), (True, "of another version")])
-def test_a_missing_engine_is_reported_in_one_line(other, reason, tmp_path, monkeypatch):
+def test_missing_engine_is_reported_in_one_line(other, reason, tmp_path, monkeypatch):
     package = tmp_path / "kernrec"
     package.mkdir()
     if other:
@@ -168,5 +168,5 @@ main()
     assert "pip install ." in done.stderr.splitlines()[-1]
 
 
-def test_doctor_names_the_compiler_of_the_engine():
+def test_doctor_names_the_engine_compiler():
     assert engine.state().startswith("compiled by ")

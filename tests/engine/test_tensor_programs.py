@@ -72,7 +72,7 @@ _PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_product_has_the_recorded_bits(name):
+def test_matmul_has_the_recorded_bits(name):
     module = parse(_HEAD + _PROGRAMS[name] + "\nret;\n}\n")
     values = np.random.default_rng(13).standard_normal(64 * 32).astype(np.float16)
     buffers = {"x": values, "y": np.zeros(64 * 64, np.uint8), "n": np.zeros(4, np.uint8)}

@@ -325,7 +325,7 @@ def _bundled(work: Path) -> Iterator[Format]:
 
 
 def _learned(work: Path) -> Iterator[Format]:
-    from kernrec.model.learn.model_file import ARRAYS, load, save
+    from kernrec.model.learn.model_file import TREES, load, save
     from kernrec.model.prior import calibration
     from kernrec.training.boosting import TrainingSettings
     from kernrec.training.dataset import Dataset
@@ -355,17 +355,7 @@ def _learned(work: Path) -> Iterator[Format]:
         (path.parent / card.name).write_text(json.dumps(about))
         loaded(path)
 
-    yield Format("trees", "case.ubj", ((card.parent / trees).read_bytes(),), trees_loaded, damage.binary)
-    arrays = Path(trees).with_suffix(ARRAYS).name
-
-    def arrays_loaded(path: Path) -> None:
-        """A model with the case as the arrays of its trees, and a card that fits them."""
-        head = {"file": f"{path.stem}.ubj", "sha256": "0" * 64}
-        about["heads"]["latency"] = head | {"arrays": hashlib.sha256(path.read_bytes()).hexdigest()}
-        (path.parent / card.name).write_text(json.dumps(about))
-        loaded(path)
-
-    yield Format("tree-arrays", f"case{ARRAYS}", ((card.parent / arrays).read_bytes(),), arrays_loaded, damage.binary)
+    yield Format("trees", f"case{TREES}", ((card.parent / trees).read_bytes(),), trees_loaded, damage.binary)
     fitted = calibration.Calibration("sm_90", rows=3, gpus=(GPU,), problems=1, time_factor=(1.5, 1.1))
     made = calibration.save({"sm_90": fitted}, work / "calibrations")
     yield Format("calibration", made.name, (made.read_bytes(),), lambda path: calibration.load(path.parent))

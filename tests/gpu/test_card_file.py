@@ -30,13 +30,13 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
-def test_every_entry_of_the_catalog_printed_as_a_file_reads_as_itself(gpu):
+def test_every_printed_catalog_entry_reads_back_unchanged(gpu):
     card = card_of(tomllib.loads(card_text(gpu, "my-card")), "a file")
     assert dataclasses.replace(card, name=gpu.name, aliases=gpu.aliases, sources=gpu.sources) == gpu
     assert set(card.sources) - {"idle_w"} == set(gpu.sources) - {"idle_w"}
 
 
-def test_an_impossible_figure_is_told_in_one_line(refuses):
+def test_impossible_figure_is_refused_in_one_line(refuses):
     refuses(lambda change: card_of(figures() | change, "a file"), [
         {"sms": 129.5}, {"sms": 2000}, {"sms": 64}, {"sm": 88}, {"f32_tflops": float("nan")}, {"f32_tflops": 82.6e12},
         {"l2_mib": -1}, {"name": "rtx4090"}, {"name": "a b; c"}, {"title": "x\x1b[2J"}, {"memroy": {}},
@@ -47,7 +47,7 @@ def test_an_impossible_figure_is_told_in_one_line(refuses):
     ])  # fmt: skip
 
 
-def test_a_hostile_file_is_told_in_one_line(tmp_path, refuses):
+def test_hostile_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(content: bytes) -> None:
         path = tmp_path / "card.toml"
         path.write_bytes(content)
@@ -59,7 +59,7 @@ def test_a_hostile_file_is_told_in_one_line(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_told(tmp_path):
+def test_missing_file_or_folder_is_reported(tmp_path):
     for path in (tmp_path, tmp_path / "none.toml"):
         with pytest.raises(UsageError, match=r"cannot be read: (is a directory|there is no such file)"):
             read_card(path)
@@ -77,7 +77,7 @@ KEYS = [(name, None) for name in ("sm", "sms", "l2_mib", "f32_tflops", "name", "
 
 @few_examples(40)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), NUMBERS), min_size=1, max_size=3))
-def test_any_figures_are_refused_in_one_line_or_agree(changes):
+def test_any_figures_are_consistent_or_refused_in_one_line(changes):
     data = figures()
     for (name, key), value in changes:
         if key is None:
@@ -95,7 +95,7 @@ def test_any_figures_are_refused_in_one_line_or_agree(changes):
         assert card.base_clock_hz <= card.tensor_clock_hz <= card.boost_clock_hz
 
 
-def test_a_card_answers_as_the_catalogs_with_the_same_figures(tmp_path):
+def test_gpu_file_with_catalog_figures_gets_the_catalog_answer(tmp_path):
     path = written(tmp_path, card_text(find_gpu("l40s"), "as-the-l40s"))
     own, catalogs = (kernrec.recommend("softmax", gpu, rows=512, columns=512) for gpu in (path, "l40s"))
     assert own.gpu.name == "as-the-l40s"
@@ -103,7 +103,7 @@ def test_a_card_answers_as_the_catalogs_with_the_same_figures(tmp_path):
     assert own.best.latency_s.value == pytest.approx(catalogs.best.latency_s.value)
 
 
-def test_less_bandwidth_makes_a_card_slower(tmp_path):
+def test_lower_bandwidth_makes_a_gpu_slower(tmp_path):
     text = (
         card_text(find_gpu("l40s"), "half-an-l40s").replace("pin_gbps = 18", "pin_gbps = 9").replace("= 864", "= 432")
     )
@@ -112,7 +112,7 @@ def test_less_bandwidth_makes_a_card_slower(tmp_path):
     assert own.best.latency_s.value > 1.7 * catalogs.best.latency_s.value
 
 
-def test_a_card_that_changes_is_another_card():
+def test_changed_gpu_file_gets_another_name():
     first = dataclasses.replace(find_gpu("l4"), name="lab-card", aliases=())
     second = dataclasses.replace(first, tdp_w=60.0)
     assert card_name(first) == "lab-card"
@@ -121,14 +121,14 @@ def test_a_card_that_changes_is_another_card():
     assert find_gpu("lab-card") == first
 
 
-def test_a_gpu_of_the_catalog_that_was_changed_does_not_answer_as_the_catalogs():
+def test_changed_catalog_gpu_gets_another_name():
     changed = dataclasses.replace(find_gpu("l4"), tdp_w=60.0)
     assert card_name(changed).startswith("l4@")
     assert card_name(find_gpu("l4")) == "l4"
     assert find_gpu("l4").tdp_w == 72
 
 
-def test_the_command_line_takes_a_card_wherever_it_predicts(tmp_path, capsys):
+def test_every_prediction_command_accepts_a_gpu_file(tmp_path, capsys):
     path = written(tmp_path, card_text(find_gpu("l4"), "cli-card"))
     for command in (
         ["recommend", "--op", "softmax", "--gpu", str(path), "--shape", "rows=64,columns=64", "--json"],
@@ -150,7 +150,7 @@ def test_measurement_commands_refuse_gpu_files():
         find_gpu("card.toml")
 
 
-def test_gpus_shows_an_entry_as_a_file(tmp_path, capsys):
+def test_gpus_command_prints_an_entry_as_a_file(tmp_path, capsys):
     assert run(["list", "gpus", "4090"]) == 0
     card = read_card(written(tmp_path, capsys.readouterr().out))
     assert card.sms == find_gpu("rtx4090").sms

@@ -21,7 +21,7 @@ ASKED_FOR = """
 """
 
 
-def test_the_catalog_goes_from_pascal_to_blackwell():
+def test_catalog_covers_pascal_to_blackwell():
     assert len({find_gpu(name.strip()) for name in ASKED_FOR.split(",")}) == 51
     assert {gpu.sm for gpu in all_gpus()} == {60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121}
 
@@ -46,7 +46,7 @@ def test_bandwidth_follows_from_bus_and_memory_rate(gpu):
 
 
 @every_gpu
-def test_clocks_and_power_are_in_order(gpu):
+def test_clocks_and_power_limits_are_ordered(gpu):
     assert 0.5e9 < gpu.base_clock_hz <= gpu.boost_clock_hz < 3e9
     assert gpu.base_clock_hz <= gpu.tensor_clock_hz <= gpu.boost_clock_hz
     assert 30 <= gpu.power_min_w < gpu.tdp_w <= gpu.power_max_w <= 1.4 * gpu.tdp_w
@@ -54,7 +54,7 @@ def test_clocks_and_power_are_in_order(gpu):
 
 
 @every_gpu
-def test_sizes_are_those_of_a_gpu(gpu):
+def test_memory_sizes_are_plausible(gpu):
     assert 10 <= gpu.sms <= 192
     assert 4 <= gpu.memory_bytes / 2**30 <= 288
     assert 1 <= gpu.l2_bytes / 2**20 <= 128
@@ -63,7 +63,7 @@ def test_sizes_are_those_of_a_gpu(gpu):
 
 
 @every_gpu
-def test_tensor_cores_beat_the_ordinary_pipes_and_halve_with_width(gpu):
+def test_tensor_cores_are_faster_than_plain_pipes_and_slow_down_with_width(gpu):
     tensor = gpu.tensor_fma_per_clk_sm
     if gpu.generation == "pascal":
         assert tensor == {}
@@ -81,7 +81,7 @@ def test_tensor_cores_beat_the_ordinary_pipes_and_halve_with_width(gpu):
 
 
 @every_gpu
-def test_every_figure_has_its_source(gpu):
+def test_every_figure_has_a_source(gpu):
     not_figures = {"name", "title", "aliases", "generation", "sources"}
     figures = {f.name for f in dataclasses.fields(gpu)} - not_figures
     if gpu.idle_w is None:
@@ -91,7 +91,7 @@ def test_every_figure_has_its_source(gpu):
 
 
 @pytest.mark.parametrize("sm", [60, 61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121])
-def test_limits_of_an_sm_are_consistent(sm):
+def test_sm_limits_are_consistent(sm):
     limits = kernrec.gpu.limits(sm)
     # A block of Pascal has no opt-in to more than 48 KiB.
     assert limits.sm < 70 or limits.smem_per_block + limits.smem_reserved_per_block == limits.smem_per_sm
@@ -117,7 +117,7 @@ def test_names_and_generation_files_list_the_same_gpus():
 
 
 @pytest.mark.parametrize("name", ["b300", "gb300", "gb10"])
-def test_a_variant_of_an_architecture_has_the_limits_of_the_one_whose_code_it_runs(name):
+def test_architecture_variant_has_the_limits_of_its_base_architecture(name):
     gpu = find_gpu(name)
     same = kernrec.gpu.limits(kernrec.gpu.code_sm(gpu.sm))
     assert gpu.sm not in (100, 120)
@@ -125,5 +125,5 @@ def test_a_variant_of_an_architecture_has_the_limits_of_the_one_whose_code_it_ru
 
 
 @every_gpu
-def test_kernels_are_compiled_from_turing_on(gpu):
+def test_kernels_can_be_compiled_from_turing_onwards(gpu):
     assert gpu.lines_only == (gpu.generation in ("pascal", "volta"))

@@ -34,11 +34,11 @@ from kernrec.gpu.find import fold_gpu as fold
     ("rtx 3080 12gb", "rtx3080-12gb"), ("RTX 2060 SUPER", "rtx2060-super"),
     ("RTX 3060 Laptop 288 GB/s", "rtx3060-laptop-12gbps"),
 ])  # fmt: skip
-def test_names_people_type(typed, name):
+def test_common_spellings_find_their_gpu(typed, name):
     assert find_gpu(typed).name == name
 
 
-def test_every_name_title_and_alias_finds_its_gpu_and_only_it():
+def test_every_name_title_and_alias_finds_only_its_gpu():
     owners: dict[str, set[str]] = {}
     for gpu in all_gpus():
         for name in (gpu.name, gpu.title, *gpu.aliases):
@@ -47,7 +47,7 @@ def test_every_name_title_and_alias_finds_its_gpu_and_only_it():
     assert {name: gpus for name, gpus in owners.items() if len(gpus) > 1} == {}
 
 
-def test_no_alias_repeats_what_folding_already_finds():
+def test_no_alias_repeats_a_name_that_is_found_without_it():
     for gpu in all_gpus():
         repeated = [name for name, count in Counter(map(fold, (gpu.name, *gpu.aliases))).items() if count > 1]
         assert repeated == [], gpu.name
@@ -59,7 +59,7 @@ def test_no_alias_repeats_what_folding_already_finds():
      "quadro rtx 4000", "rtx 4000", "rtx a6000 laptop", "a100x", "rtx 3080 20gb", "p40", "gtx 2060 ti", "gtx 3090",
      "titan v", "rtx 5090 x"],
 )  # fmt: skip
-def test_an_unknown_name_is_misuse_told_in_one_line(typed):
+def test_unknown_name_is_refused_in_one_line(typed):
     with pytest.raises(UnknownGPU) as error:
         find_gpu(typed)
     assert isinstance(error.value, UsageError)
@@ -79,24 +79,24 @@ def test_an_unknown_name_is_misuse_told_in_one_line(typed):
         ("NVIDIA L20Y", "no data sheet"),
     ],
 )  # fmt: skip
-def test_a_gpu_that_is_not_supported_is_refused_with_the_reason(typed, why):
+def test_unsupported_gpu_is_refused_with_the_reason(typed, why):
     with pytest.raises(UnknownGPU, match=why) as error:
         find_gpu(typed)
     assert "\n" not in str(error.value)
 
 
-def test_limits_of_an_unknown_architecture_are_misuse(refuses):
+def test_limits_of_an_unknown_architecture_are_refused(refuses):
     refuses(lambda: limits(81))
 
 
-def test_a_gpu_survives_pickling_and_hashing():
+def test_gpu_can_be_pickled_and_hashed():
     gpu = find_gpu("h100")
     copy = pickle.loads(pickle.dumps(gpu))
     assert copy == gpu
     assert hash(copy) == hash(gpu)
 
 
-def test_finding_one_gpu_reads_only_its_own_generation():
+def test_lookup_reads_only_the_generation_of_the_gpu():
     code = (
         "import kernrec.gpu.find as f; read = []; real = f._read\n"
         "f._generation_file = lambda stem: (read.append(stem), real(stem))[1]\n"

@@ -38,7 +38,7 @@ smem = st.one_of(st.integers(-200, 240_000), st.sampled_from([0, 65536, 65537, 1
     (90, (256, 64, 232448), 1, "shared memory"),
     (100, (512, 32, 0), 4, "warps"),
 ])  # fmt: skip
-def test_known_blocks(sm, block, blocks, limiter):
+def test_known_block_counts(sm, block, blocks, limiter):
     result = occupancy(limits(sm), *block)
     assert (result.blocks, LIMITERS[result.limiter]) == (blocks, limiter)
     assert result.warps == blocks * -(-block[0] // 32)
@@ -54,7 +54,7 @@ def test_impossible_block_has_no_occupancy_and_no_limiter(block):
 
 
 @given(sm=sms, rows=st.lists(st.tuples(threads, registers, smem), min_size=1, max_size=50))
-def test_arrays_and_single_values_agree(sm, rows):
+def test_arrays_and_single_values_give_equal_results(sm, rows):
     many = occupancy(limits(sm), *np.array(rows).T)
     for i, row in enumerate(rows):
         single = occupancy(limits(sm), *row)
@@ -70,14 +70,14 @@ def test_arrays_and_single_values_agree(sm, rows):
     smem=st.integers(0, 232448),
     more=st.tuples(st.integers(0, 64), st.integers(0, 32), st.integers(0, 8192)),
 )
-def test_asking_for_more_never_fits_more_blocks(sm, threads, registers, smem, more):
+def test_larger_resource_use_never_fits_more_blocks(sm, threads, registers, smem, more):
     before = occupancy(limits(sm), threads, registers, smem)
     after = occupancy(limits(sm), threads + more[0], registers + more[1], smem + more[2])
     assert after.blocks <= before.blocks
     assert 0 <= before.fraction <= 1
 
 
-def test_a_scalar_is_broadcast_against_an_array():
+def test_scalar_is_broadcast_against_an_array():
     result = occupancy(limits(89), np.array([64, 128, 256]), 64, 1024)
     assert result.blocks.tolist() == [occupancy(limits(89), t, 64, 1024).blocks for t in (64, 128, 256)]
 
@@ -117,7 +117,7 @@ int main(void) {
 
 @pytest.mark.skipif(HEADER is None, reason="no CUDA runtime wheel: pip install '.[cuda13]'")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_blocks_are_those_of_the_cuda_toolkit(tmp_path):
+def test_block_counts_match_the_cuda_toolkit(tmp_path):
     assert HEADER is not None
     (tmp_path / "oracle.c").write_text(ORACLE)
     program = tmp_path / "oracle"
@@ -144,7 +144,7 @@ def test_blocks_are_those_of_the_cuda_toolkit(tmp_path):
         )
 
 
-def test_l1_has_what_shared_memory_leaves():
+def test_l1_size_is_what_shared_memory_leaves():
     ampere, turing = limits(86), limits(75)
     blocks = np.array([1, 1, 6, 16])
     assert l1_bytes(ampere, blocks, np.array([0, 48 << 10, 8 << 10, 6 << 10])).tolist() == [

@@ -13,8 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from urllib.parse import unquote, urlsplit
 
 
 @contextmanager
@@ -82,34 +81,3 @@ class StandIn(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-
-class CloudStorage(StandIn):
-    """Google Cloud Storage; the first part of a path is the bucket."""
-
-    def do_PUT(self) -> None:
-        """Put an object; with a generation of 0 only where there is none."""
-        content = self.body()
-        if self.headers.get("x-goog-if-generation-match") == "0" and self.name in self.files:
-            self.reply(412)
-            return
-        self.files[self.name] = content
-        self.reply(200, ETag='"x"')
-
-    def do_GET(self) -> None:
-        """An object, or the list of those whose names begin with a prefix."""
-        asked_for = parse_qs(urlsplit(self.path).query)
-        if "list-type" in asked_for:
-            bucket, prefix = f"{self.name}/", asked_for.get("prefix", [""])[0]
-            items = "".join(
-                f"<Contents><Key>{escape(name.removeprefix(bucket))}</Key><Size>{len(content)}</Size>"
-                '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"x"</ETag></Contents>'
-                for name, content in sorted(self.files.items())
-                if name.startswith(bucket + prefix)
-            )
-            page = f"<ListBucketResult><Name>x</Name>{items}<IsTruncated>false</IsTruncated></ListBucketResult>"
-            self.reply(200, page.encode())
-        elif self.name in self.files:
-            self.reply(200, self.files[self.name], ETag='"x"', Last_Modified="Thu, 01 Jan 2026 00:00:00 GMT")
-        else:
-            self.reply(404)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from kernrec.interop.config_list import read_config_list
-from kernrec.interop.inductor_table import entry, product_key
 
 TILES = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}
 OPTIONS = {"num_warps": 4, "num_stages": 3}
@@ -16,7 +15,7 @@ def written(folder: Path, document: object) -> Path:
     return path
 
 
-def test_tiles_have_the_names_of_the_function(tmp_path):
+def test_tile_names_follow_the_function(tmp_path):
     path = written(tmp_path, {"1": TILES | OPTIONS, "2": TILES | OPTIONS, "4": TILES | OPTIONS | {"BLOCK_SIZE_M": 32}})
     short = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128} | OPTIONS
     source = "def f(a, BLOCK_M, BLOCK_N, BLOCK_K): ..."
@@ -24,19 +23,12 @@ def test_tiles_have_the_names_of_the_function(tmp_path):
     assert read_config_list(path, f"def f({', '.join(TILES)}): ...")[0] == TILES | OPTIONS
 
 
-def test_a_lookup_table_is_a_list_too(tmp_path):
-    config = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8} | OPTIONS
-    key = product_key({"m": 128, "n": 64, "k": 256}, "f16", "nn")
-    path = written(tmp_path, {key: [entry(config, 256, "f16")]})
-    assert read_config_list(path, "def f(BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M): ...") == [config]
-
-
-def test_autotune_cache_is_a_config_list(tmp_path):
+def test_autotune_cache_is_read_as_a_config_list(tmp_path):
     usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "pre_hook": None, "ir_override": None}
     times = [[{"kwargs": {"BLOCK": 64}} | usual, [0.5, 0.4, 0.6]]]
     path = written(tmp_path, {"predicted_by": "kernrec", "key": [64], "configs_timings": times})
     assert read_config_list(path, "") == [{"BLOCK": 64, "num_warps": 4, "num_stages": 3}]
 
 
-def test_any_other_file_is_refused_in_one_line(tmp_path, refuses):
+def test_other_file_is_refused_in_one_line(tmp_path, refuses):
     refuses(lambda document: read_config_list(written(tmp_path, document), ""), [[], {}, {"a": 1}, {"results": []}, 3])

@@ -4,15 +4,10 @@ import tomllib
 
 import pytest
 
-from kernrec.compile.nvcc import find_nvcc
-from kernrec.interop.draft import Draft
 from kernrec.interop.host_expressions import literal
-from kernrec.interop.host_launches import filled_variables, host_launches
-from kernrec.interop.program_kernels import kernel_names
-from kernrec.interop.spec_arguments import SpecTensor
+from kernrec.interop.host_launches import host_launches
 from kernrec.interop.spec_draft import draft_spec
 from kernrec.interop.spec_text import LaunchWords, quoted
-from kernrec.kernel.cuda_signature import Parameter
 from tests.helpers.needs import needs
 
 pytestmark = needs("tree_sitter_cuda")
@@ -60,23 +55,15 @@ KERNEL = "__global__ void f(float *x, int n) { int i = blockIdx.x * blockDim.x +
         ),
     ],
 )  # fmt: skip
-def test_launch_is_followed_to_parameters_and_numbers(host, grid, block, arguments):
+def test_launch_arguments_resolve_to_parameters_and_numbers(host, grid, block, arguments):
     (launch,) = host_launches(KERNEL + host, "f", [("x", "f32"), ("n", None)])
     assert (launch.grid, launch.block, launch.arguments) == (grid, block, arguments)
-
-
-def test_names_that_define_each_other_end():
-    (launch,) = host_launches(
-        KERNEL + "int a = c, c = a;\nint main() { f<<<a, 64 + c>>>(0, 1); }", "f", [("x", "f32"), ("n", None)]
-    )
-    assert launch.grid is None
-    assert launch.block is None
 
 
 @pytest.mark.parametrize(
     ("first", "step"), [("1 << 4000000000", "{0} + 1"), ("3", "{0} * {0}"), ("m", "{0} + {0}"), ("0", "{0} + {0}")]
 )
-def test_definitions_that_grow_end_at_once(first, step):
+def test_exponentially_growing_definitions_terminate_at_once(first, step):
     chain = "".join(f"int a{i + 1} = {step.format(f'a{i}')};\n" for i in range(60))
     program = f"{KERNEL}int main(int m, char **v) {{ int a0 = {first};\n{chain} f<<<a60, 64>>>(0, m); }}"
     (launch,) = host_launches(program, "f", [("x", "f32"), ("n", None)])
@@ -90,7 +77,7 @@ def test_definitions_that_grow_end_at_once(first, step):
         ("1'024UL", "1024"), ("1.5f", "1.5"), ("2.F", "2.0"), ("010.5f", "10.5"),
     ],
 )  # fmt: skip
-def test_literal_has_its_value_in_c(text, value):
+def test_literal_has_its_c_value(text, value):
     assert literal(text) == value
 
 
@@ -108,38 +95,12 @@ def test_grid_is_a_number_or_unknown(grid, expected):
     assert (launch.grid, launch.block, launch.arguments) == (expected, (64,), ())
 
 
-def test_empty_initializer_determines_neither_instance_nor_variable():
-    program = (
-        "__constant__ int c; template <int N> __global__ void f() {}\n"
-        "int main() { int s[4] = {}; cudaMemcpyToSymbol(c, s[0], 4); f<s[0]><<<1, 1>>>(); }"
-    )
-    assert filled_variables(program) == {"c": ""}
-    assert [launch.kernel for launch in host_launches(program, "f", ())] == ["f<s[0]>"]
-
-
-def test_instance_on_two_lines_has_a_name_on_one():
-    program = (
-        "template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n"
-        "template __global__ void f<float,\n 4>(float *);\n"
-    )
-    assert kernel_names(program) == ["f<float, 4>"]
-
-
 @pytest.mark.parametrize("text", ["a\nb", 'a"\\', "\r\t\x00\x1f\x7f", "plain é"])
-def test_quoted_text_is_a_toml_string(text):
+def test_quoted_text_becomes_a_toml_string(text):
     assert tomllib.loads(f"text = {quoted(text)}") == {"text": text}
 
 
-def test_type_on_several_lines_adds_no_line_to_the_spec():
-    tensor = SpecTensor(Parameter("x", True, False, "f32", 1, "const\n[evil]\r\x00 float"), "input", shape=("n",))
-    assert tensor.line("x").endswith("  # const [evil] float *x")
-
-
-def test_draft_that_is_not_toml_gets_one_line(tmp_path, refuses):
-    refuses(lambda: Draft(tmp_path / "k.cu", "f", "name = ", (), ()).kernel())
-
-
-def test_program_is_analyzed_with_nothing_typed(tmp_path):
+def test_program_is_analyzed_without_options(tmp_path):
     source = tmp_path / "program.cu"
     source.write_text(
         "#include <stdio.h>\n" + KERNEL + "int main() { int n = 4096; float *x; cudaMalloc(&x, n * sizeof(float));\n"
@@ -152,23 +113,3 @@ def test_program_is_analyzed_with_nothing_typed(tmp_path):
     stated = draft_spec(source, LaunchWords(arguments=["n=1024"], block="64"))
     assert "n = 1024" in stated.text
     assert 'block = ["64"]' in stated.text
-
-
-def test_an_instance_that_the_template_does_not_have_is_named(tmp_path, refuses):
-    (source := tmp_path / "t.cu").write_text("template <class T, int N> __global__ void f(T *x) { x[0] = N; }\n")
-    refuses(lambda: draft_spec(source, LaunchWords(entry="f<float>", grid="1", block="32")))
-    refuses(lambda: draft_spec(source, LaunchWords()))
-
-
-def test_nvcc_compiles_what_nvrtc_refuses(tmp_path):
-    if find_nvcc() is None:
-        pytest.skip("there is no nvcc")
-    (source := tmp_path / "odd.cu").write_text(
-        "#include <vector>\ntemplate <int N> struct Host { std::vector<int> v; };\n"
-        "__global__ void f(float *x, int n) { if (threadIdx.x < n) x[threadIdx.x] = sizeof(Host<3>); }\n"
-        "int main() { float *x; cudaMalloc(&x, 4096); f<<<1, 32>>>(x, 32); }\n"
-    )
-    draft = draft_spec(source, LaunchWords())
-    assert "host_code = true" in draft.text
-    assert any(text.startswith("compiled by nvcc ") for text in draft.assumed)
-    assert "std::vector" in draft.kernel().source

@@ -17,17 +17,17 @@ def table(key: str | None = None, **changed: Any) -> str:
     return json.dumps({key or product_key(DIMS, "f16", "nn"): [config]})
 
 
-def test_table_reads_back():
+def test_written_table_reads_back():
     assert read_table(table(), "file") == {product_key(DIMS, "f16", "nn"): [CONFIG]}
 
 
-def test_other_templates_are_left_out_and_devices_and_scalars_may_stand_in_a_key():
+def test_other_templates_are_skipped_and_keys_may_include_devices_and_scalars():
     key = f"NVIDIA H100+{product_key(DIMS, 'f16', 'tn').removesuffix('+mm')}+alpha=1&beta=1+addmm"
     assert read_table(table(key), "file") == {key: [CONFIG]}
     assert read_table(json.dumps({key: [{"template_id": "aten::bias_addmm"}]}), "file") == {key: []}
 
 
-def test_another_format_is_refused_in_one_line(refuses):
+def test_other_format_is_refused_in_one_line(refuses):
     refuses(lambda text: read_table(text, "file"), [
         "{}", "[]", table("mm"), table("((" + "torch.bfloat16" * 40 + "[512, 96]))+mm"), table(SPLIT=2),
         table(BLOCK_M=0), table(num_warps="4"), table(template_id=3), json.dumps({product_key(DIMS, "f16", "nn"): 3}),
@@ -35,7 +35,7 @@ def test_another_format_is_refused_in_one_line(refuses):
     ])  # fmt: skip
 
 
-def test_the_installed_pytorch_finds_the_entries():
+def test_installed_pytorch_reads_the_entries():
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     reader = pytest.importorskip("torch._inductor.lookup_table", reason="needs PyTorch 2.10 or later")
     types = {"f16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}

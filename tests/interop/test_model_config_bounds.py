@@ -7,7 +7,7 @@ from kernrec.interop.model_config import read_model
 MODEL = {"hidden_size": 4096, "moe_intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
-def test_a_size_that_no_model_has_is_refused(tmp_path, refuses):
+def test_implausible_model_size_is_refused(tmp_path, refuses):
     def refused(changed: dict[str, int]) -> None:
         (path := tmp_path / "config.json").write_text(json.dumps(MODEL | changed))
         read_model(str(path))
@@ -19,7 +19,7 @@ def test_a_size_that_no_model_has_is_refused(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_a_usual_model_is_read(tmp_path):
+def test_usual_model_is_read(tmp_path):
     (path := tmp_path / "config.json").write_text(json.dumps(MODEL))
     experts = read_model(str(path)).experts
     assert experts is not None

@@ -49,7 +49,7 @@ def kernel(folder: Path, taps: str = "") -> Kernel:
     return load_spec(folder / "smooth.toml", folder / "smooth.cu")[0]
 
 
-def test_launches_alike_are_runs_of_a_config_which_is_their_block():
+def test_equal_launches_are_repetitions_of_one_config():
     file = read_results(SAMPLES / "ncu_metrics.csv", SMOOTH)
     assert (file.tool, file.device, file.kernel) == ("Nsight Compute", "NVIDIA GeForce RTX 4090", "smooth")
     assert [result.config for result in file.results] == [{"block_x": 128}, {"block_x": 512}]
@@ -62,14 +62,7 @@ def test_launches_alike_are_runs_of_a_config_which_is_their_block():
     ]  # fmt: skip
 
 
-def test_grids_tell_launches_apart_where_blocks_do_not(write):
-    file = read_results(write(RAW.replace("(64, 1, 1)", "(128, 1, 1)"), "profile.csv"))
-    assert [result.config for result in file.results] == [
-        {"block_x": 128, "grid_x": 262144}, {"block_x": 128, "grid_x": 131072}
-    ]  # fmt: skip
-
-
-def test_no_host_user_or_path_of_a_profile_is_stored():
+def test_stored_profile_contains_no_host_user_or_path():
     with Database.memory() as database:
         import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),
                        kernel="smooth")  # fmt: skip
@@ -79,7 +72,7 @@ def test_no_host_user_or_path_of_a_profile_is_stored():
         assert secret not in text
 
 
-def test_rows_held_at_the_base_clock_are_of_that_operating_point():
+def test_base_clock_rows_keep_their_operating_point():
     with Database.memory() as database:
         done = import_results(database, SAMPLES / "ncu_metrics.csv", StatedProblem("elementwise", (("n", 1 << 24),)),
                               kernel="smooth")  # fmt: skip
@@ -91,7 +84,7 @@ def test_rows_held_at_the_base_clock_are_of_that_operating_point():
         assert {row["locked_sm_clock_hz"] for row in database.rows("measurement")} == {None}
 
 
-def test_spec_gives_the_config_of_a_launch(tmp_path):
+def test_spec_supplies_the_config_of_a_launch(tmp_path):
     own = kernel(tmp_path)
     with Database.memory() as database:
         done = import_bound(database, Recording(SAMPLES / "ncu_raw.csv"), own, StatedProblem())
@@ -102,7 +95,7 @@ def test_spec_gives_the_config_of_a_launch(tmp_path):
         )
 
 
-def test_a_launch_of_no_config_or_of_several_is_refused(tmp_path):
+def test_launch_that_matches_no_or_several_configs_is_refused(tmp_path):
     path = SAMPLES / "ncu_raw.csv"
     with Database.memory() as database:
         with pytest.raises(UsageError, match=r"2 configs of halved launch a grid of 262144x1x1 .* fix taps in"):

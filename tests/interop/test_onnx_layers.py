@@ -41,7 +41,7 @@ def keys(path: Path, **fixed: int) -> list[tuple[str, int]]:
     return [(layer.problem.key, layer.count) for layer in read_onnx(path, fixed).layers]
 
 
-def test_a_linear_layer_takes_its_bias_and_activation_and_weights_as_they_are_stored(save):
+def test_linear_layer_includes_its_bias_and_activation(save):
     path = save(
         [
             helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1),
@@ -61,7 +61,7 @@ def test_a_linear_layer_takes_its_bias_and_activation_and_weights_as_they_are_st
     assert not read_onnx(path, {}).unknown
 
 
-def test_transposed_weights_are_stored_so_and_few_rows_are_a_matvec(save):
+def test_transposed_weights_keep_their_layout_and_few_rows_become_matvec(save):
     path = save(
         [
             helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
@@ -76,7 +76,7 @@ def test_transposed_weights_are_stored_so_and_few_rows_are_a_matvec(save):
     assert read_onnx(path, {}).unknown == ("1 of Concat",)
 
 
-def test_convolutions_keep_what_is_fused_out_of_the_layers_and_say_so(save):
+def test_convolution_reports_the_fused_parts_it_omits(save):
     path = save(
         [
             helper.make_node("Conv", ["x", "w"], ["a"], strides=[2, 2], pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
@@ -100,7 +100,7 @@ def test_convolutions_keep_what_is_fused_out_of_the_layers_and_say_so(save):
     assert unknown == ("1 of Conv", "1 of Relu, taken as fused into the convolution before it")
 
 
-def test_attention_in_parts_is_batched_products_and_a_transposition(save):
+def test_unfused_attention_becomes_batched_matmuls_and_a_transpose(save):
     path = save(
         [
             helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
@@ -119,7 +119,7 @@ def test_attention_in_parts_is_batched_products_and_a_transposition(save):
     ]
 
 
-def test_open_dimensions_have_to_be_fixed_and_the_message_says_which(save, refuses):
+def test_open_dimensions_must_be_set_and_are_named(save, refuses):
     path = save([helper.make_node("Softmax", ["x"], ["y"])], {"x": ["batch", "tokens", 32]}, {})
     refuses(lambda: find_workload(str(path)))
     refuses(lambda: read_onnx(path, {"sequence": 3}))
@@ -127,7 +127,7 @@ def test_open_dimensions_have_to_be_fixed_and_the_message_says_which(save, refus
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"not a model", b"\x08\x07\x3a\xff\xff\xff\xff\x0f"])
-def test_other_files_are_refused_in_one_line(tmp_path, content):
+def test_other_file_is_refused_in_one_line(tmp_path, content):
     path = tmp_path / "x.onnx"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"x\.onnx") as refused:
@@ -135,7 +135,7 @@ def test_other_files_are_refused_in_one_line(tmp_path, content):
     assert "\n" not in str(refused.value)
 
 
-def test_a_process_of_its_own_reads_the_same(save):
+def test_separate_process_reads_the_same_layers(save):
     path = save(
         [helper.make_node("Softmax", ["x"], ["y"]), helper.make_node("Sin", ["y"], ["z"])], {"x": ["b", 32]}, {}
     )

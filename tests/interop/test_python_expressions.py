@@ -21,19 +21,10 @@ sizes = st.integers(1, 1 << 14)
     "MWG if block_size_x > 32 else 2 ** 3", "max(MWG, block_size_x) - min(MWG, 7)",
 ])  # fmt: skip
 @given(mwg=sizes, block=sizes)
-def test_a_translated_expression_has_the_value_that_python_gives_it(text, mwg, block):
+def test_translated_expression_has_its_python_value(text, mwg, block):
     names = {"MWG": mwg, "block_size_x": block, "math": math}
     ours = parse(TRANSLATOR.expression("it", text))
     assert ours.evaluate({"mwg": mwg, "block_size_x": block}) == eval(text, {}, names)
-
-
-def test_names_of_kernel_tuner_are_translated():
-    def translated(text: str) -> str:
-        return TRANSLATOR.expression("it", text)
-
-    assert translated("ProblemSize[1] + max(MWG)") == "problem_size_y + 64"
-    assert translated("min(MWG) * problem_size_x") == "16 * problem_size_x"
-    assert translated('p["MWG"] && block_size_x != 3 || !MWG') == "mwg and block_size_x != 3 or not mwg"
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -42,7 +33,7 @@ def test_names_of_kernel_tuner_are_translated():
     ("ProblemSize[2]", "has 2 dimensions"), ("MWG %% 2", "is not an expression"), ("MWG & 3 == 0", None),
     ("1 +" * 3000 + "1", "at most 4000"), ("(" * 500 + "1" + ")" * 500, "not an expression"),
 ])  # fmt: skip
-def test_nothing_else_is_let_through(text, says):
+def test_unsupported_python_is_refused(text, says):
     with pytest.raises(UsageError) as raised:
         parse(TRANSLATOR.expression("Conditions[0]", text))
     if says:
@@ -50,18 +41,7 @@ def test_nothing_else_is_let_through(text, says):
         assert says in str(raised.value)
 
 
-def test_lists_of_values_are_those_of_python():
-    for text in ("[1, 2, 4]", "list(range(1, 9))", "[16] + list(range(32, 129, 32))", "[2**i for i in range(0, 6)]"):
-        assert read_values("it", text) == eval(text)
-    assert read_values("it", [3, 5]) == [3, 5]
-
-
-def test_a_list_that_is_none_gets_one_line(refuses):
+def test_invalid_list_is_refused_in_one_line(refuses):
     refuses(lambda text: read_values("TuningParameters b", text), [
         "range(10**9)", "[2**9999 for i in range(3)]", "open('x')", "[i for i in range(9) if i]", "7", "[x]", "[1/0]",
     ])  # fmt: skip
-
-
-def test_the_greatest_of_no_values_is_one_line():
-    with pytest.raises(UsageError):
-        parse(Translator({"a": "a"}, {"a": []}, 1).expression("it", "max(a)")).evaluate({"a": 1})

@@ -13,5 +13,5 @@ def test_log_counts_equal_queries(tmp_path):
     assert {layer.problem: layer.count for layer in find_workload(str(log)).layers} == {once: 1, twice: 2}
 
 
-def test_a_log_that_cannot_be_written_is_one_line(tmp_path, refuses):
+def test_unwritable_log_is_reported_in_one_line(tmp_path, refuses):
     refuses(lambda: append_query(tmp_path, find_op("matmul").problem(m=64, n=64, k=64)))

@@ -23,14 +23,14 @@ Write = Callable[..., Path]
 PROBLEM = find_op("matmul").problem(m=64, n=32, k=16)
 
 
-def test_the_content_tells_the_format_and_the_compression(write):
+def test_format_and_compression_are_detected_from_the_content(write):
     for content in (cache(entry()), document(result())):
         path = write(content)
         packed = write(gzip.compress(path.read_bytes()), "packed")
         assert read_results(path) == read_results(packed)
 
 
-def test_other_files_are_refused_in_one_line(write, refuses):
+def test_other_file_is_refused_in_one_line(write, refuses):
     def refused(content: object) -> None:
         path = write(content)
         read_results(path)
@@ -42,13 +42,13 @@ def test_other_files_are_refused_in_one_line(write, refuses):
     ])  # fmt: skip
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_one_line(tmp_path):
+def test_missing_file_or_folder_is_refused_in_one_line(tmp_path):
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(UsageError, match="cannot be read"):
             read_results(path)
 
 
-def test_no_more_is_unpacked_than_is_allowed(write, monkeypatch, refuses):
+def test_unpacking_stops_at_the_size_limit(write, monkeypatch, refuses):
     monkeypatch.setattr(json_document, "MOST_BYTES", 2**22)
     refuses(lambda: read_results(write(gzip.compress(b" " * 2**23))))
 
@@ -58,7 +58,7 @@ damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 25
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([cache(entry(), entry(tile=2)), json.dumps(document(result(), result()))]), damage)
-def test_no_damage_escapes_as_anything_but_one_line(write, text, damage):
+def test_damaged_file_is_refused_in_one_line(write, text, damage):
     content = bytearray(text.encode())
     for place, byte in damage:
         content[int(place * len(content))] = byte
@@ -91,7 +91,7 @@ junk = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([json.loads(cache(entry(), entry(tile=2))), document(result(), result())]), st.data())
-def test_no_value_in_the_place_of_another_escapes_either(write, database, whole, data):
+def test_replaced_value_is_accepted_or_refused_in_one_line(write, database, whole, data):
     node = whole = copy.deepcopy(whole)
     while True:
         places = list(node) if isinstance(node, dict) else list(range(len(node)))

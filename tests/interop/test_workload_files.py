@@ -8,7 +8,7 @@ from kernrec.interop.workload_files import find_workload
 from kernrec.op.workload import workload
 
 
-def test_a_name_is_a_workload_that_ships_and_a_path_is_a_file(tmp_path):
+def test_workload_name_is_shipped_and_workload_path_is_a_file(tmp_path):
     assert find_workload("ResNet-50") is workload("resnet50")
     path = tmp_path / "mine.toml"
     path.write_text(
@@ -23,7 +23,7 @@ def test_a_name_is_a_workload_that_ships_and_a_path_is_a_file(tmp_path):
     assert (mine.name, mine.published) == ("mine", None)
 
 
-def test_equal_shapes_of_a_table_are_one_layer_and_unknown_ops_are_listed(tmp_path):
+def test_repeated_shapes_are_one_layer_and_unknown_ops_are_listed(tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_text("op,count,m,n,k,dtype\nmm,2,64,8,8,f16\ngemm,3,64,8,8,half\nrope,,1,,,\nmv,,8,,8,\n")
     network = find_workload(str(path))
@@ -34,20 +34,7 @@ def test_equal_shapes_of_a_table_are_one_layer_and_unknown_ops_are_listed(tmp_pa
     assert network.unknown == ("1 of op 'rope', which is not known",)
 
 
-def test_a_log_has_the_most_frequent_request_first(tmp_path):
-    path = tmp_path / "calls.jsonl"
-    line = '{"op": "mm", "shape": {"m": %d, "n": 8, "k": 8}, "dtype": "f16", "gpu": "h200"}\n'
-    path.write_text(line % 32 + line % 64 + "\n" + line % 64)
-    assert [(layer.problem.dim["m"], layer.count) for layer in find_workload(str(path)).layers] == [(64, 2), (32, 1)]
-
-
-def test_names_from_files_are_printable(tmp_path):
-    path = tmp_path / "names.csv"
-    path.write_text('op,name,m,n,k\nmm,"evil\x1b[31m\nname",8,8,8\n')
-    assert find_workload(str(path)).layers[0].name == "evil [31m name"
-
-
-def test_a_malformed_file_is_refused_in_one_line(tmp_path, refuses):
+def test_malformed_file_is_refused_in_one_line(tmp_path, refuses):
     def refused(name: str, text: str) -> None:
         path = tmp_path / name
         path.write_text(text)
@@ -64,7 +51,7 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_a_file_or_name_that_is_not_there_is_refused(refuses):
+def test_missing_file_or_unknown_name_is_refused(refuses):
     refuses(find_workload, ["absent.csv", "absent.toml", "folder/absent", "resnet5"])
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import limits
-from kernrec.kernel import Space, bind_launches
+from kernrec.kernel import Space
 from kernrec.kernel.spec_reader import kernel_from
 
 SPEC = {
@@ -26,28 +26,11 @@ def space_of(spec):
     return kernel, Space(kernel, 80, limits(80), "f32", "any")
 
 
-def test_the_space_is_the_list_in_the_order_of_the_tunables_values():
+def test_space_equals_the_list_in_order_of_tunable_values():
     _, space = space_of(SPEC)
     assert [space.config(row) for row in range(len(space))] == [
         {"width": 256, "vector": 1}, {"width": 64, "vector": 1}, {"width": 128, "vector": 4},
     ]  # fmt: skip
-
-
-def test_launches_use_the_further_numbers_of_their_config():
-    kernel, space = space_of(SPEC)
-    problem = kernel.definition.problem()
-    assert space.at(problem).column(kernel.launches[0].grid[0]).tolist() == [9, 7, 5]
-    assert bind_launches(kernel, {"width": 128, "vector": 4}, problem, 80)[0].grid == (5, 1, 1)
-
-
-def test_constraints_apply_to_listed_configs():
-    _, space = space_of(SPEC | {"constraints": ["blocks < 8"]})
-    assert space.columns["width"].tolist() == [64, 128]
-
-
-def test_a_config_that_is_not_listed_is_refused(refuses):
-    kernel, _ = space_of(SPEC)
-    refuses(lambda: bind_launches(kernel, {"width": 64, "vector": 4}, kernel.definition.problem(), 80))
 
 
 @given(st.sets(st.tuples(st.sampled_from([64, 128, 256]), st.sampled_from([1, 4])), min_size=1))
@@ -59,7 +42,7 @@ def test_every_listed_config_is_found_in_its_row(pairs):
     assert np.array_equal(found_rows, np.arange(len(space)))
 
 
-def test_lists_that_do_not_fit_are_refused_in_one_line(refuses):
+def test_inconsistent_list_is_refused_in_one_line(refuses):
     refuses(lambda configs: space_of(SPEC | {"configs": configs}), [
         {"columns": ["width", "blocks"], "rows": [[64, 1]]}, {"columns": ["width", "vector"], "rows": [[64]]},
         {"columns": ["width", "vector"], "rows": [[96, 1]]}, {"columns": ["width", "vector"], "rows": []},

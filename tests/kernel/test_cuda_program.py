@@ -42,7 +42,7 @@ int main() {
 """
 
 
-def test_host_code_is_left_out_and_the_rest_compiles():
+def test_host_code_is_removed_and_device_code_compiles():
     code = device_code(PROGRAM)
     assert code.headers == ("stdio.h", "vector")
     assert code.functions == ("print", "main")
@@ -52,7 +52,7 @@ def test_host_code_is_left_out_and_the_rest_compiles():
     assert "scale" in compile_source(code.text, 80).ptx
 
 
-def test_messages_name_the_lines_of_the_file():
+def test_messages_state_the_line_numbers_of_the_file():
     from kernrec.compile.compiled import CompileError
 
     wrong = PROGRAM.replace("half_of(p[i].norm())", "missing(p[i].norm())")
@@ -61,13 +61,13 @@ def test_messages_name_the_lines_of_the_file():
         compile_source(device_code(wrong).text, 80)
 
 
-def test_source_without_host_code_stays_as_it_is():
+def test_source_without_host_code_is_unchanged():
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void f(half *x) { x[0] = 1; }\n'
     assert not has_host_code(source)
     assert device_code(source).text == source
 
 
-def test_only_the_instance_of_a_template_that_is_launched_is_compiled():
+def test_only_the_launched_template_instance_is_compiled():
     source = (
         "template <typename T, int N> __global__ void f(T *x) { x[0] = N; }\n"
         "template __global__ void f<float, 4>(float *);\ntemplate __global__ void f<int, 2>(int *);\n"
@@ -76,7 +76,7 @@ def test_only_the_instance_of_a_template_that_is_launched_is_compiled():
     assert set(re.findall(r"\.entry (\w+)", ptx)) == {"_Z1fIfLi8EEvPT_"}
 
 
-def test_headers_are_found_beside_the_file_and_in_folders_that_are_named(tmp_path):  # type: ignore[no-untyped-def]
+def test_headers_are_found_beside_the_file_and_in_named_folders(tmp_path):  # type: ignore[no-untyped-def]
     for name, text in (
         ("app/main.cu", '#include "../common/a.h"\n#include <b.cuh>\n#include "cublas_v2.h"\n'),
         ("common/a.h", "__device__ int a;\n"),

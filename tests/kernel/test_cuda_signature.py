@@ -33,7 +33,7 @@ def test_kernels_and_their_parameters_are_read():
     ]  # fmt: skip
 
 
-def test_macros_say_whether_another_value_can_be_set():
+def test_macro_guard_decides_whether_a_value_can_be_set():
     assert [tuple(macro) for macro in macros(SOURCE)] == [("TILE", 16, True), ("ROWS", 7, False)]
 
 
@@ -42,7 +42,7 @@ def test_macros_say_whether_another_value_can_be_set():
     ("nv_bfloat162", ("bf16", 2)), ("volatile int", ("i32", 1)), ("cudaTextureObject_t", (None, 1)),
     ("float5", (None, 1)),
 ])  # fmt: skip
-def test_types_have_the_names_of_kernrec(ctype, element):
+def test_types_have_kernrec_names(ctype, element):
     assert element_type(ctype) == element
 
 
@@ -50,6 +50,6 @@ def test_types_have_the_names_of_kernrec(ctype, element):
     ("y[i * (n + 1)] = x[i]; y[x[0]] = 2;", True), ("y[i] += x[i];", False), ("if (y[i] == 1) y[i] = 2;", False),
     ("float* z = y; z[i] = 1;", False), ("x[i];", False),
 ])  # fmt: skip
-def test_a_pointer_that_is_assigned_alone_is_an_output(body, output):
+def test_pointer_that_is_only_written_is_an_output(body, output):
     source = f"__global__ void k(const int* x, int* y, int n) {{ int i = 0; {{ {body} }} }} void f(int* y) {{ y = y; }}"
     assert is_only_assigned(source, "k", "y") == output

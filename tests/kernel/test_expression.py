@@ -32,53 +32,13 @@ def _texts(operators: list[str], functions: list[str]) -> st.SearchStrategy[str]
 
 
 INTEGER_TEXTS = _texts(["+", "-", "*", "//", "%", "**"], ["abs", "log2", "power_of_two", "magic_mul", "magic_shift"])
-FLOAT_TEXTS = _texts(["+", "-", "*", "/", "//", "%"], ["abs"])
-
-
-def _agree(text: str, columns: dict[str, list[int]], mixed: bool) -> None:
-    expression = parse(text)
-    count = len(columns["a"])
-    arrays = {name: np.array(values, dtype=np.int64) for name, values in columns.items()}
-    given_names = arrays | ({"c": columns["c"][0]} if mixed else {})
-    whole = np.broadcast_to(expression.evaluate(given_names), (count,))
-    for i in range(count):
-        names = {name: values[i] for name, values in columns.items()} | ({"c": columns["c"][0]} if mixed else {})
-        single = expression.evaluate(names)
-        assert not isinstance(single, np.ndarray | np.generic)
-        assert whole[i] == single or (whole[i] != whole[i] and single != single), (text, names)
 
 
 SMALL = st.integers(-2, 60)
 
 
-@given(st.lists(st.tuples(SMALL, SMALL, st.integers(-99, 99), SMALL), min_size=1, max_size=4))
-@example([(2**31 - 1, 2**31 - 1, 0, 1), (2**31, 1, 1, 1), (1, 0, 2**31, 1)])
-def test_a_sum_of_quotients_is_what_its_terms_add_up_to(rows):
-    text, columns = "floor_sum(a, b, c, d)", dict(zip("abcd", map(np.array, zip(*rows, strict=True)), strict=True))
-    for row, of_column in zip(rows, parse(text).evaluate(columns).tolist(), strict=True):
-        n, step, start, divisor = row
-        value = parse(text).evaluate(dict(zip("abcd", row, strict=True)))
-        assert value == of_column
-        if max(row) < 100:
-            able = n > 0 and step >= 0 and divisor > 0
-            assert value == (sum((step * i + start) // divisor for i in range(n)) if able else 0)
-
-
-@given(INTEGER_TEXTS, st.lists(st.tuples(INT64, INT64, INT64), min_size=1, max_size=4), st.booleans())
-@example("(a // b)", [(-(2**63), -1, 0), (5, 0, 0)], False)
-@example("(a % b)", [(-(2**63), -1, 0), (5, 0, 0)], False)
-@example("log2(a)", [(2**63 - 1, 0, 0), (2**53 - 1, 0, 0), (2**53, 0, 0), (2**53 + 1, 0, 0)], False)
-def test_a_column_of_integers_gives_what_each_integer_gives(text, rows, mixed):
-    _agree(text, {name: [row[i] for row in rows] for i, name in enumerate("abc")}, mixed)
-
-
-@given(FLOAT_TEXTS, st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4))
-def test_a_column_of_fractions_gives_what_each_fraction_gives(text, rows):
-    _agree(text, {name: [row[i] for row in rows] for i, name in enumerate("abc")}, False)
-
-
 @given(st.text(max_size=60) | st.text(alphabet="ab01()+-*/%<>=!'\", .if els", max_size=40))
-def test_any_text_is_an_expression_or_a_one_line_refusal(text):
+def test_any_text_is_parsed_or_refused_in_one_line(text):
     refusal = ""
     try:
         expression = parse(text)
@@ -96,12 +56,8 @@ def test_any_text_is_an_expression_or_a_one_line_refusal(text):
     ("a // 0 + a % 0 + a / 0 + ceil_div(a, 0)", 0), ("\n  a +\n  1 ", 6), ("log2(1024) + log2(1) + log2(0)", 10),
     ("power_of_two(a)", False), ("power_of_two(4)", True),
 ])  # fmt: skip
-def test_arithmetic_means_what_it_means_in_python(text, value):
+def test_arithmetic_matches_python(text, value):
     assert parse(text).evaluate({"a": 5, "dtype": "f32", "layout": "nchw"}) == value
-
-
-def test_free_names_are_reported_and_functions_are_not_among_them():
-    assert parse("ceil_div(m, block_m) if split_k > 1 else min(2, m)").names == {"m", "block_m", "split_k"}
 
 
 @pytest.mark.parametrize(("text", "column", "reason"), [
@@ -114,7 +70,7 @@ def test_free_names_are_reported_and_functions_are_not_among_them():
     ("0x10", 1, "'0x'"), ("9223372036854775808", 1, "64 bits"), ("аbc", 1, "character"), ("a;b", 2, "';'"),
     ("min(*a)", 1, "takes 2 to 8"), ("min(a, b, default=1)", 1, "takes 2 to 8"),
 ])  # fmt: skip
-def test_text_outside_the_grammar_is_refused_with_its_column(text, column, reason):
+def test_invalid_text_is_refused_with_its_column(text, column, reason):
     with pytest.raises(UsageError) as refusal:
         parse(text)
     message = str(refusal.value)
@@ -123,37 +79,32 @@ def test_text_outside_the_grammar_is_refused_with_its_column(text, column, reaso
     assert "\n" not in message
 
 
-def test_depth_and_length_are_bounded(refuses):
+def test_depth_and_length_are_limited(refuses):
     refuses(parse, [
         "-" * 3000 + "1", "not " * 500 + "1", " + ".join("a" * 200), "1 if a else " * 200 + "1", "2 ** " * 300 + "2",
         "(" * 3999, "a" * (MAX_LENGTH + 1), "9" * 3900,
     ])  # fmt: skip
 
 
-def test_nested_choices_compile_in_linear_time():
+def test_nested_conditionals_compile_in_linear_time():
     text = "a"
     for _ in range(MAX_DEPTH - 2):
         text = f"(1 if b else {text})"
     assert parse(text).evaluate({"a": 7, "b": 0}) == 7
 
 
-def test_towers_of_powers_stay_64_bits_wide():
+def test_powers_of_powers_stay_within_64_bits():
     value = parse("9 ** 9 ** 9 ** 9").evaluate({})
     assert -(2**63) <= value < 2**63
 
 
-def test_a_name_with_the_wrong_kind_of_value_is_refused_in_one_line(refuses):
+def test_value_of_the_wrong_type_is_refused_in_one_line(refuses):
     refuses(lambda text, names: parse(text).evaluate(names), [
         ("a + b", {"a": 1}), ("a * 1000000000", {"a": "f32"}), ("a + 1", {"a": None}), ("a + 1", {"a": 2**63}),
         ("a + 1", {"a": np.array(["x"])}), ("a == 'f32'", {"a": 3}), ("a == 'f32'", {"a": np.array([3])}),
         ("log2(a / 2)", {"a": 3}), ("(a / 2) ** 2", {"a": np.array([3])}),
         ("a + b", {"a": np.arange(3), "b": np.arange(4)}),
     ])  # fmt: skip
-
-
-def test_narrow_numpy_types_are_widened_before_they_can_overflow():
-    names = {"a": np.array([2**31 - 1], dtype=np.int32), "b": np.array([True]), "c": np.int8(100)}
-    assert parse("a * a + b + c * c").evaluate(names) == (2**31 - 1) ** 2 + 1 + 10_000
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(2, 2**31))
@@ -163,19 +114,14 @@ def test_narrow_numpy_types_are_widened_before_they_can_overflow():
 @example(2**31 - 2, 2**31 - 1)
 @example(2**31 - 1, 3)
 @example(2**31 - 1, 641)
-def test_fast_division_is_exact_below_two_to_the_31(n, d):
+def test_fast_division_is_exact_below_2_to_the_31(n, d):
     multiplier, shift = (parse(f"magic_{part}(d)").evaluate({"d": d}) for part in ("mul", "shift"))
     assert 0 < multiplier < 2**32
     for close in {n, n // d * d, max(n // d * d - 1, 0)}:  # just at and just below a multiple
         assert (multiplier * close >> 32) >> shift == close // d
 
 
-def test_a_divisor_of_one_is_told_by_a_multiplier_of_zero():
-    assert parse("magic_mul(1)").evaluate({}) == 0
-    assert parse("magic_mul(d)").evaluate({"d": np.array([1, 2])}).tolist() == [0, 2**31]
-
-
 @pytest.mark.parametrize("text", ["layout % bx == 0", "bx % layout == 0", "layout / bx > 1", "layout ** bx > 1"])
-def test_text_beside_a_column_is_no_number(text):
+def test_text_with_a_column_is_not_a_number(text):
     with pytest.raises(UsageError, match="text 'row' where a number is expected"):
         parse(text).evaluate({"layout": "row", "bx": np.array([1, 2])})

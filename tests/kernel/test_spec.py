@@ -2,7 +2,6 @@ import pytest
 
 from kernrec.errors import UsageError
 from kernrec.kernel import Space
-from kernrec.op import find_op
 
 
 @pytest.fixture(scope="module")
@@ -10,7 +9,7 @@ def config(tiled, ada):
     return Space(tiled, 89, ada, "f32", "nn").config(0)
 
 
-def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled, config):
+def test_defines_contain_only_compiled_tunables(tiled, config):
     defines = tiled.defines(config, "f32", "nn")
     assert defines["BLOCK_M"] == str(config["block_m"])
     assert defines["DTYPE_F32"] == defines["LAYOUT_NN"] == "1"
@@ -18,7 +17,7 @@ def test_defines_hold_what_is_compiled_in_and_nothing_of_the_launch(tiled, confi
     assert "RASTER" not in defines
 
 
-def test_the_variant_key_changes_with_every_compiled_tunable_and_with_no_other(tiled, config):
+def test_variant_key_depends_exactly_on_compiled_tunables(tiled, config):
     key = tiled.variant_key(config, "f32", "nn")
     assert len(key) == 16
     for tunable in tiled.tunables:
@@ -33,21 +32,8 @@ def test_the_variant_key_changes_with_every_compiled_tunable_and_with_no_other(t
     ({"block_m": 33}, "tiled: block_m is 33, accepted are 32, 64, 128, 256"),
     ({"block_m": "32"}, "tiled: block_m is '32', accepted are"),
 ])  # fmt: skip
-def test_a_config_that_is_not_the_kernels_is_refused(tiled, config, change, message):
+def test_config_of_another_kernel_is_refused(tiled, config, change, message):
     with pytest.raises(UsageError, match=message):
         tiled.config(config | change)
     with pytest.raises(UsageError, match="is missing stages"):
         tiled.config({name: value for name, value in config.items() if name != "stages"})
-
-
-def test_a_misfit_is_the_constraint_that_is_not_kept(tiled, ada, config):
-    problem = find_op("matmul").problem(m=256, n=256, k=256)
-    assert tiled.misfit(config, problem, ada) is None
-    assert tiled.fits(config, problem, ada)
-    assert "split_k" in str(tiled.misfit(config | {"split_k": 4}, find_op("matmul").problem(m=256, n=256, k=3), ada))
-
-
-def test_unimplemented_variant_is_refused(tiled, refuses):
-    refuses(lambda dtype, layout, sm: tiled.require(dtype, layout, sm), [
-        ("f16", "nn", 89), ("f32", "col", 89), ("f32", "nn", 70),
-    ])  # fmt: skip

@@ -22,7 +22,7 @@ SEED = int(os.environ.get("KERNREC_KILLS_SEED", "1"))
 @pytest.mark.parametrize(
     "strategy", ["all", pytest.param("refine", marks=pytest.mark.deep), pytest.param("genetic", marks=pytest.mark.deep)]
 )
-def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_path, strategy):
+def test_killed_collector_loses_no_row_and_repeats_only_its_open_blocks(tmp_path, strategy):
     configs = 3000 if DEEP else 120
     cost = kill_collect(tmp_path, KILLS, configs, SEED, strategy)
     assert (cost["lost"], cost["doubled"]) == (0, 0)
@@ -30,7 +30,7 @@ def test_killed_collectors_lose_no_row_and_repeat_only_their_open_blocks(tmp_pat
 
 
 @pytest.mark.parametrize("command", ["merge", pytest.param("import", marks=pytest.mark.deep)])
-def test_a_killed_merge_or_import_adds_everything_or_nothing(command, tmp_path):
+def test_killed_merge_or_import_adds_everything_or_nothing(command, tmp_path):
     counts = kill_add(tmp_path, command, KILLS, 3000 if DEEP else 200, SEED + 2)
     assert (counts["lost"], counts["halved"], counts["unreadable"]) == (0, 0, 0)
 
@@ -47,7 +47,7 @@ def test_killed_changes_lose_no_row_and_no_model(kill, tmp_path):
 
 
 @pytest.mark.deep
-def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path):
+def test_killed_contribute_loses_no_row_and_bundles_none_twice(tmp_path):
     counts = kill_contribute(tmp_path, KILLS, SEED)
     assert (counts["lost"], counts["doubled"], counts["refused"]) == (0, 0, 0)
     assert counts["bundles"] > 0
@@ -55,6 +55,6 @@ def test_killed_contributors_lose_no_row_and_put_none_into_two_bundles(tmp_path)
 
 @pytest.mark.deep
 @pytest.mark.parametrize("command", ["push", "pull"])
-def test_killed_pushes_and_pulls_show_only_whole_bundles(command, tmp_path):
+def test_killed_push_and_pull_expose_only_complete_bundles(command, tmp_path):
     counts = kill_sharing(tmp_path, command, KILLS, 3000, SEED)
     assert (counts["lost"], counts["doubled"], counts["halved"], counts["unreadable"]) == (0, 0, 0, 0)

@@ -19,27 +19,27 @@ def folder(tmp_path):
     return Folder(inside)
 
 
-def test_a_file_inside_is_read(folder):
+def test_file_inside_the_folder_is_read(folder):
     assert folder.text("sub/kernel.cu") == "code"
     assert folder.text("sub/../sub/kernel.cu") == "code"
 
 
-def test_nothing_else_is(folder, refuses):
+def test_file_outside_the_folder_is_refused(folder, refuses):
     refuses(lambda name: folder.text(name), [
         "../secret", "/etc/passwd", "link", "up/secret", "sub/../../secret", "", ".", "nothing", "a\0b", "~/x",
     ])  # fmt: skip
 
 
-def test_without_a_folder_no_file_is_read(refuses):
+def test_server_without_a_folder_reads_no_file(refuses):
     refuses(lambda: Folder(None).text("kernel.cu"))
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+def test_missing_folder_is_an_error(tmp_path):
     with pytest.raises(UsageError, match="there is no such folder"):
         Folder(tmp_path / "nothing")
 
 
-def test_a_card_file_of_the_folder_is_a_gpu_and_no_other_file_is(folder, tmp_path):
+def test_gpu_file_is_accepted_only_inside_the_folder(folder, tmp_path):
     card = card_text(find_gpu("l4"), "mine")
     (tmp_path / "inside" / "mine.toml").write_text(card)
     (tmp_path / "outside.toml").write_text(card)

@@ -88,7 +88,7 @@ def text_of(answer: Any) -> str:
     return "".join(part.text for part in answer.content)
 
 
-def test_every_tool_has_a_schema_that_its_questions_fit(answered):
+def test_every_tool_has_a_schema_that_matches_its_requests(answered):
     tools, _ = answered
     assert set(tools) == {"catalog", "recommend", "compare", "explain", "analyze", "check"}
     for name, (tool, supplied) in CALLS.items():
@@ -102,13 +102,13 @@ def test_every_tool_has_a_schema_that_its_questions_fit(answered):
 @pytest.mark.parametrize(
     "name", ["recommend", "backend", "card file", "explain", "compare", "the other", "right", "wrong", "out of bounds"]
 )
-def test_questions_are_answered(answered, name):
+def test_tools_answer_requests(answered, name):
     answer = answered[1][name]
     assert not answer.is_error, text_of(answer)
     assert json.loads(text_of(answer)) == answer.structured_content
 
 
-def test_tools_are_asked_about_other_inputs(answered):
+def test_tools_accept_other_inputs(answered):
     _, answers = answered
     assert answers["recommend"].structured_content["inputs"] == "random"
     assert answers["zeros"].structured_content["inputs"] == "zeros"
@@ -116,13 +116,13 @@ def test_tools_are_asked_about_other_inputs(answered):
     assert any("zeros" in note for note in answers["explain"].structured_content["notes"])
 
 
-def test_tools_take_a_backend_and_the_file_of_a_card(answered):
+def test_tools_accept_a_backend_and_a_gpu_file(answered):
     lines = answered[1]["backend"].structured_content["lines"]
     assert {line["stack"] for line in lines} == {"vLLM"}
     assert answered[1]["card file"].structured_content["gpu"] == "mine"
 
 
-def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(answered):
+def test_comparison_of_a_model_reports_gpus_with_too_little_memory(answered):
     first, second = answered[1]["model"].structured_content["gpus"]
     assert (first["fits"], second["fits"]) == (True, False)
     assert (first["name"], first["batch"], first["per"]) == ("vLLM today", 8, "token")
@@ -130,14 +130,14 @@ def test_a_model_of_the_folder_is_compared_and_a_gpu_without_memory_says_so(answ
     assert "does not fit" in second["reason"]
 
 
-def test_a_program_learns_whether_its_kernel_is_right(answered):
+def test_check_tool_reports_whether_a_kernel_is_correct(answered):
     right, wrong, beyond = (answered[1][name].structured_content for name in ("right", "wrong", "out of bounds"))
     assert right["correct"]
     assert (wrong["correct"], wrong["outcome"]) == (False, "incorrect")
     assert "offset 4000 of x" in beyond["message"]
 
 
-def test_an_endless_kernel_costs_its_own_process(answered):
+def test_endless_kernel_times_out_and_the_server_continues(answered):
     answer = answered[1]["endless"].structured_content
     assert answer["outcome"] == "timeout"
     assert not answered[1]["after all that"].is_error
@@ -152,7 +152,7 @@ def test_an_endless_kernel_costs_its_own_process(answered):
     ("objects", "zeros gives an array of object; whole and floating-point numbers are accepted"),
     ("hidden include", "no other file is read"),
 ])  # fmt: skip
-def test_hostile_questions_are_refused_in_one_line(answered, name, message):
+def test_hostile_requests_are_refused_in_one_line(answered, name, message):
     answer = answered[1][name]
     assert answer.is_error
     assert message in text_of(answer)
@@ -161,7 +161,7 @@ def test_hostile_questions_are_refused_in_one_line(answered, name, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker in /proc")
-def test_catalog_answers_while_more_checks_wait_than_there_are_threads(tmp_path):
+def test_catalog_answers_while_all_check_threads_are_busy(tmp_path):
     """Of 60 endless checks none has ended when the catalog answers; the workers end with the killed server."""
 
     async def worker_during_checks() -> int:

@@ -13,7 +13,6 @@ from kernrec.measure.device import card_limits, nvml
 from kernrec.measure.device.nvml import Card
 from kernrec.measure.request import CollectRequest, CollectResult
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from tests.helpers.refusals import Refuses
 
 CARD = Card(0, "GPU-aaaa", "NVIDIA H200", 0)
 
@@ -38,13 +37,13 @@ def history(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-def test_every_pair_of_a_limit_and_a_clock_is_a_point() -> None:
+def test_every_pair_of_limit_and_clock_is_a_point() -> None:
     assert operating_points([], []) == (DEFAULT_POINT,)
     assert operating_points([200.0], []) == (OperatingPoint(200.0),)
     assert len(set(operating_points([200.0, 300.0], [1e9, 1.2e9, 1.4e9]))) == 6
 
 
-def test_all_limits_are_checked_before_the_first_is_set_and_each_is_restored(
+def test_all_limits_are_checked_before_the_first_is_set_and_restored(
     history: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(request: CollectRequest, *_: object) -> CollectResult:
@@ -58,14 +57,10 @@ def test_all_limits_are_checked_before_the_first_is_set_and_each_is_restored(
 
 
 @pytest.mark.parametrize("end", [CollectResult(error="the device is lost"), CollectResult(stopped=True)])
-def test_the_first_that_ends_early_is_the_last(
+def test_early_end_at_one_limit_skips_the_rest(
     history: list[str], monkeypatch: pytest.MonkeyPatch, end: CollectResult
 ) -> None:
     monkeypatch.setattr(collect, "collect", lambda *_: end)
     measured = collect_at(operating_points([300.0, 400.0], []), replace(REQUEST, gpu="0"))
     assert history == ["check 2", "set 300", "restore"]
     assert [result for _, result in measured] == [end]
-
-
-def test_limits_are_for_one_card(refuses: Refuses) -> None:
-    refuses(lambda: collect_at(operating_points([300.0], []), replace(REQUEST, gpu="all")))

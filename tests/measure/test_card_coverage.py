@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.measure.card_coverage import cards_coverage, gaps
-from kernrec.op import Problem, find_op, problem_from_key
+from kernrec.op import Problem, find_op
 from kernrec.store import Database, Stack
 from kernrec.store.measurement import Measurement
 from tests.helpers.command import run_here
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     )
 
 
-def test_layers_count_as_measured_and_others_rows_as_configs(path: Path) -> None:
+def test_layers_count_as_measured_and_foreign_rows_as_configs(path: Path) -> None:
     stack = Stack([path])
     first, second = cards_coverage(stack)[:2]
     assert (first.gpu, first.arch, first.last_measured) == ("l40s", "sm_89", "2026-03-01")
@@ -52,21 +52,7 @@ def test_layers_count_as_measured_and_others_rows_as_configs(path: Path) -> None
     assert (second.gpu, second.ops["reduce"].configs) == ("rtx4090", 1)
 
 
-def test_a_layer_in_bf16_is_that_in_f16(tmp_path: Path) -> None:
-    norm = a_layer("rmsnorm")
-    assert norm.dtype == "bf16"
-    same = problem_from_key(norm.key.replace("]bf16,", "]f16,"))
-    (card, *_) = cards_coverage(Stack([database(tmp_path / "x.duckdb", [{"gpu": "h100-sxm", "problem": same}])]))
-    assert (card.gpu, card.ops["rmsnorm"].measured) == ("h100-sxm", 1)
-
-
-def test_recorded_layers_are_told_apart_from_measured_ones() -> None:
-    cards = {card.gpu: card for card in cards_coverage(Stack([]))}
-    assert sum(op.recorded for op in cards["a100-sxm4-80gb"].ops.values()) == 2
-    assert all(op.measured == 0 for card in cards.values() for op in card.ops.values())
-
-
-def test_gaps_concern_architectures_and_close_with_any_of_their_cards(path: Path) -> None:
+def test_gap_of_an_architecture_closes_with_any_of_its_gpus(path: Path) -> None:
     before, after = gaps(Stack([])), gaps(Stack([path]))
     assert {(gap.arch, gap.op) for gap in before} - {(gap.arch, gap.op) for gap in after} == {("sm_89", "reduce")}
     sizes = [(gap.layers - gap.measured) * len(gap.gpus) for gap in after]
@@ -92,7 +78,7 @@ def test_coverage_fits_80_columns(path: Path, tmp_path: Path) -> None:
         (("--db", "none.duckdb"), "none.duckdb"),
     ],
 )
-def test_misuse_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_misuse_is_refused_in_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     done = run_here("db", "info", "--coverage", *arguments, home=tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]

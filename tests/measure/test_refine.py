@@ -3,22 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kernrec.errors import KernrecError, UsageError
 from kernrec.measure.campaign.results import CampaignBudget
 from kernrec.measure.collect import collect, outlook
 from kernrec.measure.refine_planner import Refined
-from kernrec.measure.refine_subject import subject_on
 from kernrec.measure.request import CollectRequest, Strategy, WantedProblem
-from kernrec.model.learn import features
-from kernrec.op import Problem, find_op, problem_from_key
-from kernrec.recommender.contenders import side_by_side
+from kernrec.op import Problem, find_op
 from kernrec.recommender.request import Objective
 from kernrec.store import Database
 from tests.helpers.measured_database import make_measured_database
-from tests.helpers.recording import BEST, make_recording
+from tests.helpers.recording import make_recording
 
 pytestmark = pytest.mark.usefixtures("measured_here")
 
@@ -50,7 +46,7 @@ def keys(database: Path) -> list[tuple[object, object]]:
         return [(row["problem_id"], row["config_id"]) for row in opened.rows("measurement", tier="screen")]
 
 
-def test_a_budget_in_configs_is_kept_and_the_next_run_goes_on(library: Path, tmp_path: Path) -> None:
+def test_config_budget_is_kept_and_the_next_run_resumes(library: Path, tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     first = refine(request(library, database, 5))
     assert first.measured == 5
@@ -82,16 +78,7 @@ def test_dry_run_lists_configs_without_measuring(library: Path, tmp_path: Path) 
     assert not database.exists()
 
 
-def test_a_problem_that_counts_more_is_measured_first(library: Path, tmp_path: Path) -> None:
-    wanted = outlook(request(library, tmp_path / "k.duckdb")).visits
-    counted = [
-        WantedProblem(item.name, problem_from_key(item.name), 1.0 + 99.0 * (item is wanted[-1])) for item in wanted
-    ]
-    first = outlook(replace(request(library, tmp_path / "k.duckdb"), problems=counted)).visits[0]
-    assert first.name == wanted[-1].name
-
-
-def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:
+def test_energy_objective_measures_energy(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     recording = make_recording(tmp_path / "r.duckdb", 12)
     result = refine(replace(request(recording, database, 4), objective=Objective.ENERGY))
@@ -99,14 +86,6 @@ def test_energy_is_measured_where_it_is_the_objective(tmp_path: Path) -> None:
         rows = [row for row in opened.rows("measurement") if row["outcome"] == "ok"]
     assert {str(row["tier"]) for row in rows} == {"screen", "coarse"}
     assert sum(row["energy_j"] is not None for row in rows) == result.measured > 0
-
-
-def test_best_unpredicted_config_is_found_without_measuring_all(tmp_path: Path) -> None:
-    recording, database = make_recording(tmp_path / "r.duckdb", 100, energy=False), tmp_path / "k.duckdb"
-    result = refine(request(recording, database, 32))
-    (answer,) = result.changed
-    assert any(f"x={x} " in answer.after for x in range(BEST["x"] - 1, BEST["x"] + 2))  # a neighbor is 2 % slower
-    assert len(keys(database)) == 32
 
 
 def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path: Path) -> None:
@@ -125,22 +104,3 @@ def test_impossible_request_is_refused_before_measuring(library: Path, tmp_path:
 
 def _matmul() -> Problem:
     return find_op("matmul").problem(m=64, n=64, k=64)
-
-
-def test_contenders_of_all_problems_have_the_same_columns_to_learn_errors_from(
-    tmp_path: Path,
-) -> None:
-    wanted = [
-        WantedProblem(key, problem_from_key(key))
-        for key in ("matmul[m=512,n=512,k=512]f16,nn", "matmul[m=64,n=256,k=1024]f16,nn")
-    ]
-    subject = subject_on("a100-sxm4-80gb", CollectRequest(wanted, tmp_path / "k.duckdb"))
-    first, second = side_by_side(subject.contenders)
-    assert first.inputs is not None
-    assert second.inputs is not None
-    assert first.inputs.shape[1] == second.inputs.shape[1]
-    kernels = {kernel for item in subject.contenders for kernel, _ in item.keys}
-    tunables = {name for item in subject.contenders for _, config in item.keys for name, _ in config}
-    earlier = first.inputs[:, : -len(kernels) - len(tunables)]
-    assert earlier.shape[1] == len(features.names())
-    assert len(np.unique(earlier, axis=0)) > 1

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from kernrec.op import Problem, all_ops, decode_elements, encode_elements, find_op, inputs, reference
+from kernrec.op import Problem, decode_elements, encode_elements, find_op, inputs, reference
 
 MATMUL, CONV2D = find_op("matmul"), find_op("conv2d")
 
@@ -48,24 +48,14 @@ def convolution_by_definition(problem: Problem, x: np.ndarray, w: np.ndarray) ->
 
 
 @given(tiny_convolutions(), st.integers(0, 100))
-def test_convolution_is_its_definition(problem, seed):
+def test_convolution_matches_its_definition(problem, seed):
     tensors = inputs(problem, seed)
     y = reference(problem, tensors)["y"]
     assert y.shape == problem.tensors["y"].shape
     assert_allclose(y, convolution_by_definition(problem, **tensors), atol=1e-12)
 
 
-@given(*[st.integers(1, 6)] * 5, st.integers(0, 100))
-def test_a_1x1_convolution_is_a_matmul_over_the_channels(n, c, h, w, k, seed):
-    convolution = CONV2D.problem(layout="nhwc", n=n, c=c, h=h, w=w, k=k, r=1, s=1)
-    matmul = MATMUL.problem(m=n * h * w, n=k, k=c)
-    assert (convolution.flops, convolution.bytes) == (matmul.flops, matmul.bytes)
-    tensors = inputs(convolution, seed)
-    product_ = reference(matmul, {"a": tensors["x"], "b": np.ascontiguousarray(tensors["w"].reshape(k, c).T)})["c"]
-    assert_allclose(reference(convolution, tensors)["y"].reshape(n * h * w, k), product_, atol=1e-12)
-
-
-def test_matmul_is_its_definition():
+def test_matmul_matches_its_definition():
     problem = MATMUL.problem(m=3, n=4, k=5)
     tensors = inputs(problem, 7)
     a, b = (tensors[name].astype(np.float64) for name in "ab")
@@ -74,7 +64,7 @@ def test_matmul_is_its_definition():
 
 
 @pytest.mark.parametrize("dtype", MATMUL.dtypes)
-def test_inputs_lie_in_memory_as_the_tensors_say_and_repeat_with_the_seed(dtype):
+def test_inputs_follow_the_tensor_layout_and_the_seed(dtype):
     problems = [MATMUL.problem(dtype, m=7, n=5, k=3, bias=1)]
     if dtype in CONV2D.dtypes:
         problems.append(CONV2D.problem(dtype, "nhwc", c=4, h=5, w=6, k=8, groups=2))
@@ -90,19 +80,7 @@ def test_inputs_lie_in_memory_as_the_tensors_say_and_repeat_with_the_seed(dtype)
             assert not np.array_equal(first[name], other[name])
 
 
-@pytest.mark.parametrize("problem", [
-    MATMUL.problem(m=64, n=64, k=2048), MATMUL.problem(m=64, n=64, k=2),
-    MATMUL.problem(None, "tt", m=16, n=32, k=512, batch=8), CONV2D.problem(c=64, h=18, w=18, k=64),
-    find_op("matvec").problem(m=512, k=4096, n=4), find_op("layernorm").problem(rows=20, columns=4096),
-    find_op("rmsnorm").problem(rows=20, columns=4096), find_op("reduce").problem(rows=1024, columns=1024),
-    find_op("transpose").problem(rows=64, columns=64), find_op("elementwise").problem(n=4096),
-], ids=lambda problem: problem.key)  # fmt: skip
-def test_results_are_of_order_one_whatever_the_size(problem):
-    (result,) = reference(problem, inputs(problem, 0)).values()
-    assert 0.8 < result.std() < 1.25
-
-
-def test_flat_inputs_are_shaped_and_wrong_ones_refused(refuses):
+def test_flat_inputs_are_reshaped_and_wrong_sizes_refused(refuses):
     problem = MATMUL.problem(m=3, n=4, k=5)
     tensors = inputs(problem)
     flat = {name: array.ravel() for name, array in tensors.items()}
@@ -112,7 +90,7 @@ def test_flat_inputs_are_shaped_and_wrong_ones_refused(refuses):
 
 
 @given(st.lists(st.floats(width=32), min_size=1))
-def test_bf16_keeps_the_nearest_value_with_ties_to_even(values):
+def test_bf16_rounds_to_nearest_even(values):
     exact = np.array(values, dtype=np.float32)
     bits = exact.view(np.uint32) & np.uint32(0xFFFF0000)
     with np.errstate(invalid="ignore", over="ignore"):  # signalling NaNs
@@ -131,14 +109,3 @@ def test_bf16_keeps_the_nearest_value_with_ties_to_even(values):
 def test_decoded_values_encode_to_the_same_bits(dtype):
     stored = encode_elements(np.linspace(-3, 3, 101), dtype)
     assert_array_equal(encode_elements(decode_elements(stored, dtype), dtype), stored)
-
-
-def test_every_op_has_a_reference_that_fills_its_outputs():
-    for op in all_ops():
-        for layout in op.layouts:
-            problem = op.problem(None, layout, **{dim.name: 3 for dim in op.dims if dim.default is None})
-            results = reference(problem, inputs(problem))
-            assert set(results) == set(op.outputs)
-            for name, result in results.items():
-                assert result.shape == problem.tensors[name].shape
-                assert result.dtype == np.float64

@@ -22,7 +22,7 @@ def run(op: str, seed: int = 0, **dims: int) -> tuple[dict[str, Any], np.ndarray
 
 
 @given(sizes, sizes, seeds)
-def test_softmax_is_its_definition(rows, columns, seed):
+def test_softmax_matches_its_definition(rows, columns, seed):
     given_, y = run("softmax", seed, rows=rows, columns=columns)
     for x_row, y_row in zip(given_["x"], y, strict=True):
         total = sum(map(exp, x_row))
@@ -30,7 +30,7 @@ def test_softmax_is_its_definition(rows, columns, seed):
 
 
 @given(sizes, sizes, seeds)
-def test_softmax_shares_out_one_and_does_not_see_a_shift(rows, columns, seed):
+def test_softmax_sums_to_one_and_ignores_a_shift(rows, columns, seed):
     problem = find_op("softmax").problem(rows=rows, columns=columns)
     x = inputs(problem, seed)["x"]
     y = reference(problem, {"x": x})["y"]
@@ -39,7 +39,7 @@ def test_softmax_shares_out_one_and_does_not_see_a_shift(rows, columns, seed):
 
 
 @given(sizes, sizes, seeds)
-def test_layernorm_is_its_definition(rows, columns, seed):
+def test_layernorm_matches_its_definition(rows, columns, seed):
     t, y = run("layernorm", seed, rows=rows, columns=columns)
     for x_row, y_row in zip(t["x"], y, strict=True):
         mean = sum(x_row) / columns
@@ -49,7 +49,7 @@ def test_layernorm_is_its_definition(rows, columns, seed):
 
 
 @given(sizes, sizes, seeds)
-def test_rmsnorm_is_its_definition(rows, columns, seed):
+def test_rmsnorm_matches_its_definition(rows, columns, seed):
     t, y = run("rmsnorm", seed, rows=rows, columns=columns)
     for x_row, y_row in zip(t["x"], y, strict=True):
         size = sqrt(sum(value**2 for value in x_row) / columns + 1e-5)
@@ -70,22 +70,8 @@ def test_elementwise_is_a_multiply_add_clipped_at_zero(n, seed):
     assert_allclose(y, [max(0.0, t["a"][0] * x + b) for x, b in zip(t["x"], t["b"], strict=True)])
 
 
-@given(seeds)
-def test_a_step_left_out_of_a_reference_shows(seed):
-    t, y = run("layernorm", seed, rows=4, columns=256)
-    for wrong in (
-        (t["x"] / t["x"].std(axis=1, keepdims=True)) * t["weight"] + t["bias"],
-        (t["x"] - t["x"].mean(axis=1, keepdims=True)) * t["weight"] + t["bias"],
-    ):
-        assert np.abs(wrong - y).max() > 0.25
-    t, y = run("rmsnorm", seed, rows=4, columns=256)
-    assert np.abs(t["x"] * t["weight"] - y).max() > 0.25
-    t, y = run("elementwise", seed, n=256)
-    assert np.abs(np.maximum(t["x"] + t["b"], 0) - y).max() > 1e-3
-
-
 @given(sizes, sizes)
-def test_bytes_are_each_tensor_once_and_flops_follow_the_elements(rows, columns):
+def test_bytes_count_each_tensor_once_and_flops_the_elements(rows, columns):
     elements = rows * columns
     expected = {
         "softmax": (5 * elements, 2 * elements),

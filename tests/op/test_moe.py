@@ -27,7 +27,7 @@ def mixtures(draw: st.DrawFn) -> Problem:
 
 
 @given(mixtures(), st.integers(0, 50))
-def test_a_token_goes_through_the_experts_of_its_highest_scores(problem, seed):
+def test_token_passes_through_its_top_scored_experts(problem, seed):
     d, stored = problem.sizes, inputs(problem, seed)
     values = {name: decode_elements(tensor, problem.tensors[name].dtype) for name, tensor in stored.items()}
     quantized = FORMATS.get(problem.dtype)
@@ -62,32 +62,19 @@ def test_a_token_goes_through_the_experts_of_its_highest_scores(problem, seed):
 
 
 @given(mixtures())
-def test_a_key_reads_back_and_flops_are_those_of_the_passes(problem):
+def test_key_reads_back_and_flops_count_the_expert_passes(problem):
     d = problem.sizes
     assert problem_from_key(problem.key) == problem
     passes = -(-d["tokens"] * d["topk"] // d["ep"])
     assert problem.flops == passes * (3 if d["gated"] else 2) * 2 * d["hidden"] * d["columns"]
 
 
-def test_few_tokens_read_the_weights_of_their_experts_alone():
-    single, all_ = (MOE.problem("bf16", **MIXTRAL | {"tokens": tokens}) for tokens in (1, 64))
-    expert = 3 * 4096 * 14336 * 2
-    assert 2 * expert < single.bytes < 2.001 * expert
-    assert 8 * expert < all_.bytes < 8.01 * expert
-
-
 @pytest.mark.parametrize("dtype", MOE.dtypes)
-def test_the_dtype_is_that_of_the_weights(dtype):
+def test_dtype_is_the_dtype_of_the_weights(dtype):
     problem = MOE.problem(dtype, **MIXTRAL)
     weights = sum(t.bytes for name, t in problem.tensors.items() if name not in ("x", "scores", "y"))
     assert weights == pytest.approx(8 * 3 * 4096 * 14336 * weight_bytes(dtype), rel=1e-4)
     assert problem.tensors["x"].dtype == problem.tensors["y"].dtype == ("f16" if dtype == "f16" else "bf16")
-
-
-def test_gpus_share_experts_and_their_columns():
-    whole, part = MOE.problem(**MIXTRAL), MOE.problem(**MIXTRAL, tp=2, ep=4)
-    assert part.tensors["up"].shape == (2, 7168, 4096)
-    assert whole.flops == 8 * part.flops
 
 
 def test_indivisible_experts_are_refused(refuses):

@@ -1,18 +1,14 @@
 """Problems: what is accepted and refused, and the laws that FLOPs, bytes, names and keys obey."""
 
-import pickle
-import subprocess
-import sys
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
-from kernrec.op import Problem, all_ops, find_op, parse_shape, problem_from_key
+from kernrec.op import Problem, all_ops, find_op, problem_from_key
 from kernrec.op.dtype import FORMATS
 from kernrec.op.problem import LARGEST
 
@@ -70,19 +66,14 @@ def refusal(op: Any, **arguments: Any) -> str:
 
 
 @given(problems)
-def test_a_key_reads_back_as_the_same_problem(problem):
+def test_key_reads_back_as_the_same_problem(problem):
     again = problem_from_key(problem.key)
     assert again == problem
     assert hash(again) == hash(problem)
     assert again.key == problem.key
 
 
-@given(problems)
-def test_a_problem_survives_the_way_to_another_process(problem):
-    assert pickle.loads(pickle.dumps(problem)) == problem
-
-
-def test_a_key_names_every_dimension_dtype_and_layout():
+def test_key_contains_every_dimension_dtype_and_layout():
     assert MATMUL.problem(m=1, n=2, k=3).key == "matmul[m=1,n=2,k=3]f32,nn"
     key = "conv2d[n=1,c=64,h=56,w=56,k=64,r=3,s=3,stride=1,padding=0,dilation=1,groups=1]f16,nhwc"
     assert CONV2D.problem("half", "NHWC", c=64, h=56, w=56, k=64).key == key
@@ -97,7 +88,7 @@ def test_invalid_key_is_refused(key):
 
 
 @given(matmuls())
-def test_matmul_counts_two_flops_for_each_multiply_add_and_every_element_once(problem):
+def test_matmul_counts_two_flops_per_multiply_add_and_each_element_once(problem):
     m, n, k = problem.dim.values()
     assert problem.flops == 2 * m * n * k
     if problem.dtype in FORMATS:  # `test_quantized.py` holds their bytes
@@ -108,13 +99,7 @@ def test_matmul_counts_two_flops_for_each_multiply_add_and_every_element_once(pr
 
 
 @given(convolutions())
-def test_convolution_flops_are_those_of_its_output_elements(problem):
-    tensors = problem.tensors
-    assert problem.flops == 2 * tensors["y"].elements * tensors["w"].elements // problem.dim["k"]
-
-
-@given(convolutions())
-def test_bytes_count_exactly_the_input_elements_that_some_tap_meets(problem):
+def test_bytes_count_only_input_elements_that_a_tap_reads(problem):
     d = problem.sizes
 
     def met(size: int, outputs: int, taps: int) -> int:
@@ -141,28 +126,7 @@ def test_bytes_never_exceed_the_tensors_and_halve_with_the_dtype(problem):
     assert single.flops == half.flops
 
 
-@given(convolutions())
-def test_layout_changes_the_order_of_axes_and_nothing_else(problem):
-    first, last = (CONV2D.problem(None, layout, **problem.dim) for layout in ("nchw", "nhwc"))
-    assert (first.flops, first.bytes) == (last.flops, last.bytes)
-    for name in "xwy":
-        n, c, h, w = first.tensors[name].shape
-        assert last.tensors[name].shape == (n, h, w, c)
-
-
-@given(convolutions())
-def test_a_batch_of_two_costs_twice_and_shares_the_weights(problem):
-    double = CONV2D.problem(problem.dtype, problem.layout, **problem.dim | {"n": 2 * problem.dim["n"]})
-    assert double.flops == 2 * problem.flops
-    assert double.bytes == 2 * problem.bytes - problem.tensors["w"].bytes
-
-
-def test_a_1x1_filter_with_stride_2_reads_one_input_element_in_four():
-    x = CONV2D.problem(c=256, h=56, w=56, k=512, r=1, s=1, stride=2).tensors["x"]
-    assert x.touched * 4 == x.elements
-
-
-def test_names_hold_what_a_kernel_expression_may_use():
+def test_names_include_what_a_kernel_expression_may_use():
     names = CONV2D.problem("f16", "nhwc", c=8, h=10, w=9, k=4, stride=2, padding=1).names
     assert {key: names[key] for key in ("n", "r", "p", "q", "dtype", "layout", "dtype_bytes")} == {
         "n": 1, "r": 3, "p": 5, "q": 5, "dtype": "f16", "layout": "nhwc", "dtype_bytes": 2,
@@ -173,18 +137,7 @@ def test_names_hold_what_a_kernel_expression_may_use():
     }  # fmt: skip
 
 
-def test_the_shape_of_the_documentation_is_accepted():
-    problem = CONV2D.problem(None, None, **parse_shape("n=1,c=64,h=56,w=56,k=64,r=3,s=3"))
-    assert problem.tensors["y"].shape == (1, 64, 54, 54)
-
-
-def test_numpy_integers_are_whole_numbers():
-    problem = MATMUL.problem(m=np.int64(4), n=np.uint8(5), k=6)
-    assert problem == MATMUL.problem(m=4, n=5, k=6)
-    assert all(type(size) is int for _, size in problem.dims)
-
-
-def test_an_unknown_dimension_is_named_even_when_another_is_missing():
+def test_unknown_dimension_is_named_even_if_another_is_missing():
     assert "unknown matmul dimension 'x'" in refusal(MATMUL, m=1, n=1, k=1, x=2)
     assert "did you mean stride" in refusal(CONV2D, c=64, h=56, w=56, k=64, strides=2)
     assert "did you mean padding" in refusal(CONV2D, c=64, h=56, w=56, pad=1)
@@ -192,32 +145,18 @@ def test_an_unknown_dimension_is_named_even_when_another_is_missing():
 
 
 @pytest.mark.parametrize("value", [0, -1, -(2**70), 2**31, pytest.param(10**5000, id="5001 digits")])
-def test_a_dimension_out_of_range_is_refused_with_the_range(value):
+def test_dimension_out_of_range_is_refused_with_the_range(value):
     message = refusal(MATMUL, m=value, n=1, k=1)
     assert "matmul dimension m (rows of a and c)" in message
     assert f"1 to {LARGEST}" in message
 
 
-def test_a_default_may_be_another_dimension():
-    attention = find_op("attention")
-    alone = attention.problem(heads=8, queries=5, head_dim=64)
-    assert alone == attention.problem(heads=8, kv_heads=8, queries=5, keys=5, head_dim=64)
-    assert "kv_heads=8,queries=5,keys=5" in alone.key
-    assert "kv_heads=heads, keys=queries" in refusal(attention, heads=8)
-    assert "'heads'; a whole number" in refusal(attention, heads=8, kv_heads="heads", queries=5, head_dim=64)
-
-
 @pytest.mark.parametrize("value", [1.5, 4.0, "4", True, float("nan"), [4], pytest.param("x" * 10_000, id="long")])
-def test_a_dimension_that_is_no_whole_number_is_refused(value):
+def test_fractional_dimension_is_refused(value):
     assert "a whole number is accepted" in refusal(MATMUL, m=value, n=1, k=1)
 
 
-def test_padding_may_be_zero_and_not_less():
-    assert CONV2D.problem(c=1, h=3, w=3, k=1, padding=0).names["p"] == 1
-    assert "0 to" in refusal(CONV2D, c=1, h=3, w=3, k=1, padding=-1)
-
-
-def test_a_tensor_that_32_bits_cannot_index_is_named():
+def test_tensor_too_large_for_32_bit_indexes_is_named():
     large = MATMUL.problem(m=10**5, n=10**5, k=1).too_large
     assert large is not None
     assert "tensor c has 100000 x 100000 = 10000000000 elements" in large
@@ -226,21 +165,10 @@ def test_a_tensor_that_32_bits_cannot_index_is_named():
     assert fitting.too_large is None
 
 
-def test_groups_must_divide_the_channels():
-    assert refusal(CONV2D, c=64, h=8, w=8, k=63, groups=2) == "conv2d groups=2 must divide c=64 and k=63"
-
-
-def test_a_filter_larger_than_the_padded_input_is_refused():
-    message = refusal(CONV2D, c=1, h=1, w=9, k=1)
-    assert message == (
-        "conv2d has no output: the filter spans 3 (r=3, dilation=1) but the padded input only 1 (h=1, padding=0)"
-    )
-
-
 @pytest.mark.parametrize(
     ("typed", "dtype"), [("fp16", "f16"), ("Half", "f16"), ("float32", "f32"), ("bfloat16", "bf16"), ("double", "f64")]
 )
-def test_dtypes_are_known_by_their_usual_spellings(typed, dtype):
+def test_dtypes_accept_their_usual_spellings(typed, dtype):
     assert MATMUL.problem(typed, m=1, n=1, k=1).dtype == dtype
 
 
@@ -253,31 +181,7 @@ def test_ops_are_found_by_alias_and_loose_spelling(typed, name):
     assert find_op(typed).name == name
 
 
-def test_an_activation_is_no_op_but_there_is_one_like_it(refuses):
-    refuses(find_op, ["gelu", "ReLU", "silu"])
-
-
-def test_no_two_ops_share_a_name_or_alias():
+def test_op_names_and_aliases_are_unique():
     names = [name for op in all_ops() for name in (op.name, *op.aliases)]
     assert len(names) == len(set(names))
     assert all(find_op(name) is op for op in all_ops() for name in (op.name, *op.aliases))
-
-
-def test_making_a_problem_takes_few_calls():
-    calls = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        CONV2D.problem(c=64, h=56, w=56, k=64, padding=1)
-    finally:
-        sys.setprofile(None)
-    assert calls < 100  # about 15 us
-
-
-def test_numpy_is_not_imported_before_values_are_wanted():
-    script = "import sys, kernrec.op, kernrec.op.workload; assert 'numpy' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.op import find_op
-from kernrec.op.equivalent import as_matmul
 from kernrec.op.scaled_workload import as_tensor_parallel, with_batch
 from kernrec.op.workload import Layer, Workload, workload, workloads
 
@@ -13,35 +12,21 @@ SPLIT = ("llama-3-8b-prefill", "llama-3-70b-decode", "llama-3-70b-prefill", "qwe
 
 
 @given(st.sampled_from(workloads()), st.integers(1, 24))
-def test_the_flops_of_a_batch_are_those_of_its_items(name, batch):
+def test_batch_flops_equal_the_sum_of_its_items(name, batch):
     single = workload(name)
     assert with_batch(single, batch).flops == batch * single.flops
 
 
-def test_a_batch_is_said_in_the_title_and_has_no_published_figure():
+def test_batch_is_stated_in_the_title_and_drops_the_published_figure():
     several = with_batch(workload("resnet50"), 32)
     assert several.title == "ResNet-50, 224x224, batch 32"
     assert several.published is None
     assert with_batch(several, 1).flops == workload("resnet50").flops
 
 
-def test_more_than_sixteen_rows_of_a_linear_layer_are_a_product():
-    decode = workload("llama-3-8b-decode")
-    assert {layer.problem.op for layer in with_batch(decode, 16).layers} >= {"matvec"}
-    products = [layer.problem for layer in with_batch(decode, 32).layers if layer.problem.op == "matmul"]
-    assert {problem.dim["m"] for problem in products} == {32}
-    assert {problem.layout for problem in products} == {"nt"}
-
-
-def test_a_matvec_and_the_product_that_it_is_have_the_same_work():
-    few = find_op("matvec").problem("bf16", m=4096, k=1024, n=4)
-    product = as_matmul(few)
-    assert (product.flops, product.bytes) == (few.flops, few.bytes)
-
-
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("gpus", [2, 4])
-def test_the_products_of_all_gpus_add_up_to_those_of_the_network(name, gpus):
+def test_tensor_parallel_matmuls_add_up_to_the_network(name, gpus):
     whole, part = workload(name), as_tensor_parallel(workload(name), gpus)
     for before, after in zip(whole.layers, part.layers, strict=True):
         divided = before.split or before.problem.op == "moe"

@@ -28,7 +28,7 @@ def answers():
     return Answers(Recommender(databases=[]))
 
 
-def test_every_point_of_a_front_can_be_explained(answers):
+def test_every_front_point_can_be_explained(answers):
     front = answers.answer("front", ASKED)
     for number in front["front"]:
         explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
@@ -36,7 +36,7 @@ def test_every_point_of_a_front_can_be_explained(answers):
         assert sum(explained["energy_by_part_j"].values()) == pytest.approx(explained["energy_j"], rel=1e-3)
 
 
-def test_the_copied_commands_run(answers, capsys):
+def test_copied_commands_run(answers, capsys):
     front = answers.answer("front", ASKED)
     for number in (front["front"][0], front["front"][-1]):
         explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
@@ -45,7 +45,7 @@ def test_the_copied_commands_run(answers, capsys):
             assert explained["kernel"] in capsys.readouterr().out
 
 
-def test_a_command_that_is_copied_at_a_locked_clock_has_it(answers, capsys):
+def test_copied_command_contains_the_locked_clock(answers, capsys):
     front = answers.answer("front", ASKED)
     places = {i for i, point in enumerate(front["operating_points"]) if point["clock_hz"]}
     number = next(n for n, place in enumerate(front["points"]["point"]) if place in places)
@@ -56,7 +56,7 @@ def test_a_command_that_is_copied_at_a_locked_clock_has_it(answers, capsys):
     assert answer["clock_hz"] == pytest.approx(explained["clock_hz"], rel=1e-3)
 
 
-def test_a_problem_that_no_kernel_runs_has_lines_and_no_points(answers):
+def test_problem_without_kernels_has_baselines_and_no_points(answers):
     query = {"gpu": "a100", "op": "matmul", "dtype": "f32", "layout": "tt", "shape": "m=64,n=765,k=30521"}
     front, other = answers.answer("front", query), answers.answer("front", ASKED)
     assert set(front) == set(other)
@@ -90,7 +90,7 @@ def test_inputs_are_passed_to_each_answer(answers, about, capsys):
         answers.answer("front", query | {"inputs": "ones"})
 
 
-def test_offered_choices_are_answered(answers):
+def test_every_offered_option_gets_an_answer(answers):
     options = answers.options()
     assert "resnet50" in options["workloads"]
     assert options["inputs"] == ["random", "zeros"]
@@ -101,7 +101,7 @@ def test_offered_choices_are_answered(answers):
     assert Subject(problem).parameters["shape"] == "rows=64,columns=128"
 
 
-def test_one_kernel_is_answered_like_an_op(answers, capsys):
+def test_request_for_one_kernel_gets_a_front(answers, capsys):
     query = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
     front = answers.answer("front", query)
     assert front["kernels"] == ["matmul_simt"]
@@ -112,7 +112,7 @@ def test_one_kernel_is_answered_like_an_op(answers, capsys):
     assert "matmul_simt" in capsys.readouterr().out
 
 
-def test_kernels_of_a_users_database_are_offered_with_the_shape_of_their_spec(tmp_path):
+def test_database_kernels_are_offered_with_the_shape_of_their_spec(tmp_path):
     examples = Path(__file__).resolve().parents[2] / "docs/examples"
     kernel, _ = load_spec(examples / "blur.toml", examples / "blur.cu")
     path = tmp_path / "own.duckdb"
@@ -140,6 +140,6 @@ def test_unknown_names_are_refused_in_one_line(answers, refuses):
 
 @few_examples(20)
 @given(name=st.sampled_from(sorted(ASKED)), value=st.text(max_size=40))
-def test_no_text_breaks_an_answer(answers, name, value):
+def test_no_request_text_crashes_the_page(answers, name, value):
     with suppress(KernrecError):
         assert answers.answer("front", {**ASKED, name: value})["gpu"]

@@ -74,7 +74,7 @@ def drawn(page: Any, url: str) -> None:
     page.wait_for_selector("body[data-drawn]")
 
 
-def test_fronts_stand_side_by_side_measured_apart_from_predicted(page, url):
+def test_fronts_are_shown_side_by_side_and_separate_measured_from_predicted(page, url):
     drawn(page, url)
     assert page.locator(".panel h2").all_inner_texts() == ["NVIDIA GeForce RTX 4090", "NVIDIA L40S"]
     legends = page.locator(".legend").all_inner_texts()
@@ -88,7 +88,7 @@ def test_fronts_stand_side_by_side_measured_apart_from_predicted(page, url):
     assert all("measured" in source for source in sources), sources
 
 
-def test_a_click_on_a_point_explains_it_and_copies_its_command(page, url):
+def test_clicked_point_is_explained_and_its_command_copied(page, url):
     drawn(page, url)
     place = page.evaluate("""() => {
         const { plot, front } = kernrec.shown[0], number = front.front[0];
@@ -112,7 +112,7 @@ def test_a_click_on_a_point_explains_it_and_copies_its_command(page, url):
     )
 
 
-def test_the_keyboard_goes_along_the_front_and_explains(page, url):
+def test_arrow_keys_move_along_the_front_and_explain_points(page, url):
     drawn(page, url)
     page.locator(".panel .plot").first.focus()
     page.keyboard.press("End")
@@ -123,7 +123,7 @@ def test_the_keyboard_goes_along_the_front_and_explains(page, url):
     assert page.evaluate("document.activeElement.id") == "explanation"
 
 
-def test_a_change_of_shape_is_answered_and_a_wrong_one_is_said(page, url):
+def test_new_shape_updates_the_front_and_a_wrong_shape_shows_an_error(page, url):
     drawn(page, url)
     page.fill("#dims input[name=m]", "512")
     page.wait_for_function("() => document.querySelector('.panel caption')?.textContent.includes('m=512')")
@@ -135,7 +135,7 @@ def test_a_change_of_shape_is_answered_and_a_wrong_one_is_said(page, url):
     page.wait_for_function("() => document.querySelector('#status').textContent.includes('no GPU')")
 
 
-def test_networks_and_databases_have_their_views(page, url):
+def test_networks_and_databases_have_views(page, url):
     drawn(page, url)
     page.locator("#tab-front").focus()
     page.keyboard.press("ArrowRight")
@@ -146,7 +146,7 @@ def test_networks_and_databases_have_their_views(page, url):
     assert "rtx4090" in page.inner_text("#view-database table")
 
 
-def test_colors_follow_the_system_and_the_choice(page, url):
+def test_colors_follow_the_system_or_the_selected_theme(page, url):
     drawn(page, url)
 
     def back() -> str:
@@ -159,7 +159,7 @@ def test_colors_follow_the_system_and_the_choice(page, url):
     assert back() == light != dark
 
 
-def test_every_control_has_a_name_and_every_plot_a_table(page, url):
+def test_every_control_has_a_label_and_every_plot_a_table(page, url):
     drawn(page, url)
     nameless = page.evaluate("""() => [...document.querySelectorAll('button, input, select, [role]')].filter(
         (e) => !e.closest('[hidden]') && !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')
@@ -171,7 +171,7 @@ def test_every_control_has_a_name_and_every_plot_a_table(page, url):
         panel.locator("details table").wait_for()
 
 
-def test_a_narrow_window_scrolls_tables_and_not_the_page(page, url):
+def test_narrow_window_scrolls_tables_but_not_the_page(page, url):
     page.set_viewport_size({"width": 400, "height": 800})
     drawn(page, url)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -179,7 +179,7 @@ def test_a_narrow_window_scrolls_tables_and_not_the_page(page, url):
     assert 0 <= config["x"] < energy["x"] + energy["width"] <= 400  # what matters is in sight without scrolling
 
 
-def test_a_wide_window_has_every_column_of_two_fronts_in_sight(page, url):
+def test_wide_window_shows_every_column_of_two_fronts(page, url):
     page.set_viewport_size({"width": 1300, "height": 900})
     drawn(page, url)
     hidden = page.evaluate(
@@ -189,7 +189,7 @@ def test_a_wide_window_has_every_column_of_two_fronts_in_sight(page, url):
     assert max(hidden) <= 8  # a font may be a little wider
 
 
-def test_points_that_lie_on_one_another_are_drawn_once_until_the_view_is_zoomed(page, url):
+def test_overlapping_points_are_drawn_once_until_zoomed(page, url):
     drawn(page, url)
     drawn_of = re.compile(r"(\d+) of (\d+) points drawn")
     counts = [int(number) for number in drawn_of.search(page.locator(".legend").first.inner_text()).groups()]
@@ -203,7 +203,7 @@ def test_points_that_lie_on_one_another_are_drawn_once_until_the_view_is_zoomed(
     )
 
 
-def test_a_kernel_of_the_users_own_is_shown_like_an_op(page, url):
+def test_custom_kernel_is_shown_like_an_op(page, url):
     drawn(page, url)
     page.select_option("#op", "kernel matmul_simt")
     page.wait_for_selector("body[data-drawn='2']")
@@ -212,7 +212,7 @@ def test_a_kernel_of_the_users_own_is_shown_like_an_op(page, url):
     assert "recommend --kernel matmul_simt" in page.inner_text("#explanation")
 
 
-def test_a_report_works_from_a_file(page, tmp_path):
+def test_report_works_from_a_file(page, tmp_path):
     gpus = [find_gpu("rtx4090"), find_gpu("t4")]
     text, _ = report(Answers(Recommender(databases=[]), None, 300), gpus, [Subject(PROBLEM)], "bert-base")
     file = tmp_path / "out.html"
@@ -227,7 +227,7 @@ def test_a_report_works_from_a_file(page, tmp_path):
     assert "No database has measurements" in page.inner_text("#view-database")
 
 
-def test_an_address_opens_the_view_that_it_was_taken_from(page, url):
+def test_address_restores_its_view(page, url):
     drawn(page, url)
     page.select_option("#objective", "energy")
     page.select_option("#limit", "default")

@@ -32,14 +32,14 @@ def test_every_candidate_at_every_operating_point_is_a_point(recommender):
     assert sum(point["default"] for point in front["operating_points"]) == 1
 
 
-def test_the_short_forms_of_configs_are_explained(recommender):
+def test_short_configs_are_explained(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     for configs in front["configs"]:
         explained = " ".join(names.partition(" (")[0] for _, names in configs["codes"])
         assert set(configs["names"]) <= set(explained.split()) | {code.rstrip("=N") for code, _ in configs["codes"]}
 
 
-def test_the_front_is_what_no_point_beats(recommender):
+def test_front_contains_exactly_the_undominated_points(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     latency, energy = front["points"]["latency_s"], front["points"]["energy_j"]
     for number in front["front"]:
@@ -52,7 +52,7 @@ def test_the_front_is_what_no_point_beats(recommender):
     assert [latency[n] for n in front["front"]] == sorted(latency[n] for n in front["front"])
 
 
-def test_the_front_is_the_choices_of_the_recommender(recommender):
+def test_front_ends_equal_the_top_recommendations(recommender):
     front = front_answer(recommender, Subject(PROBLEM), GPU)
     choices = recommender.answer_problem(PROBLEM, GPU, Query(top=2)).choices
     points, ends = front["points"], (front["front"][0], front["front"][-1])
@@ -63,7 +63,7 @@ def test_the_front_is_the_choices_of_the_recommender(recommender):
         assert math.isclose(points["latency_high_s"][number], choice.latency_s.high, rel_tol=1e-4)
 
 
-def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender):
+def test_limit_on_points_keeps_the_front_and_reports_dropped_points(recommender):
     whole = front_answer(recommender, Subject(PROBLEM), GPU)
     few = front_answer(recommender, Subject(PROBLEM), GPU, most=50)
 
@@ -76,7 +76,7 @@ def test_a_bound_on_points_keeps_the_front_and_says_what_is_left_out(recommender
     assert any(note.startswith(f"{left_out} of ") for note in few["notes"])
 
 
-def test_measured_points_say_when_and_where(tmp_path):
+def test_measured_points_state_time_and_place(tmp_path):
     path = tmp_path / "measured.duckdb"
     make_measured_database(path, problems=1, configs=3)
     front = front_answer(Recommender(databases=[path]), Subject(PROBLEM), GPU, most=60)
@@ -86,6 +86,6 @@ def test_measured_points_say_when_and_where(tmp_path):
     assert {row["measured_at"][:10] for row in front["measured"].values()} == {"2026-03-01"}
 
 
-def test_a_problem_that_nothing_can_run_is_an_error(recommender):
+def test_problem_without_kernels_is_an_error(recommender):
     with pytest.raises(KernrecError):
         front_answer(recommender, Subject(find_op("matmul").problem("f8e4m3", None, m=8, n=8, k=8)), find_gpu("t4"))

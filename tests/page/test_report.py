@@ -37,14 +37,14 @@ def data_of(text: str) -> dict:
     return json.loads(inside[1])
 
 
-def test_a_report_loads_nothing(text):
+def test_report_loads_no_external_files(text):
     own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert "default-src 'none'" in own
     assert not re.findall(r"<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*href=\"(?!data:)", own)
     assert "<!--" not in own
 
 
-def test_a_report_has_every_front_with_its_explanations(text):
+def test_report_has_every_front_with_explanations(text):
     data = data_of(text)
     answers = data["answers"]
     fronts = {name: answer for name, answer in answers.items() if name.startswith("front?")}
@@ -55,11 +55,11 @@ def test_a_report_has_every_front_with_its_explanations(text):
     assert answers["database?"]["rows"] == []
 
 
-def test_a_report_is_small(text):
+def test_report_is_small(text):
     assert len(text.encode()) < reports.MOST_BYTES / 2
 
 
-def test_text_of_answers_ends_no_script():
+def test_answer_text_cannot_close_a_script_tag():
     from kernrec.page.document import offline_document
 
     hostile = {"note": "</script><script>alert(1)</script><!--scripts-->"}
@@ -68,7 +68,7 @@ def test_text_of_answers_ends_no_script():
     assert "alert(1)</script>" not in made
 
 
-def test_a_gpu_that_cannot_run_a_problem_is_said():
+def test_gpu_that_cannot_run_a_problem_is_reported():
     problem = find_op("matmul").problem("f8e4m3", None, m=256, n=256, k=256)
     _, missing = reports.report(Answers(Recommender(databases=[]), None, 100), GPUS, [Subject(problem)], None)
     assert len(missing) == 1
@@ -76,12 +76,12 @@ def test_a_gpu_that_cannot_run_a_problem_is_said():
         reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[1:], [Subject(problem)], None)
 
 
-def test_a_report_that_would_be_too_large_is_not_written(monkeypatch, refuses):
+def test_report_that_would_be_too_large_is_refused(monkeypatch, refuses):
     monkeypatch.setattr(reports, "MOST_BYTES", 10_000)
     refuses(lambda: reports.report(Answers(Recommender(databases=[]), None, 100), GPUS[:1], [Subject(PROBLEM)], None))
 
 
-def test_the_command_writes_it_and_says_what_is_wrong(tmp_path):
+def test_command_writes_the_report_and_reports_errors(tmp_path):
     import subprocess
     import sys
 
@@ -97,7 +97,7 @@ def test_the_command_writes_it_and_says_what_is_wrong(tmp_path):
     assert data_of(target.read_text(encoding="utf-8"))["mode"] == "report"
 
 
-def test_a_report_of_a_model_counts_the_backend_and_names_gpus_without_memory(tmp_path):
+def test_model_report_shows_backend_totals_and_gpus_with_too_little_memory(tmp_path):
     model = find_workload(str(written(tmp_path / "Llama-3-8B", LLAMA_3_8B)), None, 4096)
     answers = Answers(Recommender(databases=[]), model, 300, backend=["vllm"])
     text, missing = reports.report(answers, [find_gpu("l40s"), find_gpu("rtx4060")], [], model.name)

@@ -50,7 +50,7 @@ def get(
     return answer, body
 
 
-def test_the_page_and_its_files_are_served(server):
+def test_server_sends_the_page_and_its_files(server):
     page, body = get(server, "/")
     assert page.status == 200
     assert "script-src 'self';" in page.headers["Content-Security-Policy"]
@@ -59,20 +59,20 @@ def test_the_page_and_its_files_are_served(server):
         assert get(server, "/" + name.decode())[0].status == 200
 
 
-def test_a_front_is_answered(server):
+def test_server_answers_a_front_request(server):
     answer, body = get(server, "/api/front?gpu=rtx4090&op=matmul&shape=m%3D64%2Cn%3D64%2Ck%3D64")
     assert answer.status == 200
     assert json.loads(body)["gpu"] == "rtx4090"
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "", "127.0.0.1:1"])
-def test_another_name_of_this_machine_gets_nothing(server, host):
+def test_request_with_a_foreign_host_name_is_forbidden(server, host):
     answer, body = get(server, "/api/database", host=host)
     assert answer.status == 403
     assert b"asked_at" not in body
 
 
-def test_localhost_is_a_name_of_it(server):
+def test_localhost_is_an_accepted_host_name(server):
     assert get(server, "/", host=f"localhost:{server.server_address[1]}")[0].status == 200
 
 
@@ -80,11 +80,11 @@ def test_localhost_is_a_name_of_it(server):
     "path",
     ["/../pyproject.toml", "/page.html", "/api/", "/api/../page.js", "/api/eval", "/static/page.js", "//etc/passwd"],
 )
-def test_no_other_file_can_be_had(server, path):
+def test_server_refuses_other_files(server, path):
     assert get(server, path)[0].status == 404
 
 
-def test_a_name_of_no_machine_is_no_page(server):
+def test_malformed_address_gets_404(server):
     for path in ("http://[::1", "//["):
         assert get(server, path, host=f"127.0.0.1:{server.server_address[1]}")[0].status == 404
 
@@ -92,13 +92,13 @@ def test_a_name_of_no_machine_is_no_page(server):
 @pytest.mark.parametrize(
     "query", ["gpu=rtx4090&op=nothing", "gpu", "&&&", "a=1" + "&a=1" * 50, "gpu=%00&op=matmul", "op=__import__('os')"]
 )
-def test_a_wrong_question_is_one_line(server, query):
+def test_wrong_request_gets_an_error_in_one_line(server, query):
     answer, body = get(server, f"/api/front?{query.replace(' ', '%20')}")
     assert answer.status == 400
     assert "\n" not in json.loads(body)["error"]
 
 
-def test_nothing_but_get_is_answered(server):
+def test_server_accepts_only_get(server):
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         assert get(server, "/api/database", method)[0].status == 501
 
@@ -107,7 +107,7 @@ def test_server_listens_only_on_loopback(server):
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_port_in_use_is_one_line(server, capsys, refuses):
+def test_port_in_use_is_reported_in_one_line(server, capsys, refuses):
     port = server.server_address[1]
     with pytest.raises(UsageError, match=f"port {port} is in use; give another --port"):
         PageServer(server.answers, port, CHOSEN)
@@ -120,7 +120,7 @@ def test_a_port_in_use_is_one_line(server, capsys, refuses):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an interrupt is sent otherwise there")
-def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_peace():
+def test_disconnects_are_ignored_and_an_interrupt_stops_the_server_cleanly():
     import signal
 
     command = [sys.executable, "-m", "kernrec", "explore", "--port", "0", "--gpu", "t4"]
@@ -143,7 +143,7 @@ def test_clients_that_leave_are_no_news_and_an_interrupt_ends_the_command_in_pea
     b"Content-Length: 57", b"Content-Length:\r\nContent-Length: 57", b"Content-Length : 57",
     b"X: a\r\n Content-Length: 57", b"Transfer-Encoding:\r\nTransfer-Encoding: chunked", b"Connection: keep-alive",
 ])  # fmt: skip
-def test_text_after_a_request_is_no_second_request(server, length):
+def test_text_after_a_request_is_not_read_as_a_second_request(server, length):
     host = b" HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % server.server_address[1]
     with socket.create_connection(server.server_address, timeout=60) as connection:
         connection.sendall(b"GET /page.css" + host + length + b"\r\n\r\n" + b"GET /api/database" + host + b"\r\n")
@@ -153,7 +153,7 @@ def test_text_after_a_request_is_no_second_request(server, length):
     assert received.count(b"HTTP/1.0 ") == 1
 
 
-def test_a_browser_that_leaves_is_no_news(server, capfd):
+def test_disconnected_browser_is_ignored(server, capfd):
     for error in (BrokenPipeError(), ConnectionResetError(), TimeoutError()):
         try:
             raise error
@@ -167,7 +167,7 @@ def test_a_browser_that_leaves_is_no_news(server, capfd):
     assert "ValueError: a fault" in capfd.readouterr().err
 
 
-def test_two_hundred_clients_are_served_at_once(server):
+def test_200_simultaneous_clients_are_served(server):
     """All of them are connected before the first of them asks."""
     clients = [socket.create_connection(server.server_address, timeout=60) for _ in range(200)]
     request = f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n\r\n".encode()

@@ -33,7 +33,7 @@ def computed(expression: str, **values: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_view_comes_back_from_its_address():
+def test_address_restores_its_view():
     view = {
         "view": "front", "gpu": "h200-sxm,rtx4090", "op": "matmul", "dtype": "f16", "layout": "nn",
         "shape": "m=8,n=16,k=4", "clocks": "1", "inputs": "zeros", "objective": "energy", "limit": "300",
@@ -43,7 +43,7 @@ def test_a_view_comes_back_from_its_address():
     assert computed("kernrec.addressOf({view: 'database', limit: '', other: 1})") == "view=database"
 
 
-def test_an_address_that_anybody_wrote_names_nothing_that_is_not_there():
+def test_hostile_address_selects_nothing_unknown():
     address = (
         "#view=admin&gpu=h200-sxm,<script>&op=rm&kernel=../etc&shape=m=1;drop&inputs=ones&objective=best&limit=1e9&x=1"
         "&workload=file:///etc/passwd"
@@ -55,23 +55,23 @@ def test_an_address_that_anybody_wrote_names_nothing_that_is_not_there():
     assert computed("kernrec.viewOf(address, options).gpus", address="#" + "gpu=" * 9999, options=OPTIONS) == []
 
 
-def test_a_power_limit_narrows_the_front_to_what_no_point_beats():
+def test_power_limit_reduces_the_front_to_undominated_points():
     fronts = {"": [0, 3, 1, 2], "default": [0, 3], "300": [1, 2], "450": [0, 3, 1, 2], "100": []}
     narrowed = computed("limits.map((limit) => kernrec.narrowed(front, limit).front)", front=FRONT, limits=list(fronts))
     assert narrowed == list(fronts.values())
 
 
-def test_an_objective_marks_its_point():
+def test_objective_marks_its_point():
     best = {"pareto": None, "latency": 0, "energy": 2, "edp": 3}
     marked = computed("names.map((objective) => kernrec.bestOf(front, objective))", front=FRONT, names=list(best))
     assert marked == list(best.values())
 
 
-def test_power_limits_of_all_fronts_are_choices_once():
+def test_power_limits_of_all_fronts_are_listed_once():
     assert computed("kernrec.limitsOf([front, front, {}])", front=FRONT) == [300, 450]
 
 
-def test_an_axis_has_labels_near_every_point():
+def test_axis_has_labels_near_every_point():
     ranges = [
         (low, low * ratio) for low in (0.0013, 0.8, 4.1, 97.0, 2.3e6) for ratio in (1.01, 1.3, 2.5, 8, 40, 900, 1e6)
     ]

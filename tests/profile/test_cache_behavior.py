@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.profile.cache_behavior import atomic_metrics, lines_between, reuse_metrics, reuse_times, run_metrics
+from kernrec.profile.cache_behavior import lines_between, reuse_metrics, reuse_times
 from kernrec.ptx.execution.watched import BlockTrace
 
 LINE = 4  # sectors
@@ -21,7 +21,7 @@ def trace(sectors: list[int], *, step: list[int] | None = None, read: bool = Tru
 
 
 @given(st.lists(st.integers(0, 20), max_size=200))
-def test_a_reuse_time_is_the_way_back_to_the_same(units):
+def test_reuse_time_is_the_distance_to_the_previous_use(units):
     times = reuse_times(np.array(units, np.int64))
     for i, unit in enumerate(units):
         earlier = [j for j in range(i) if units[j] == unit]
@@ -29,7 +29,7 @@ def test_a_reuse_time_is_the_way_back_to_the_same(units):
 
 
 @pytest.mark.parametrize("lines", [8, 100])
-def test_a_round_trip_over_lines_hits_in_a_cache_that_holds_them_all(lines):
+def test_round_trip_over_lines_hits_a_cache_that_holds_all_of_them(lines):
     sectors = [line * LINE for line in range(lines)] * 50
     distance = lines_between(np.array(sectors))
     assert np.isinf(distance[:lines]).all()
@@ -37,7 +37,7 @@ def test_a_round_trip_over_lines_hits_in_a_cache_that_holds_them_all(lines):
 
 
 @given(st.integers(0, 1 << 32))
-def test_shares_of_hits_are_those_of_a_cache_of_least_recently_used_lines(seed):
+def test_hit_rates_match_an_lru_cache(seed):
     draw = np.random.default_rng(seed)
     lines = np.minimum(draw.geometric(0.01, 2000), 500)
     distance = lines_between(lines * LINE)
@@ -53,40 +53,9 @@ def test_shares_of_hits_are_those_of_a_cache_of_least_recently_used_lines(seed):
         assert (distance <= size).mean() == pytest.approx(hits / len(lines), abs=0.05)
 
 
-def test_a_load_waits_unless_all_its_sectors_are_held():
+def test_load_waits_unless_all_its_sectors_are_cached():
     # Each step reads a sector that the step before read, and a new one.
     sectors = [s * LINE for i in range(100) for s in (i, i + 1)]
     metrics = dict(reuse_metrics(trace(sectors, step=[i // 2 for i in range(200)])))
     assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
     assert metrics["reuse.wait.1"] == 0.0
-
-
-def test_who_asks_for_a_sector_on_its_way_waits_as_well():
-    # Two warps read the same new line in each step: the second one's request hits, its wait does not end sooner.
-    sectors = np.repeat(np.arange(100) * LINE, 2)
-    warps, steps = np.tile([0, 1], 100), np.repeat(np.arange(100), 2)
-    metrics = dict(reuse_metrics(BlockTrace(steps, warps, sectors, np.ones(200, np.bool_))))
-    assert metrics["reuse.1"] == pytest.approx(0.5, abs=0.01)
-    assert metrics["reuse.wait.1"] == 0.0
-
-
-def test_the_next_block_continues_a_run():
-    rows = [row * 512 + sector for row in range(16) for sector in (0, 1)]
-    own = trace(rows, step=[0] * 32)
-    beside = trace([sector + 2 for sector in rows], step=[0] * 32)
-    below = trace([sector + 16 * 512 for sector in rows], step=[0] * 32)
-    metrics = dict(run_metrics(own, {"x": beside, "y": below}))
-    assert metrics == {"run.read": 64.0, "run.read.x": 1.0, "run.read.y": 0.0}
-    # Bytes that are asked for later are another run.
-    assert dict(run_metrics(trace(rows), {}))["run.read"] == 32.0
-    assert dict(run_metrics(trace(rows, step=[0] * 32, read=False), {}))["run.write"] == 64.0
-
-
-def test_atomic_operations_meet_as_far_as_their_sectors_are_the_same():
-    assert set(dict(atomic_metrics([np.full(100, 64)] * 2)).values()) == {1.0}
-    apart = dict(atomic_metrics([np.full(100, 7 * 4096), np.full(100, 8 * 4096)]))
-    assert (apart["atomic.own"], apart["atomic.meet"], apart["atomic.meet.512"]) == (1.0, 0.0, 0.0)
-    spread = dict(atomic_metrics([np.arange(100) * 32] * 2))
-    assert spread["atomic.meet"] == pytest.approx(0.01)
-    bins = dict(atomic_metrics([np.arange(512) * 4] * 2))
-    assert (bins["atomic.meet"], bins["atomic.meet.512"]) == (1 / 64, 1 / 4)

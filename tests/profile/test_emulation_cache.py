@@ -54,7 +54,7 @@ def profiles(compiled: Compiled) -> list[LaunchProfile]:
     return [LaunchProfile(0, "twice", compiled.resources["twice"], counts, compiled.ptx_hash, compiled.compiler)]
 
 
-def test_counts_come_back_with_the_resources_of_the_architecture_that_is_asked_for(kernel):
+def test_cached_counts_return_with_the_resources_of_the_requested_architecture(kernel):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx", "launch"), profiles(code(16)))
     restored = cache.get(("ptx", "launch"), code(40))
@@ -65,15 +65,7 @@ def test_counts_come_back_with_the_resources_of_the_architecture_that_is_asked_f
     assert restored[0].profile.metrics == ("issue", "issue.alu")
 
 
-def test_nothing_else_is_known(kernel):
-    cache = EmulationCache(kernel, problem(kernel), 1000)
-    cache.put(("ptx", "launch"), profiles(code(16)))
-    assert cache.get(("ptx", "other launch"), code(16)) is None
-    assert EmulationCache(kernel, problem(kernel), 999).get(("ptx", "launch"), code(16)) is None
-    assert cache.get(("ptx", "launch"), code(16, "another")) is None
-
-
-def test_a_damaged_file_counts_as_absent(kernel, tmp_path):
+def test_damaged_file_is_treated_as_missing(kernel, tmp_path):
     cache = EmulationCache(kernel, problem(kernel), 1000)
     cache.put(("ptx",), "it never ends")
     assert cache.get(("ptx",), code(16)) == "it never ends"
@@ -82,7 +74,7 @@ def test_a_damaged_file_counts_as_absent(kernel, tmp_path):
     assert cache.get(("ptx",), code(16)) is None
 
 
-def test_counts_from_machine_code_hold_for_their_architecture(monkeypatch):
+def test_machine_code_counts_hold_only_for_their_architecture(monkeypatch):
     monkeypatch.delenv(disassemble.COUNTS, raising=False)
     monkeypatch.setattr(disassemble, "assembler", lambda: __file__)
     monkeypatch.setattr(disassemble, "disassembler", lambda: __file__)
@@ -90,7 +82,7 @@ def test_counts_from_machine_code_hold_for_their_architecture(monkeypatch):
     assert disassemble.code_source(70) == ""
 
 
-def test_another_architecture_is_compiled_and_not_emulated(kernel, monkeypatch):
+def test_other_architecture_is_compiled_but_not_emulated(kernel, monkeypatch):
     monkeypatch.setenv(disassemble.COUNTS, "ptx")
     configs = [{"threads": 64}, {"threads": 128}]
 

@@ -11,24 +11,24 @@ from kernrec.ptx import TensorMap
 @pytest.mark.parametrize(
     "text", ["x=f32[{0}]", "x=texture:u8[{0}x1]", "x=texture(axes={0}):u8[4]", "x=texture(axes=²):u8[4]", "i32:{0}"]
 )
-def test_numbers_of_thousands_of_digits_are_refused(text):
+def test_numbers_with_thousands_of_digits_are_refused(text):
     with pytest.raises(UsageError):
         read_arguments([text.format("5" * 5000)])
 
 
-def test_a_description_without_end_is_not_read(refuses):
+def test_endless_description_is_refused(refuses):
     refuses(lambda: read_arguments(["x" * 70_000]))
 
 
 @pytest.mark.parametrize("header", ["{'descr': '<f4', 'shape': (", "\0", "{'descr': " + "[" * 5000])
-def test_a_damaged_header_of_a_numpy_file_is_refused(tmp_path, header):
+def test_damaged_numpy_header_is_refused(tmp_path, header):
     path = tmp_path / "a.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
     with pytest.raises(UsageError, match="is not a NumPy file of plain values"):
         load_npy(path)
 
 
-def test_a_tensor_map_of_a_buffer_has_its_extents_fastest_first():
+def test_tensor_map_lists_its_extents_fastest_first():
     arguments = read_arguments(["a=map(box=16x64,swizzle=128,steps=2x1,nan):f16[40x104]", "b=map(box=4):i32[8]"])
     a, b = arguments.order
     assert a == TensorMap("a", "f16", (104, 40), (208,), (64, 16), 128, (1, 2), fill_nan=True)
@@ -36,7 +36,7 @@ def test_a_tensor_map_of_a_buffer_has_its_extents_fastest_first():
     assert arguments.buffers["a"].size == 40 * 104
 
 
-def test_a_description_of_a_map_that_is_none_is_refused(refuses):
+def test_invalid_tensor_map_description_is_refused(refuses):
     refuses(lambda text: read_arguments([text]), [
         "a=map(swizzle=128):f16[40x104]", "a=map(box=16):f16[40x104]", "a=map(box=16x64,swizle=128):f16[40x104]",
         "a=map(box=16x64):f16",

@@ -9,7 +9,7 @@ from kernrec.profile.profile_library import VariantFailure, profile_variants, va
 SM = 86
 
 
-def test_known_variants_are_left_out_and_a_failure_costs_only_itself(nvrtc):
+def test_known_variants_are_skipped_and_a_failure_loses_only_itself(nvrtc):
     kernel = find_kernel("matmul_simt")
     variants = [variant for variant in variants_of(kernel, [SM]) if variant.layout == "nn"]
     first, second = random.Random(0).sample(variants, 2)

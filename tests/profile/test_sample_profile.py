@@ -12,11 +12,9 @@ from kernrec.compile import compile_source
 from kernrec.errors import KernrecError, UsageError
 from kernrec.kernel import find_kernel, load_kernel
 from kernrec.op import find_op
-from kernrec.profile.launch_profile import entry_name
 from kernrec.profile.profile_target import ProfileTarget
 from kernrec.profile.sample_profile import choose_blocks, profile_by_sampling
 from kernrec.profile.tensor_values import Tensors, sample_tensors
-from kernrec.util.repeated_array import MAPPED
 
 extents = st.integers(1, 40)
 
@@ -35,7 +33,7 @@ def test_every_block_is_represented_once(grid):
 
 
 @given(grid=st.tuples(extents, extents, st.just(1)))
-def test_a_sample_is_exact_where_work_depends_on_the_place_along_each_axis(grid):
+def test_sample_is_exact_if_work_depends_on_the_position_per_axis(grid):
     def work(x: int, y: int) -> int:
         return (3 if x == grid[0] - 1 else 7) * (2 if y == 0 else 5)
 
@@ -85,33 +83,12 @@ def metrics(
     return dict(zip(launch.profile.metrics, launch.profile.coefficients[:, 0].tolist(), strict=True))
 
 
-def test_values_decide_where_branches_do_and_the_profile_says_so(nvrtc, tmp_path):
+def test_data_dependent_branches_use_values_and_are_marked(nvrtc, tmp_path):
     every, none = metrics(tmp_path, "constant 1"), metrics(tmp_path, "constant -1")
     assert every["global.y.write_requests"] == 4
     assert "global.y.write_requests" not in none
     assert every["depends.branch"] == 1
     assert every["depends.load"] == 1
-
-
-def test_neighbors_share_the_sectors_of_a_halo(nvrtc, tmp_path):
-    counts = metrics(tmp_path, "constant 1")
-    # Each block reads 128 + 32 values of 4 bytes: 20 sectors, of which the next block reads 4 again.
-    assert counts["touch.x.read"] == 20
-    assert counts["touch.x.read.x"] == pytest.approx(16 / 20)
-    assert counts["touch.y.write.x"] == 1.0
-    assert counts["rounds"] == 3.0  # x[i], for the branch; then where[i], and x there
-
-
-@pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
-def test_gigabytes_of_random_values_are_filled_beside_the_indices_that_decide(tmp_path):
-    """Seen before: the weights of a mixture of experts were refused, of which a block reads one expert's."""
-    spec = SPEC.replace("VALUES", "normal").replace("n + 64", "n + 800000000")
-    (tmp_path / "shift.cu").write_text(SOURCE)
-    (tmp_path / "kernel.toml").write_text(spec)
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    tensors = Tensors(kernel, kernel.definition.problem(), tmp_path).filled
-    assert tensors["x"].nbytes > 3e9
-    assert tensors["x"][-1] != 0.0
 
 
 IDLE_END = """
@@ -125,7 +102,7 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 
 
 @pytest.mark.parametrize(("threads", "busy"), [(128, 31 / 32), (64, 63 / 64)])
-def test_blocks_at_the_end_of_the_grid_count_what_they_do(nvrtc, tmp_path, threads, busy):
+def test_end_blocks_of_the_grid_are_counted_exactly(nvrtc, tmp_path, threads, busy):
     counts = metrics(tmp_path, "normal", IDLE_END, threads, 200_000)  # of 32 and 64 blocks, all of them long
     assert counts["global.x.read_requests"] == pytest.approx(busy * 5000 * threads / 32)
 
@@ -142,57 +119,13 @@ extern "C" __global__ void shift(const float* x, const int* where, float* y, int
 """
 
 
-def test_loads_behind_checks_of_bounds_wait_together(nvrtc, tmp_path):
-    counts = metrics(tmp_path, "normal", GUARDED)
-    assert counts["rounds"] == 1.0
-    assert counts["crowded.runs"] == pytest.approx(1.0, abs=1e-3)  # a run a warp, however many blocks were sampled
-
-
-FIRST_BLOCK_WAITS = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    if (blockIdx.x == 0) for (int k = 0; k < 8; k++) i = where[i];
-    y[i] = x[i];
-}
-"""
-
-
-def test_blocks_at_the_ends_of_the_grid_wait_with_their_share_of_it(nvrtc, tmp_path):
-    assert metrics(tmp_path, "normal", FIRST_BLOCK_WAITS)["rounds"] == pytest.approx(1.0 + 8.0 / 32)
-
-
-GUARDED_ROW = """
-extern "C" __global__ void shift(const float* x, const int* where, float* y, int n) {
-    int i = threadIdx.x;
-    float sum = 0.0f;
-#pragma unroll
-    for (int k = 0; k < 4; k++) if (i + 8 * k < n) sum += x[8 * i + 2 * k];
-    y[i] = sum;
-}
-"""
-
-
-def test_loads_that_wait_together_wait_for_the_farthest(nvrtc, tmp_path):
-    counts = metrics(tmp_path, "normal", GUARDED_ROW)  # four loads of one sector: three are answered by L1
-    assert (counts["rounds"], counts["reuse.64"], counts["reuse.wait.64"]) == (1.0, 0.75, 0.0)
-
-
-def test_an_endless_loop_is_given_up_with_the_kernel_named(nvrtc, tmp_path):
+def test_endless_loop_is_stopped_and_the_kernel_named(nvrtc, tmp_path):
     endless = SOURCE.replace("if (i < n", "while (((volatile float*) x)[i] > -9.0f) y[i] += 1;\n if (i < n")
     with pytest.raises(KernrecError, match=r"shift threads=128: .*20000 instructions.*endless"):
         metrics(tmp_path, "constant 1", endless)
 
 
-def test_a_name_that_the_compiler_changed_is_found():
-    assert entry_name({"_Z5shiftPKf": 0, "_Z6shiftsPKf": 0}, "shift") == "_Z5shiftPKf"
-    assert entry_name({"shift": 0, "_Z5shiftPKf": 0}, "shift") == "shift"
-    with pytest.raises(KernrecError, match="overloaded"):
-        entry_name({"_Z5shiftPKf": 0, "_Z5shiftPf": 0}, "shift")
-    with pytest.raises(KernrecError, match="no kernel sift"):
-        entry_name({"_Z5shiftPKf": 0}, "sift")
-
-
-def test_tensors_are_filled_as_the_spec_says(tmp_path):
+def test_tensors_are_filled_as_the_spec_states(tmp_path):
     (tmp_path / "shift.cu").write_text(SOURCE)
     np.save(tmp_path / "v.npy", np.arange(4160, dtype=np.float32))
     (tmp_path / "kernel.toml").write_text(SPEC.replace("VALUES", "v.npy"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernrec.compile import compile_source
 from kernrec.gpu import find_gpu
-from kernrec.kernel import Kernel, load_kernel
+from kernrec.kernel import Kernel
 from kernrec.op import Problem
 from kernrec.profile.sample_profile import SAMPLING
 from kernrec.profile.triton_call import kernel_of_triton
@@ -35,7 +35,7 @@ IN_LINE = 0.15
     ("if (blockIdx.x + 2 > gridDim.x) return; for (int k = 0; k < n; k++) y[i] += x[k];", 2, False),
     ("if (blockIdx.x > 60) return; for (int k = 0; k < n; k++) y[i] += x[k];", 3, True),
 ])  # fmt: skip
-def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(nvrtc, monkeypatch, body, runs, idle):
+def test_idle_last_blocks_are_detected_from_few_blocks(nvrtc, monkeypatch, body, runs, idle):
     source = 'extern "C" __global__ void k(float* x, float* y, int n) { int i = blockIdx.x * 32 + threadIdx.x; BODY }'
     module = parse(compile_source(source.replace("BODY", body), 80).ptx)
     buffers = {name: np.zeros(4096, np.float32) for name in "xy"}
@@ -53,7 +53,7 @@ def test_whether_the_last_blocks_are_idle_takes_as_few_blocks_as_tell(nvrtc, mon
 
 
 @given(total=st.integers(4, 2000), tiles=st.integers(1, 6000))
-def test_levels_of_tiles_that_blocks_take_in_turn_add_up(total, tiles):
+def test_work_levels_of_persistent_blocks_add_up(total, tiles):
     parts = levels(lambda block: float(len(range(block, tiles, total))), total)
     assert sum(level.count for level in parts) in (0, total)
     if parts:
@@ -65,24 +65,6 @@ def test_levels_of_tiles_that_blocks_take_in_turn_add_up(total, tiles):
     for level in parts:
         assert start <= level.block < start + level.count
         start += level.count
-
-
-def test_one_block_at_an_end_makes_no_level():
-    assert levels(lambda block: 1.0 if block == 99 else 5.0, 100) == ()
-
-
-def test_no_more_than_some_blocks_are_run_however_they_differ():
-    ran: list[int] = []
-
-    def work(block: int) -> float:
-        ran.append(block)
-        return 100.0 + 10.0 * block
-
-    parts = levels(work, 10_000)
-    assert len(ran) <= 16
-    assert sum(level.count for level in parts) == 10_000
-    mean = sum(level.count * level.work for level in parts) / 10_000
-    assert mean == pytest.approx(100 + 10 * 5_000, rel=0.05)
 
 
 TILE = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
@@ -110,7 +92,7 @@ def triton_seconds(m: int, n: int, blocks: Sequence[int], database: Path) -> dic
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize(("m", "n"), [(512, 512), (1024, 1280), (1280, 1408), (2048, 1792), (4096, 4096)])
-def test_a_persistent_triton_product_takes_as_long_as_the_plain_one(m, n, tmp_path):
+def test_persistent_triton_matmul_takes_as_long_as_the_plain_one(m, n, tmp_path):
     # Seen before: 16 tiles on 108 blocks were predicted at 0.16 of the plain kernel, 110 at 0.59, 1,024 at 0.81.
     pytest.importorskip("triton", reason="needs the extra `triton`")
     plain = triton_seconds(m, n, (), tmp_path / "a.duckdb")
@@ -156,16 +138,3 @@ grid = ["blocks"]
 block = ["32", "8"]
 arguments = ["a", "b", "c", "i32 m", "i32 n", "i32 k"]
 """
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize(("m", "n"), [(256, 256), (1024, 864), (1024, 1024), (2048, 2048)])
-def test_a_persistent_cuda_product_takes_as_long_as_the_plain_one(m, n, nvrtc, tmp_path):
-    # With a block for each tile the kernel is a plain one; on an A100 eight blocks fit on each of 108 SMs.
-    tiles = m // 32 * (n // 32)
-    grids = sorted({tiles, 864, 1728, 4320})
-    (tmp_path / "product.cu").write_text(CUDA)
-    (tmp_path / "kernel.toml").write_text(SPEC.replace("BLOCKS", ", ".join(map(str, grids))))
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    predicted = seconds(kernel, kernel.definition.problem(m=m, n=n), tmp_path / "own.duckdb", "blocks")
-    assert predicted == pytest.approx(dict.fromkeys(grids, predicted[tiles]), rel=IN_LINE)

@@ -5,7 +5,6 @@ import pytest
 
 from kernrec.compile import compile_source
 from kernrec.model.prior.dram_traffic import Footprint, sampled_dram_bytes
-from kernrec.profile import wave_reuse
 from kernrec.profile.wave_reuse import wave_metrics
 from kernrec.ptx import KernelLaunch, parse
 
@@ -32,19 +31,13 @@ def module(nvrtc):
     return parse(compile_source(SOURCE, 80).ptx)
 
 
-def test_bands_of_eight_rows_are_seen(module):
+def test_bands_of_eight_rows_are_detected(module):
     metrics = wave_metrics(module, launch(8), 10_000, [1.0, 0.0])
     assert [metrics[f"wave.a.{n}"] for n in (2, 8, 64, 128)] == [2, 8, 8, 8]
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
 
-def test_one_band_of_all_rows_reads_another_row_each_time(module):
-    metrics = wave_metrics(module, launch(32), 10_000, [1.0, 0.0])
-    assert metrics["wave.a.32"] == 32
-    assert metrics["wave.b.32"] == 1
-
-
-def test_reads_behind_a_barrier_are_seen_where_they_are_wanted(nvrtc):
+def test_reads_after_a_barrier_are_traced_on_request(nvrtc):
     """As where threads hand each other their addresses through shared memory."""
     handed = SOURCE.replace(
         "    float sum", "    __shared__ int rows_of[64]; rows_of[63 - threadIdx.x] = row; __syncthreads();\n"
@@ -57,44 +50,7 @@ def test_reads_behind_a_barrier_are_seen_where_they_are_wanted(nvrtc):
     assert [metrics[f"wave.b.{n}"] for n in (2, 8, 64, 128)] == [1, 1, 8, 16]
 
 
-COPIES = """
-extern "C" __global__ void copies(const int* x, int* y, int n, int part) {
-    __shared__ int own[512];
-    for (int bin = threadIdx.x; bin < 512; bin += 64) own[bin] = x[bin];
-    __syncthreads();
-    for (int i = blockIdx.x * 64 + threadIdx.x; i < n; i += gridDim.x * 64) atomicAdd(&own[x[i] & 511], 1);
-    __syncthreads();
-    for (int bin = threadIdx.x; bin < 512; bin += 64)
-        if (own[bin] > part) atomicAdd(&y[bin], own[bin]);
-}
-"""
-
-
-def test_no_pass_is_made_for_buffers_that_are_only_added_to(nvrtc, monkeypatch):
-    module = parse(compile_source(COPIES, 80).ptx)
-    x = np.arange(1 << 16, dtype=np.int32)
-    arguments = ["x", "y", np.int32(len(x)), np.int32(1)]
-    started = KernelLaunch("copies", (512, 1, 1), (64, 1, 1), arguments, {"x": x, "y": np.zeros(512, np.int32)})
-    budgets, first_reads = [], wave_reuse._first_reads
-
-    def counted(module, launch, window, budget):
-        budgets.append(budget)
-        return first_reads(module, launch, window, budget)
-
-    monkeypatch.setattr(wave_reuse, "_first_reads", counted)
-    last = wave_metrics(module, started, 10_000, [1.0, 0.0], wanted=["x", "y"])
-    assert len(budgets) == 1
-    monkeypatch.setattr(wave_reuse, "_can_be_repeated", lambda function, launch: False)
-    assert wave_metrics(module, started, 10_000, [1.0, 0.0], wanted=["x", "y"]) == last
-    assert len(budgets) == 4
-
-
-def test_nothing_is_sampled_where_neighbors_tell_as_much(module):
-    assert wave_metrics(module, launch(8), 10_000, [1.0, 0.9]) == {}
-    assert wave_metrics(module, launch(8, 4), 10_000, [1.0, 0.0]) == {}
-
-
-def test_bands_save_traffic_of_a_wave_that_l2_cannot_keep():
+def test_bands_save_wave_traffic_that_l2_cannot_keep():
     blocks, wave, own = np.array([4096.0]), np.array([64.0]), np.array([1 << 20])
 
     def moved(a: tuple[float, ...], b: tuple[float, ...]) -> float:

@@ -38,7 +38,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 @needs_anchors
-def test_convolutions_on_the_rtx3090_are_predicted_at_the_level_of_tuned_ones():
+def test_rtx3090_convolutions_are_predicted_at_the_level_of_tuned_ones():
     dims = ("h", "n", "w", "c", "k", "r", "s", "stride", "padding")
     by_shape = ratios("conv2d_f32_ansor.csv", "conv2d", "f32", "rtx3090", dims, ("best_latency_s",))
     assert len(by_shape) == 8
@@ -47,7 +47,7 @@ def test_convolutions_on_the_rtx3090_are_predicted_at_the_level_of_tuned_ones():
 
 
 @needs_anchors
-def test_tensor_core_matmuls_on_the_rtx3090_are_predicted_at_the_level_of_tuned_ones():
+def test_rtx3090_tensor_core_matmuls_are_predicted_at_the_level_of_tuned_ones():
     columns = ("best_triton_latency_s", "cublas_latency_s")
     by_shape = ratios("matmul_f16_rtx3090.csv", "matmul", "f16", "rtx3090", ("m", "n", "k"), columns)
     assert len(by_shape) == 21

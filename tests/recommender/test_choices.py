@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Recommender
-from kernrec.recommender.choices import build_choice, build_choices, places
+from kernrec.recommender.choices import build_choices, places
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
@@ -21,13 +21,7 @@ def candidates():
     return candidate_set(tables, problem, points, Evidence(), whole_space=True)
 
 
-def test_the_fastest_is_compared_with_itself(candidates):
-    choice = build_choice(candidates, 0, candidates.fastest)
-    assert (choice.versus_fastest.slowdown, choice.versus_fastest.energy_saved) == (0.0, 0.0)
-    assert choice.latency_s.value == candidates.latency_s[0].min()
-
-
-def test_a_choice_at_a_lower_limit_is_compared_with_the_default_one(candidates):
+def test_recommendation_at_a_lower_limit_is_compared_with_the_default(candidates):
     position = candidates.fastest
     (choice,) = build_choices(candidates, [(1, position)], Objective.ENERGY)
     latency, energy = candidates.latency_s[:, position], candidates.energy_j[:, position]
@@ -36,7 +30,7 @@ def test_a_choice_at_a_lower_limit_is_compared_with_the_default_one(candidates):
     assert choice.versus_fastest.energy_saved == 1.0 - energy[1] / energy[0]
 
 
-def test_predictions_have_an_approximate_place(candidates):
+def test_predictions_have_an_approximate_rank(candidates):
     order = candidates.latency_s[0].argsort()[:3].tolist()
     choices = build_choices(candidates, [(0, position) for position in order], Objective.LATENCY)
     assert [str(choice.place) for choice in choices] == ["~1", "~2", "~3"]
@@ -50,21 +44,12 @@ def shown(*drawn: tuple[float, float, bool]) -> list[str]:
     return [str(place) for place in places([[(low, high)] for low, high, _ in drawn], [exact for *_, exact in drawn])]
 
 
-def test_a_tie_is_with_the_best_of_it_not_with_a_neighbor():
+def test_tie_is_with_the_first_of_the_group():
     assert shown((1.0, 1.2, True), (1.1, 1.3, True), (1.25, 1.4, True), (2.0, 3.0, True)) == ["1=", "1=", "3", "4"]
 
 
-def test_a_prediction_between_does_not_break_a_tie():
-    assert shown((1.0, 1.2, True), (0.5, 2.0, False), (1.1, 1.3, True)) == ["1=", "~2", "1="]
-
-
-def test_two_costs_must_both_overlap():
-    ranks = places([[(1, 2), (5, 6)], [(1, 2), (3, 4)]], [True, True])
-    assert [place.number for place in ranks] == [1, 2]
-
-
 @given(drawn_choices)
-def test_places_begin_at_one_and_never_fall_among_the_exact(drawn):
+def test_ranks_begin_at_one_and_never_decrease_among_exact_ones(drawn):
     ordered = sorted(drawn)
     intervals = [[(value - width, value + width)] for value, width, _ in ordered]
     ranks = places(intervals, [exact for *_, exact in ordered])

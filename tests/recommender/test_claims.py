@@ -41,12 +41,12 @@ def _paired(op: str, dtypes: list[str]) -> Iterator[tuple[GPU, str]]:
             yield same[(first + number) % len(same)], dtypes[number % len(dtypes)]
 
 
-def test_every_gpu_is_asked_about():
+def test_claims_cover_every_gpu():
     assert {gpu.name for op in OPS for gpu, _ in _paired(op, ["f32"])} == {gpu.name for gpu in all_gpus()}
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_every_dtype_of_a_kernel_is_answered_on_every_architecture_that_has_it(op, recommender):
+def test_every_kernel_dtype_is_answered_on_every_supporting_architecture(op, recommender):
     kernels = [kernel for kernel in all_kernels() if kernel.op == op]
     assert kernels
     dtypes = sorted({dtype for kernel in kernels for dtype in kernel.dtypes})
@@ -59,14 +59,14 @@ def test_every_dtype_of_a_kernel_is_answered_on_every_architecture_that_has_it(o
             assert not any("no profile" in note for note in answer.notes)
 
 
-def test_a_dtype_that_no_kernel_takes_says_which_are_taken(recommender):
+def test_unsupported_dtype_lists_the_supported_ones(recommender):
     with pytest.raises(
         UsageError, match=r"f64, nn on sm_75; implemented are f32 \(nn, nt\), f16 \(nn, nt, tn, tt\), bf"
     ):
         recommender.recommend("matmul", "t4", SHAPES["matmul"], "f64")
 
 
-def test_a_shape_that_no_kernel_takes_says_what_near_it_has_one(recommender):
+def test_unsupported_shape_suggests_a_nearby_one(recommender):
     answer = recommender.recommend("matmul", "h200", {"m": 63, "n": 71, "k": 73}, "f32", "tt")
     assert answer.no_kernel is not None
     assert answer.no_kernel.endswith(

@@ -1,6 +1,5 @@
 """A context makes each static table once, and says what is missing."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from tests.helpers.reading import reading_here
 GPU = find_gpu("a100")
 
 
-def test_a_table_is_made_once_for_all_problems_of_a_dtype():
+def test_table_is_built_once_for_all_problems_of_a_dtype():
     context = Context([])
     small, large = (find_op("matmul").problem(m=m, n=256, k=256) for m in (64, 4096))
     table, *_ = context.tables(small, GPU)
@@ -30,11 +29,25 @@ def test_a_table_is_made_once_for_all_problems_of_a_dtype():
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
 
 
+<<<<<<< HEAD
 def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses):
     refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
 def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(tmp_path):
+=======
+def test_given_databases_replace_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("KERNREC_DB", raising=False)
+    assert own_databases(None) == []
+    assert own_databases([tmp_path / "team.duckdb"]) == [tmp_path / "team.duckdb"]
+    Database.open(paths.user_database(), read_only=False, create=True).close()
+    assert own_databases(None) == [paths.user_database()]
+    assert own_databases([]) == []
+
+
+def test_functions_with_one_name_are_distinguished_by_file(tmp_path):
+>>>>>>> main
     """Seen before: `--kernel matmul_kernel` took the one that was analyzed last, and said nothing."""
     path = tmp_path / "own.duckdb"
     spec = {
@@ -70,7 +83,7 @@ def add_kernel(path: Path, name: str, file: str, code: str) -> str:
     return kernel.hash
 
 
-def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path):
+def test_merged_kernel_cannot_replace_a_library_or_user_kernel(tmp_path):
     """`Context.kernel` took the newest, and `--emit cuda` printed what a stranger had written."""
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     mine = add_kernel(own, "scale", "scale.cu", "mine")
@@ -89,24 +102,7 @@ def test_a_merged_kernel_takes_no_name_of_the_library_or_the_user(tmp_path):
     assert context.own_kernels() == ["other", "scale", "scale.cu:matmul_simt"]
 
 
-def test_a_kernel_of_a_database_that_was_only_given_has_its_owner(tmp_path):
-    theirs, database = tmp_path / "theirs.duckdb", tmp_path / "database.duckdb"
-    add_kernel(theirs, "scale", "scale.cu", "false")
-    shutil.copyfile(theirs, database)
-    with reading_here():
-        assert Context([database]).kernel("scale").owner == f"unsigned, in {database}"
-
-
-def test_a_users_kernel_with_a_name_of_the_library_is_named_with_its_file(tmp_path):
-    path = tmp_path / "own.duckdb"
-    mine = add_kernel(path, "matmul_simt", "mine.cu", "mine")
-    context = Context([path])
-    assert context.kernel("mine.cu:matmul_simt").hash == mine
-    assert context.kernel("matmul_simt").hash == find_kernel("matmul_simt").hash
-    assert context.own_kernels() == ["mine.cu:matmul_simt"]
-
-
-def test_code_of_somebody_else_is_emitted_only_if_it_is_asked_for(tmp_path):
+def test_foreign_code_is_emitted_only_on_request(tmp_path):
     best = SimpleNamespace(kernel=replace(find_kernel("matmul_simt"), owner="unsigned, in x.duckdb"))
     answer = SimpleNamespace(gpu=GPU, best=best, problem=find_op("matmul").problem(m=64, n=64, k=64))
     for form in ("cuda", "ptx"):

@@ -3,7 +3,7 @@
 import pytest
 
 from kernrec.gpu import find_gpu
-from kernrec.recommender import Objective, Query, Recommendation, Recommender
+from kernrec.recommender import Objective, Query, Recommender
 
 FASTEST = Query(Objective.LATENCY, top=1)
 WIDE = {"n": 32, "c": 256, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "padding": 1}
@@ -18,40 +18,18 @@ def recommender():
     return Recommender([])
 
 
-def _bandwidth_share(answer: Recommendation) -> float:
-    """Compulsory bytes over what the GPU's memory moves in the best config's time."""
-    moved = sum(tensor.bytes for tensor in answer.problem.tensors.values())
-    return moved / answer.best.latency_s.value / answer.gpu.memory_bandwidth
-
-
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "rtx4090", "b200"])
-def test_wide_first_grouped_depthwise_and_dilated_layers_have_an_answer(recommender, gpu, dtype, layout):
+def test_first_grouped_depthwise_and_dilated_layers_have_an_answer(recommender, gpu, dtype, layout):
     for dims in (WIDE, FIRST, GROUPED, DEPTHWISE, DILATED):
         assert recommender.recommend("conv", gpu, dims, dtype, layout, FASTEST).best.latency_s.value > 0
 
 
 @pytest.mark.parametrize(("gpu", "least", "most"), [("rtx4090", 0.5, 0.95), ("rtx3090", 0.5, 0.97), ("a100", 0.5, 0.9)])
-def test_wide_layers_in_f16_keep_tensor_cores_busy(recommender, gpu, least, most):
+def test_wide_f16_layers_keep_tensor_cores_busy(recommender, gpu, least, most):
     answer = recommender.recommend("conv", gpu, WIDE, "f16", "nhwc", FASTEST)
     card = find_gpu(gpu)
     peak = 2 * card.tensor_fma_per_clk_sm["f16"] * card.sms * card.tensor_clock_hz
     assert answer.best.kernel.name == "conv2d_implicit_gemm_mma"
     assert least <= answer.problem.flops / answer.best.latency_s.value / peak <= most
-
-
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_large_depthwise_layers_are_bound_by_memory(recommender, dtype, layout):
-    answer = recommender.recommend("conv", "rtx4090", DEPTHWISE, dtype, layout, FASTEST)
-    assert answer.best.kernel.name == "conv2d_depthwise"
-    assert answer.best.bottleneck == "DRAM"
-    assert 0.7 <= _bandwidth_share(answer) <= 1.0
-
-
-def test_grouped_layers_are_left_to_the_direct_kernel_and_wide_ones_are_not(recommender):
-    grouped = recommender.recommend("conv", "rtx4090", GROUPED, "f16", "nhwc", FASTEST)
-    assert grouped.best.kernel.name == "conv2d_direct"
-    wide = recommender.recommend("conv", "rtx4090", WIDE, "f32", "nchw", FASTEST)
-    assert wide.best.kernel.name == "conv2d_implicit_gemm_simt"

@@ -7,23 +7,17 @@ from typing import Any
 
 import pytest
 
-from kernrec.cli.app import run
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
-from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender, Request
-from kernrec.recommender.choices import build_choices
+from kernrec.recommender import Choice, Objective, Query, Recommendation, Recommender
 from kernrec.recommender.estimate.engine import Space, SpaceCosts
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.many import answer_many
-from kernrec.recommender.networks.network import NetworkRequest, answer_network, shapes_as_network
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.result import MeasuredOn
-from kernrec.store import Database, Evidence
+from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import Measurement
 from kernrec.util.note import Note
 from tests.helpers.reading import reading_here
-from tests.helpers.refusals import Refuses
 
 GPU = "h200-sxm"
 SHAPE = {"m": 2048, "n": 2056, "k": 2056}  # rows are no multiples of 16 elements: matmul_simt alone takes them
@@ -65,7 +59,7 @@ def ask(tmp_path: Path) -> Ask:
     return ask
 
 
-def test_others_who_disagree_are_named_and_do_not_answer(predicted: tuple[Choice, ...], tmp_path: Path) -> None:
+def test_disagreeing_rows_of_others_are_named_but_not_used(predicted: tuple[Choice, ...], tmp_path: Path) -> None:
     first = predicted[0]
     own, theirs = tmp_path / "own.duckdb", tmp_path / "theirs.duckdb"
     for path, rows in ((own, [row(first)]), (theirs, [row(first, 0.7, session="theirs")])):
@@ -92,7 +86,7 @@ def failure(choice: Choice, outcome: str, **changes: Any) -> dict[str, Any]:
     return row(choice, outcome=outcome, **nothing, **changes)
 
 
-def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_measured_config_uses_its_measurement(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     slow = predicted[5]
     answer = ask([row(slow, 0.5), row(slow, 0.52, session="tuesday", measured_at="2026-03-02T12:00:00")])
     best = answer.best
@@ -108,7 +102,7 @@ def test_a_measured_config_has_its_measurement(ask: Ask, predicted: tuple[Choice
     assert json.loads(json.dumps(best.as_dict()))["device"] == "NVIDIA H200"
 
 
-def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_out(
+def test_zero_inputs_draw_less_power_and_ignore_measurements_of_random_inputs(
     tmp_path: Path, ask: Ask, predicted: tuple[Choice, ...]
 ) -> None:
     rows = [row(predicted[5], 0.5), failure(predicted[0], "incorrect")]
@@ -128,40 +122,7 @@ def test_answers_for_zeros_draw_less_and_leave_measurements_of_random_numbers_ou
     assert min(cost for _, cost, _ in regret.contenders) > rows[0]["latency_s"]
 
 
-def test_kernels_networks_and_many_shapes_are_asked_for_zeros_too() -> None:
-    recommender = Recommender([])
-    joules = {}
-    for inputs in ("random", "zeros"):
-        query = Query(Objective.LATENCY, power_limit_w=700.0, top=1, inputs=inputs)
-        kernel = recommender.answer(Request(GPU, None, "matmul_mma", SHAPE, "f16", query=query))
-        network = answer_network(
-            recommender, GPU, NetworkRequest(shapes_as_network("matmul", ["m=64,n=64,k=64"])), query
-        )
-        many = answer_many(recommender, "matmul", GPU, {"m": [512, 1024], "n": 512, "k": 512}, query, dtype="f16")
-        assert (kernel.inputs, network.as_dict()["inputs"]) == (inputs, inputs)
-        joules[inputs] = [kernel.best.energy_j.value, network.totals[0].energy_j.value, *many.energy_j.tolist()]
-    assert all(zeros < random for zeros, random in zip(joules["zeros"], joules["random"], strict=True))
-
-
-def test_inputs_are_random_or_zeros(refuses: Refuses) -> None:
-    refuses(lambda: Query(inputs="zeross"))
-
-
-def test_zeros_gain_speed_only_where_a_limit_binds() -> None:
-    recommender = Recommender([])
-    large = {"m": 8192, "n": 8192, "k": 8192}
-
-    def best(limit_w: float | None, inputs: str) -> Choice:
-        query = Query(Objective.LATENCY, top=1, power_limit_w=limit_w, inputs=inputs)
-        return recommender.recommend("matmul", "a100-sxm4-80gb", large, "bf16", query=query).best
-
-    # 257 TFLOP/s with random numbers, 295 with zeros (H. He, "Strangely, Matrix Multiplications on GPUs Run Faster
-    # When Given Predictable Data", 2024).
-    assert best(None, "random").latency_s.value / best(None, "zeros").latency_s.value == pytest.approx(295 / 257, 0.05)
-    assert best(None, "random").power_w == pytest.approx(400.0, 0.01)
-
-
-def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask) -> None:
+def test_measured_config_is_found_despite_a_slow_prediction(ask: Ask) -> None:
     recommender = Recommender([])
     table = next(t for t in recommender.context.tables(PROBLEM, find_gpu(GPU)) if t.kernel.name == "matmul_simt")
     problem_space = table.space.at(PROBLEM)
@@ -173,53 +134,20 @@ def test_a_measured_config_is_found_however_slow_it_was_predicted_to_be(ask: Ask
     assert answer.best.source == "measured"
 
 
-def test_a_measurement_faster_than_the_gpu_is_not_used_and_counted(ask: Ask) -> None:
+def test_impossibly_fast_measurement_is_ignored_and_counted(ask: Ask) -> None:
     first = Recommender([]).recommend("matmul", GPU, SHAPE).best
     answer = ask([row(first, 1e-4)])
     assert answer.best.source != "measured"
     assert any("measurements of 1 config not used: impossible" in note for note in answer.notes)
 
 
-def test_the_table_says_how_often_when_and_on_what(
-    tmp_path: Path, predicted: tuple[Choice, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "own.duckdb"
-    with Database.open(path, read_only=False, create=True) as database:
-        database.add_measurements(map(Measurement.from_columns, [row(predicted[0], energy_j=None, power_w=None)]))
-    shape = ",".join(f"{name}={extent}" for name, extent in SHAPE.items())
-    command = ["recommend", "--op", "matmul", "--gpu", GPU, "--shape", shape, "--objective", "latency"]
-    assert run([*command, "--db", str(path)]) == 0
-    printed = capsys.readouterr().out
-    assert "1 session 2026-03-01" in printed
-    assert "measured, energy predicted" in printed
-
-
-def test_predictions_that_are_all_too_low_do_not_outrank_what_is_known(ask: Ask, predicted: tuple[Choice, ...]) -> None:
-    answer = ask([row(choice, 3.0) for choice in predicted[:5]])
-    others = [choice for choice in answer.choices if choice.source == "predicted"]
-    assert len(others) == 35
-    assert all(choice.latency_s.value > 0.98 * 3.0 * predicted[0].latency_s.value for choice in others)
-    (note,) = [note for note in answer.notes if "predictions are scaled to 5 configs measured here" in note]
-    assert isinstance(note, Note)
-    assert note.why == "Latency x 2.97, power x 1."
-
-
-def test_energy_that_nobody_measured_is_predicted_for_the_measured_time(
-    ask: Ask, predicted: tuple[Choice, ...]
-) -> None:
+def test_missing_energy_is_predicted_for_the_measured_time(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     first = predicted[0]
     choice = choice_of(ask([row(first, 0.5, energy_j=None, power_w=None)]), first.config)
     assert choice is not None
     assert (choice.latency_s.source, choice.energy_j.source) == ("measured", "predicted")
     assert choice.energy_j.value == pytest.approx(first.energy_j.value * 0.5)
     assert choice.as_dict()["energy_source"] == "predicted"
-
-
-def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple[Choice, ...]) -> None:
-    answer = ask([row(choice, 0.1, kernel_hash="0" * 16) for choice in predicted[:3]])
-    assert all(choice.source == "predicted" for choice in answer.choices)
-    assert answer.best.latency_s.value == predicted[0].latency_s.value
-    assert "matmul_simt: measurements of 3 configs not used: other version of the source" in answer.notes
 
 
 @pytest.mark.parametrize(("measured", "limits", "counts"), [
@@ -230,7 +158,7 @@ def test_another_version_of_the_source_does_not_count(ask: Ask, predicted: tuple
     ({"locked_sm_clock_hz": 1.41e9}, {"clock_hz": 1.2e9}, False), ({}, {"clock_hz": 1.41e9}, False),
     ({"locked_memory_clock_hz": 1e9}, {}, False),
 ])  # fmt: skip
-def test_a_measurement_counts_at_its_own_limits(
+def test_measurement_counts_only_at_its_limits(
     ask: Ask, predicted: tuple[Choice, ...], measured: dict[str, float], limits: dict[str, float], counts: bool
 ) -> None:
     answer = ask([row(predicted[0], 0.1, **measured)], Query(Objective.LATENCY, **limits))
@@ -239,7 +167,7 @@ def test_a_measurement_counts_at_its_own_limits(
 
 
 @pytest.mark.parametrize("outcome", ["incorrect", "crash", "timeout", "compile"])
-def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+def test_failed_config_is_skipped_and_counted(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
     failed = predicted[:3]
     answer = ask([failure(choice, outcome) for choice in failed])
     assert not [choice for choice in failed if choice_of(answer, choice.config)]
@@ -247,14 +175,16 @@ def test_a_config_that_failed_is_left_out_and_counted(ask: Ask, predicted: tuple
 
 
 @pytest.mark.parametrize("outcome", ["crash", "incorrect", "quarantined"])
-def test_only_a_wrong_result_is_never_forgiven(ask: Ask, predicted: tuple[Choice, ...], outcome: str) -> None:
+def test_only_an_incorrect_result_stays_a_failure_after_success(
+    ask: Ask, predicted: tuple[Choice, ...], outcome: str
+) -> None:
     rows = [failure(predicted[0], outcome), row(predicted[0], 0.5, session="later", measured_at="2026-03-02")]
     assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome == "incorrect")
     rows[1]["measured_at"] = "2026-02-01"
     assert (choice_of(ask(rows), predicted[0].config) is None) is (outcome != "quarantined")
 
 
-def test_the_best_of_a_kernel_of_somebody_else_is_a_row_of_its_own(ask: Ask, predicted: tuple[Choice, ...]) -> None:
+def test_best_foreign_kernel_gets_its_own_row(ask: Ask, predicted: tuple[Choice, ...]) -> None:
     usual = {"kernel": "Xgemm", "kernel_hash": "external:1"}
     theirs = [row(predicted[0], 0.7, config={"MWG": 32}, **usual), row(predicted[0], 0.5, config={"MWG": 64}, **usual)]
     answer = ask(theirs)
@@ -264,35 +194,7 @@ def test_the_best_of_a_kernel_of_somebody_else_is_a_row_of_its_own(ask: Ask, pre
     assert "Xgemm" not in {choice.kernel.name for choice in answer.choices}
 
 
-def test_what_cannot_be_told_apart_shares_its_place(ask: Ask, predicted: tuple[Choice, ...]) -> None:
-    first = predicted[0]
-    factors = [1.0, 1.02, 1.4, *[2.0] * 37]
-    rows = [row(first, factor, config=dict(c.config)) for c, factor in zip(predicted, factors, strict=True)]
-    answer = ask(rows, Query(Objective.LATENCY, top=3))
-    assert [str(choice.place) for choice in answer.choices] == ["1=", "1=", "3"]
-    assert [choice.as_dict()["ambiguous"] for choice in answer.choices] == [True, True, False]
-
-
-def test_candidates_of_two_kernels_and_points_are_one_table() -> None:
-    problem = find_op("matmul").problem("f16", "nt", m=16, n=4096, k=4096)
-    gpu = find_gpu(GPU)
-    tables = Recommender([]).context.tables(problem, gpu)
-    points = [OperatingPoint(), OperatingPoint(300.0)]
-    candidates = candidate_set(tables, problem, points, Evidence())
-    first, second = candidates.kernels[:2]
-    count = len(first.rows)
-    assert candidates.latency_s.shape == (2, sum(len(kernel.rows) for kernel in candidates.kernels))
-    own = int(second.costs.latency.value[0].argmin())  # those that are slow are not estimated at both points
-    free, limited = build_choices(candidates, [(0, 3), (1, count + own)], Objective.LATENCY)
-    assert free.latency_s.value == candidates.latency_s[0, 3] == first.costs.latency.value[0, 3]
-    assert limited.latency_s.value == candidates.latency_s[1, count + own]
-    assert limited.latency_s.value == second.costs.latency.value[1, own]
-    assert (free.config, limited.config) == (first.config(3), second.config(own))
-    assert (free.power_limit_w, limited.power_limit_w) == (gpu.tdp_w, 300.0)
-    assert limited.power_w < 300.1
-
-
-def test_a_database_that_has_grown_is_asked_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
+def test_grown_database_is_read_again(tmp_path: Path, predicted: tuple[Choice, ...]) -> None:
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
     recommender = Recommender([path])

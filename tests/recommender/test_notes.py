@@ -32,7 +32,7 @@ def test_notes_of_a_network_are_short_lines():
     assert any(isinstance(note, Note) and note.why for note in notes)
 
 
-def test_why_prints_the_explanation_of_each_note(capsys):
+def test_why_option_explains_each_note(capsys):
     command = ["recommend", "--op", "softmax", "--gpu", "a100", "--shape", "rows=512,columns=512", "--top", "1"]
     printed = []
     for words in (command, [*command, "--why"]):

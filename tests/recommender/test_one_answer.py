@@ -252,7 +252,7 @@ def _of_front(front: dict[str, Any], answer: Recommendation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", FOUND)
-def test_questions_that_had_several_answers_have_one(recommender, tmp_path, number):
+def test_formerly_inconsistent_requests_have_one_answer(recommender, tmp_path, number):
     test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number)
 
 
@@ -280,7 +280,7 @@ def test_every_entry_point_gives_the_same_answer(recommender, tmp_path, number):
 
 @pytest.mark.every(30)
 @pytest.mark.parametrize("number", range(COUNT))
-def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender, number):
+def test_layout_depends_only_on_the_problem_and_the_gpu(recommender, number):
     question = replace(drawn_question(number), layout=None)
     limit_w = find_gpu(question.gpu).power_min_w
     layouts = set()
@@ -293,7 +293,7 @@ def test_the_layout_depends_on_the_problem_and_the_gpu_only(recommender, number)
 
 
 @pytest.mark.parametrize("command", ["recommend", "explain"])
-def test_a_process_answers_as_a_call_in_python_does(recommender, command):
+def test_command_line_and_python_give_the_same_answer(recommender, command):
     question = Question(0, "h100-sxm", "matmul", "bf16", None, {"m": 4096, "n": 4096, "k": 4096})
     words = [sys.executable, "-m", "kernrec", command, *question.options, "--objective", "latency", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())

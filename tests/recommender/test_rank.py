@@ -42,7 +42,7 @@ def some_problems(op: str, dtype: str, draw: random.Random) -> list[Problem]:
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 @pytest.mark.parametrize("gpu", ["h200", "a100", "t4"])
 @pytest.mark.parametrize("op", SIZES)
-def test_every_cost_is_that_of_one_by_one(
+def test_ranked_costs_equal_single_answers(
     recommenders: tuple[Recommender, Recommender], op: str, gpu: str, dtype: str, objective: str
 ) -> None:
     together, alone = recommenders
@@ -86,7 +86,7 @@ class OneByOne(Recommender):
         return iter(())
 
 
-def test_network_and_its_sweep_equal_those_of_one_by_one() -> None:
+def test_network_and_its_sweep_equal_single_answers() -> None:
     answers = []
     for recommender in (Recommender([]), OneByOne([])):
         network = answer_network(recommender, "h200", NetworkRequest("bert-base"), Query(Objective.LATENCY))
@@ -95,7 +95,7 @@ def test_network_and_its_sweep_equal_those_of_one_by_one() -> None:
     assert answers[0] == answers[1]
 
 
-def test_sets_that_were_prepared_are_those_that_answer(recommenders: tuple[Recommender, Recommender]) -> None:
+def test_prepared_candidates_are_reused(recommenders: tuple[Recommender, Recommender]) -> None:
     card, point, definition = find_gpu("l4"), (OperatingPoint(),), find_op("softmax")
     problems = [definition.problem("f16", rows=rows, columns=333) for rows in range(1, 41)]
     recommender = Recommender([])

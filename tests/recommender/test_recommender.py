@@ -2,20 +2,17 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernrec
 from kernrec.emit.cuda import cuda_source
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.gpu import GPU, all_gpus, find_gpu
 from kernrec.model.prior.power import PowerModel
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.explain.report import report
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence, shipped_profiles
@@ -48,25 +45,13 @@ def above_boost(gpu: GPU) -> float:
 
 
 @pytest.mark.parametrize(("op", "shape"), [("matmul", SQUARE), ("conv2d", CONV)])
-def test_every_catalogued_gpu_gets_an_answer(recommender, op, shape):
+def test_every_catalog_gpu_gets_an_answer(recommender, op, shape):
     for gpu in PREDICTED:
         answer = recommender.recommend(op, gpu.name, shape)
         floor_s = answer.problem.flops / gpu.datasheet_f32_flops / above_boost(gpu)
         assert floor_s < answer.best.latency_s.value, gpu.name
         assert answer.best.power_w <= gpu.tdp_w * 1.001, gpu.name
         assert all(choice.source == ("learned" if choice.kernel.triton else "predicted") for choice in answer.choices)
-
-
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_every_gpu_from_ampere_on_multiplies_halves_on_tensor_cores(recommender, dtype):
-    for gpu in PREDICTED:
-        if gpu.sm < 80:
-            continue
-        answer = recommender.recommend("matmul", gpu.name, SQUARE, dtype)
-        assert answer.best.kernel.name in ("matmul_mma", "matmul_triton", "matmul_wgmma", "matmul_tcgen05")
-        floor_s = answer.problem.flops / gpu.peak_flops(dtype, tensor=True) / above_boost(gpu)
-        assert floor_s < answer.best.latency_s.value
-        assert answer.best.latency_s.value < recommender.recommend("matmul", gpu.name, SQUARE).best.latency_s.value
 
 
 STREAMING = [
@@ -80,7 +65,7 @@ STREAMING = [
 @pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("op", "shape"), STREAMING, ids=[f"{op}-{len(shape)}" for op, shape in STREAMING])
-def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
+def test_streaming_op_is_predicted_near_the_bandwidth_of_every_gpu(recommender, op, shape, dtype):
     turn = STREAMING.index((op, shape)) % 2
     for gpu in PREDICTED if DEEP else PREDICTED[turn::2]:
         answer = recommender.recommend(op, gpu.name, shape, dtype, query=Query(Objective.LATENCY, top=1))
@@ -92,7 +77,7 @@ def test_what_streams_is_predicted_near_the_bandwidth_of_every_gpu(recommender, 
     ("op", "dtype", "shape"), [("matmul", "f32", SQUARE), ("matmul", "f16", SQUARE), ("conv2d", "f32", CONV)]
 )
 @pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx5090"])
-def test_no_choice_spills(recommender, op, dtype, shape, name):
+def test_no_recommendation_spills(recommender, op, dtype, shape, name):
     for objective in ("latency", "energy"):
         answer = recommender.recommend(op, name, shape, dtype, query=Query(Objective(objective), top=40))
         for choice in answer.choices:
@@ -102,7 +87,7 @@ def test_no_choice_spills(recommender, op, dtype, shape, name):
 
 
 @given(matmuls)
-def test_a_front_trades_latency_for_energy(recommender, dims):
+def test_front_trades_latency_for_energy(recommender, dims):
     choices = recommender.recommend("matmul", "rtx4090", dims, query=Query(top=8)).choices
     latency = [choice.latency_s.value for choice in choices]
     energy = [choice.energy_j.value for choice in choices]
@@ -118,7 +103,7 @@ def test_a_front_trades_latency_for_energy(recommender, dims):
 @given(
     st.one_of(matmuls.map(lambda d: ("matmul", d)), convs.map(lambda d: ("conv2d", d))), st.sampled_from(["t4", "3090"])
 )
-def test_the_shortlist_loses_little(recommender, problem, gpu):
+def test_shortlist_loses_little(recommender, problem, gpu):
     op, dims = problem
     chosen = find_op(op).problem(**dims)
     short = {
@@ -131,7 +116,7 @@ def test_the_shortlist_loses_little(recommender, problem, gpu):
     assert short["energy"].energy_j.value <= whole.energy_j.min() * 1.08
 
 
-def test_each_objective_is_best_at_what_it_names(recommender):
+def test_each_objective_has_the_best_value_of_its_quantity(recommender):
     best = {
         o: recommender.recommend("conv", "3080", CONV, query=Query(Objective(o))).best
         for o in ("latency", "energy", "edp")
@@ -144,23 +129,18 @@ def test_each_objective_is_best_at_what_it_names(recommender):
 
 @few_examples(10)
 @given(matmuls, st.floats(0.0, 1.0))
-def test_a_bound_on_slowdown_holds(recommender, dims, slowdown):
+def test_slowdown_bound_is_kept(recommender, dims, slowdown):
     answer = recommender.recommend("matmul", "a100", dims, query=Query(Objective.ENERGY, max_slowdown=slowdown))
     fastest = recommender.recommend("matmul", "a100", dims, query=Query(Objective.LATENCY, top=1)).best
     for choice in answer.choices:
         assert choice.latency_s.value <= fastest.latency_s.value * (1 + slowdown) * (1 + 1e-12)
 
 
-def test_a_bound_on_power_holds(recommender):
+def test_power_bound_is_kept(recommender):
     free = recommender.recommend("matmul", "a100", SQUARE, query=Query(Objective.LATENCY))
     bounded = Query(Objective.LATENCY, max_power_w=free.best.power_w * 0.97)
     for choice in recommender.recommend("matmul", "a100", SQUARE, query=bounded).choices:
         assert choice.power_w <= free.best.power_w * 0.97
-
-
-def test_an_unreachable_power_bound_says_what_is_the_least(recommender):
-    with pytest.raises(UsageError, match="the least is"):
-        recommender.recommend("matmul", "rtx4090", SQUARE, query=Query(max_power_w=5.0))
 
 
 def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
@@ -168,7 +148,7 @@ def at_limit(recommender: Recommender, limit_w: float) -> Recommendation:
     return recommender.recommend("matmul", "rtx3090", SQUARE, query=query)
 
 
-def test_a_lower_power_limit_is_slower_and_cooler(recommender):
+def test_lower_power_limit_is_slower_and_draws_less(recommender):
     answers = [at_limit(recommender, limit_w).best for limit_w in (350.0, 250.0, 200.0)]
     assert [a.power_w for a in answers] == sorted((a.power_w for a in answers), reverse=True)
     assert [a.latency_s.value for a in answers] == sorted(a.latency_s.value for a in answers)
@@ -176,18 +156,7 @@ def test_a_lower_power_limit_is_slower_and_cooler(recommender):
     assert answers[2].clock_hz < answers[0].clock_hz
 
 
-def test_the_same_question_is_answered_from_memory(recommender):
-    first = recommender.recommend("matmul", "h200", SQUARE)
-    assert recommender.recommend("gemm", "H200", dict(SQUARE)) is first
-
-
-def test_the_function_and_the_recommender_agree():
-    answer = kernrec.recommend(op="matmul", gpu="h200", **SQUARE)  # type: ignore[arg-type]
-    other = Recommender([])
-    assert answer.as_dict() == other.recommend("matmul", "h200", SQUARE).as_dict()
-
-
-def test_an_answer_survives_json(recommender):
+def test_answer_survives_json(recommender):
     answer = recommender.recommend("conv2d", "l4", CONV)
     read = json.loads(json.dumps(answer.as_dict()))
     assert read["choices"][0]["launches"][0]["grid"] == list(answer.best.launches[0].grid)
@@ -199,7 +168,7 @@ def test_degenerate_problems_have_answers(recommender, shape):
     assert recommender.recommend("matmul", "t4", shape).best.latency_s.value > 0
 
 
-def test_emitted_source_compiles_as_it_stands(recommender):
+def test_emitted_source_compiles_unchanged(recommender):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     from kernrec.compile import compile_source
 
@@ -210,46 +179,14 @@ def test_emitted_source_compiles_as_it_stands(recommender):
     assert {launch.entry for launch in best.launches} <= compiled.resources.keys()
 
 
-def test_an_impossible_query_is_refused(refuses):
+def test_impossible_query_is_refused(refuses):
     refuses(lambda change: Query(**change), [
         {"objective": "speed"}, {"top": 0}, {"max_slowdown": -0.1}, {"max_slowdown": "3%"}, {"max_power_w": "250W"},
         {"power_limit_w": "250W"}, {"clock_hz": "1GHz"}, {"max_power_w": 0.0},
     ])  # fmt: skip
 
 
-def test_a_kernel_without_profiles_is_named(recommender, monkeypatch):
-    monkeypatch.setattr("kernrec.store.stack.shipped_profiles", lambda *_: {})
-    with pytest.raises(KernrecError, match=r"no database holds profiles of matmul_simt"):
-        Recommender([]).recommend("matmul", "h200", SQUARE)
-
-
-def test_a_problem_is_estimated_once_for_all_that_is_wanted_of_it(monkeypatch):
-    estimated = []
-    real = Recommender._candidates
-    monkeypatch.setattr(Recommender, "_candidates", lambda self, *asks: estimated.append(asks) or real(self, *asks))
-    recommender = Recommender([])
-    for query in (
-        Query(Objective.LATENCY, top=3),
-        Query(Objective.ENERGY),
-        Query(max_slowdown=0.1),
-        Query(power_limit_w=250.0),
-    ):
-        answer = recommender.recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
-        alone = Recommender([]).recommend("matmul", "a100", "m=640,n=512,k=384", query=query)
-        assert answer.as_dict() == alone.as_dict()
-    # Each of three sweeps and limits once, and each of four queries alone.
-    assert len(estimated) == 3 + 4
-    assert [points for _, _, points in estimated].count((DEFAULT_POINT,)) == 2
-
-
-def test_of_no_config_there_is_nothing_to_predict(recommender):
-    problem = find_op("matmul").problem(m=512, n=512, k=512)
-    table = recommender.context.tables(problem, find_gpu("rtx4090"))[0]
-    prediction = predict(table, table.space.at(problem), np.empty(0, dtype=np.int64))
-    assert np.size(prediction.nominal.core_s) == len(prediction.limited().energy_j) == 0
-
-
-def test_a_limit_below_the_power_at_the_lowest_clock_is_kept_by_pauses(recommender):
+def test_limit_below_the_lowest_clock_is_kept_by_pauses(recommender):
     answer = at_limit(recommender, 100.0)
     assert answer.best.power_w <= 100.0
     assert any("100 W is less than" in note for note in answer.notes)
@@ -258,7 +195,7 @@ def test_a_limit_below_the_power_at_the_lowest_clock_is_kept_by_pauses(recommend
     assert any("100 W is less than" in note for note in report(request, recommender.context, {}).notes)
 
 
-def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alone(recommender):
+def test_limit_above_the_reference_is_accepted_with_a_note_only_on_geforce(recommender):
     answer = at_limit(recommender, 450.0)
     assert answer.best.power_w > 350.0
     assert any(note == "assumed: the NVIDIA GeForce RTX 3090 accepts 100 to 350 W" for note in answer.notes)
@@ -270,26 +207,3 @@ def test_a_limit_beyond_the_reference_board_is_taken_and_remarked_on_geforce_alo
         recommender.recommend("matmul", "rtx5060ti-16gb", SQUARE, query=Query(power_limit_w=300.0))
     with pytest.raises(UsageError, match="accepts 100 to 300 W"):
         recommender.recommend("matmul", "rtx-a6000", SQUARE, query=Query(power_limit_w=350.0))
-
-
-def test_a_card_that_no_kernel_can_be_compiled_for_says_so(recommender):
-    message = "no kernel of it runs on sm_70, where only imported measurements are known"
-    answer = recommender.recommend("matmul", "v100", SQUARE)
-    assert answer.no_kernel is not None
-    assert message in answer.no_kernel
-    assert answer.lines
-    with pytest.raises(UsageError, match=message):
-        recommender.recommend("matmul", "v100", SQUARE, "f64")
-
-
-def test_a_stream_is_told_the_lower_limit_that_saves_energy_for_no_time_and_arithmetic_is_not(recommender):
-    def recommended(op: str, shape: dict[str, int], gpu: str) -> Recommendation:
-        return recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1))
-
-    answer = recommended("elementwise", {"n": 1 << 26}, "a100")
-    assert answer.saving is not None
-    query = Query(Objective.LATENCY, top=1, power_limit_w=answer.saving.power_limit_w)
-    at_limit = recommender.recommend("elementwise", "a100", {"n": 1 << 26}, query=query).best
-    assert 1.0 - at_limit.energy_j.value / answer.best.energy_j.value >= 0.99 * answer.saving.energy_saved > 0.05
-    assert at_limit.latency_s.value <= (1.0 + answer.saving.slowdown) * answer.best.latency_s.value * (1.0 + 1e-9)
-    assert recommended("matmul", SQUARE, "rtx3090").saving is None

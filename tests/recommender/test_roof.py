@@ -58,7 +58,7 @@ def roof_s(candidates: CandidateSet, clock_hz: Any) -> Any:
 
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
 @few_examples(9)
-def test_no_candidate_breaks_physics(gpu, dims, dtype, share):
+def test_no_candidate_exceeds_physical_limits(gpu, dims, dtype, share):
     candidates = candidates_at(gpu, *dims, dtype, share)
     if candidates is None:
         return
@@ -76,7 +76,7 @@ def test_no_candidate_breaks_physics(gpu, dims, dtype, share):
 
 @given(st.sampled_from(GPUS), problems, dtypes, st.floats(0.0, 1.0))
 @few_examples(3)
-def test_the_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, share):
+def test_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, share):
     candidates = candidates_at(gpu, *dims, dtype, share)
     if candidates is None:
         return
@@ -90,13 +90,13 @@ def test_the_parts_of_a_config_are_no_longer_than_the_whole(gpu, dims, dtype, sh
         assert sum(explained.energy_j.values()) == pytest.approx(explained.choice.energy_j.value, rel=1e-6)
 
 
-def test_a_card_that_its_limit_holds_back_says_so(capsys):
+def test_gpu_held_back_by_its_limit_is_reported(capsys):
     # Seen before: "latency 815 ms" under a total of 720 ms, and latency blamed where the power limit is the cause.
     assert run(["explain", "--op", "matmul", "--gpu", "l4", "--dtype", "f16", "--shape", "m=8192,n=8192,k=8192"]) == 0
     assert f"bottleneck: {POWER_LIMIT}" in capsys.readouterr().out
 
 
-def test_a_line_of_a_card_that_its_limit_holds_back_is_under_the_same_roof():
+def test_baseline_obeys_the_roofline_of_a_limited_gpu():
     # Seen before: 31 TFLOP/s for a kernel of ours on an L4, and 88 for cuBLAS, above what 72 W allow.
     shape = {"m": 8192, "n": 8192, "k": 8192}
     answer = RECOMMENDER.recommend("matmul", "l4", shape, "f16", "nt", Query("latency", top=1))

@@ -4,14 +4,10 @@ import pytest
 
 import kernrec
 from kernrec.gpu import all_gpus, find_gpu
-from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.choices import NO_LOSS, WORTH_SAYING
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.networks.network import NetworkRequest, answer_network
-from kernrec.recommender.rank import SWEPT, candidate_set
 from kernrec.recommender.sweep import CLOCKS, clocks, lower_limits, op_points
-from kernrec.store import Evidence
 
 ROWS = {"rows": 8192, "columns": 4096}
 
@@ -21,14 +17,14 @@ def recommender():
     return Recommender([])
 
 
-def test_limits_of_a_sweep_lie_below_the_default_one_and_are_accepted():
+def test_sweep_limits_are_valid_and_below_the_default():
     for gpu in all_gpus():
         limits = [point.power_limit_w or 0.0 for point in lower_limits(gpu)]
         assert limits == sorted(set(limits))
         assert all(gpu.power_min_w <= limit < gpu.tdp_w for limit in limits)
 
 
-def test_latency_alone_is_asked_at_the_default_limit_and_what_is_given_is_kept():
+def test_latency_objective_uses_the_default_limit_and_a_given_limit_is_kept():
     gpu = find_gpu("a100")
     assert op_points(gpu, Query(Objective.LATENCY)) == (DEFAULT_POINT,)
     assert op_points(gpu, Query(power_limit_w=300.0)) == (OperatingPoint(300.0),)
@@ -40,11 +36,7 @@ def test_latency_alone_is_asked_at_the_default_limit_and_what_is_given_is_kept()
     assert len(locked) == 1 + CLOCKS
 
 
-def test_clocks_and_a_locked_clock_exclude_each_other(refuses):
-    refuses(lambda: Query(clocks=True, clock_hz=1.2e9))
-
-
-def test_a_lower_limit_saves_energy_where_memory_is_the_bottleneck(recommender):
+def test_lower_limit_saves_energy_for_memory_bound_problems(recommender):
     answer = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.ENERGY))
     fixed = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.ENERGY, power_limit_w=400.0))
     assert answer.best.power_limit_w < 400.0 == fixed.best.power_limit_w
@@ -52,7 +44,7 @@ def test_a_lower_limit_saves_energy_where_memory_is_the_bottleneck(recommender):
     assert answer.best.as_dict()["power_limit_w"] == answer.best.power_limit_w
 
 
-def test_a_choice_costs_what_it_costs_where_its_limit_is_asked_for(recommender):
+def test_recommendation_costs_the_same_at_its_explicit_limit(recommender):
     query = Query(Objective.PARETO, top=8)
     for choice in recommender.recommend("matmul", "a100", "m=16,n=4096,k=4096", "f16", "nt", query).choices:
         at_limit = Query(Objective.LATENCY, power_limit_w=choice.power_limit_w, top=1000)
@@ -62,16 +54,7 @@ def test_a_choice_costs_what_it_costs_where_its_limit_is_asked_for(recommender):
         assert same.clock_hz == choice.clock_hz
 
 
-def test_the_first_of_a_front_runs_at_the_default_limit(recommender):
-    for op, gpu, shape in (("softmax", "a100", ROWS), ("matmul", "h200", {"m": 512, "n": 512, "k": 512})):
-        front = recommender.recommend(op, gpu, shape)
-        fastest = recommender.recommend(op, gpu, shape, query=Query(Objective.LATENCY, top=1)).best
-        assert front.best.point == DEFAULT_POINT
-        assert front.best.latency_s == fastest.latency_s
-        assert min(choice.energy_j.value for choice in front.choices) <= fastest.energy_j.value
-
-
-def test_what_is_saved_without_loss_of_time_is_said_whatever_the_objective(recommender):
+def test_free_energy_saving_is_reported_for_every_objective(recommender):
     swept = recommender.recommend("softmax", "a100", ROWS).saving
     single = recommender.recommend("softmax", "a100", ROWS, query=Query(Objective.LATENCY)).saving
     assert swept is not None
@@ -85,7 +68,7 @@ def test_what_is_saved_without_loss_of_time_is_said_whatever_the_objective(recom
         assert recommender.recommend("softmax", "a100", ROWS, query=Query(**point)).saving is None  # type: ignore[arg-type]
 
 
-def test_clocks_are_tried_where_they_are_asked_for(recommender):
+def test_clocks_are_swept_on_request(recommender):
     shape = {"m": 4096, "n": 4096, "k": 4096}
     without = recommender.recommend("matmul", "a100", shape, "f16", query=Query(Objective.ENERGY)).best
     best = recommender.recommend("matmul", "a100", shape, "f16", query=Query(Objective.ENERGY, clocks=True)).best
@@ -98,26 +81,7 @@ def test_clocks_are_tried_where_they_are_asked_for(recommender):
     assert locked.best.as_dict()["locked_clock_hz"] == locked.best.point.clock_hz is not None
 
 
-def test_layers_of_a_workload_run_at_one_limit(recommender, refuses):
-    network = answer_network(recommender, "a100", NetworkRequest(op="softmax"), Query(Objective.ENERGY, top=1))
-    assert {layer.answer.best.power_limit_w for layer in network.layers} == {400.0}
-    refuses(lambda: answer_network(recommender, "a100", NetworkRequest(op="softmax"), Query(clocks=True)))
-
-
-def test_slow_candidates_are_not_estimated_at_every_point(recommender):
-    problem, gpu = find_op("matmul").problem(m=4096, n=4096, k=4096), find_gpu("rtx4090")
-    tables = recommender.context.tables(problem, gpu)
-    points = [DEFAULT_POINT, *lower_limits(gpu)]
-    some = candidate_set(tables, problem, points, Evidence())
-    every = candidate_set(tables, problem, points, Evidence(), whole_space=True)
-    assert ((some.latency_s[1:] < float("inf")).sum(axis=1) <= SWEPT * len(tables)).all()
-    assert (some.latency_s[0] < float("inf")).all()
-    assert (every.latency_s < float("inf")).all()
-    for cost in ("latency_s", "energy_j"):
-        assert getattr(some, cost).min() <= 1.02 * getattr(every, cost).min()
-
-
-def test_the_fastest_below_a_power_is_at_that_limit(recommender):
+def test_power_bound_selects_the_same_config_as_the_limit(recommender):
     shape = {"m": 4096, "n": 4096, "k": 4096}
     query = Query(Objective.LATENCY, max_power_w=250.0, top=1)
     best = recommender.recommend("matmul", "rtx4090", shape, "f16", "nn", query).best

@@ -18,7 +18,7 @@ PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
     ("conv2d", FIRST, "conv2d_implicit_gemm_mma"), ("attention", PROMPT, "attention_mma"),
     ("attention", DECODE, "attention_mma"), ("attention", ODD_HEADS, "attention_mma"),
 ])  # fmt: skip
-def test_f16_is_answered_by_tensor_cores_and_takes_at_most_two_thirds_of_f32(gpu, op, dims, kernel):
+def test_f16_uses_tensor_cores_and_takes_at_most_two_thirds_of_f32(gpu, op, dims, kernel):
     # Seen before: a convolution on a T4 took longer in f16 than in f32, attention as long.
     recommender, query = Recommender([]), Query(Objective.LATENCY, top=1)
     half, single = (recommender.recommend(op, gpu, dims, dtype, None, query).best for dtype in ("f16", "f32"))

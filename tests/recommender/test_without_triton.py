@@ -22,7 +22,7 @@ def lines_on_triton(
 @pytest.mark.parametrize(
     ("dtype", "layout", "sizes"), [("f32", "nn", (1024, 1001, 512)), ("tf32", "nt", (1024, 512, 1001))]
 )
-def test_a_product_that_no_triton_kernel_takes_says_what_that_one_needs(recommender, dtype, layout, sizes):
+def test_matmul_without_a_triton_kernel_states_the_requirements(recommender, dtype, layout, sizes):
     (note,) = lines_on_triton(recommender, dtype, layout, *sizes)
     assert isinstance(note, Note)
     assert "needs unaligned == 0 or dtype_bytes == 2" in note
@@ -34,13 +34,13 @@ def test_a_product_that_no_triton_kernel_takes_says_what_that_one_needs(recommen
     ("bf16", "tt", (1024, 512, 512)), ("f32", "tt", (1024, 512, 512)), ("f16", "nn", (1024, 1000, 512)),
     ("f16", "nt", (1024, 1001, 512)), ("f16", "tn", (1001, 512, 512)), ("f16", "tt", (1024, 1001, 511)),
 ])  # fmt: skip
-def test_a_product_that_triton_answers_has_no_such_line(recommender, dtype, layout, sizes):
+def test_matmul_with_a_triton_kernel_has_no_such_note(recommender, dtype, layout, sizes):
     assert lines_on_triton(recommender, dtype, layout, *sizes) == []
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("gpu", ["a100", "rtx3090", "l40s", "h100", "rtx5090"])
-def test_the_head_of_a_model_with_an_odd_vocabulary_is_answered_by_triton_too(recommender, gpu, dtype):
+def test_odd_vocabulary_size_is_answered_by_triton(recommender, gpu, dtype):
     # Seen before: 50,257 columns had code in f16 on sm_80 and sm_90 alone, and bf16 took more than twice as long.
     assert lines_on_triton(recommender, dtype, "nn", 4096, 50257, 768, gpu) == []
     query = Query(Objective.LATENCY, top=1)

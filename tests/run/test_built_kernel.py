@@ -77,7 +77,7 @@ def cupy_array(driver: EmulatingDriver, array: np.ndarray) -> tuple[Any, np.ndar
 
 
 @pytest.mark.parametrize("op", sorted(CASES))
-def test_every_op_runs_on_arrays_in_two_libraries_form(op, recommender, driver):
+def test_every_op_runs_on_the_arrays_of_two_libraries(op, recommender, driver):
     kernel = build(recommender, driver, op, **CASES[op])
     problem = middle(kernel)
     arguments = inputs(problem)
@@ -99,7 +99,7 @@ def test_every_op_runs_on_arrays_in_two_libraries_form(op, recommender, driver):
     ("matmul", "bf16", {"m": [17], "n": 16, "k": 64, "batch": 2, "activation": 1}),
     ("layernorm", "bf16", {"rows": [3], "columns": 136}),
 ])  # fmt: skip
-def test_a_kernel_is_emulated_on_numpy_arrays(op, dtype, dims, recommender):
+def test_kernel_is_emulated_on_numpy_arrays(op, dtype, dims, recommender):
     kernel = build(recommender, None, op, dtype, **dims)
     problem = middle(kernel)
     arguments = inputs(problem)
@@ -108,7 +108,7 @@ def test_a_kernel_is_emulated_on_numpy_arrays(op, dtype, dims, recommender):
     assert error_of(problem, arguments, output) <= 1
 
 
-def test_attention_of_8_bits_takes_scales_and_gives_16_bits(recommender):
+def test_8_bit_attention_accepts_scales_and_returns_16_bits(recommender):
     dims = {"heads": 2, "queries": [70], "head_dim": 64, "causal": 1, "scales": 1, "output": 1}
     shapes = Shapes.of(find_op("attention"), "f8e4m3", None, dims)
     kernel = build_kernel(recommender, shapes, "h100-sxm", Query(Objective.LATENCY, top=1), None)
@@ -121,7 +121,7 @@ def test_attention_of_8_bits_takes_scales_and_gives_16_bits(recommender):
     assert error_of(problem, other, output) > 1
 
 
-def test_workspaces_of_one_stream_are_kept_and_grow(recommender, driver):
+def test_workspace_is_reused_per_stream_and_grows(recommender, driver):
     kernel = build(recommender, driver, "matmul", m=[2, 32], n=16, k=1024)
     for m, stream in ((2, 1), (32, 1), (32, 2)):
         problem = kernel.target.shapes.problem({"m": m})
@@ -134,7 +134,7 @@ def test_workspaces_of_one_stream_are_kept_and_grow(recommender, driver):
     assert {stream: len(remaining) for (_, stream), remaining in pieces.items()} == {1: 2, 2: 1}
 
 
-def test_a_shape_that_was_seen_is_neither_planned_nor_loaded_again(recommender, driver):
+def test_repeated_shape_is_planned_and_loaded_once(recommender, driver):
     kernel = build(recommender, driver, "reduce", rows=range(1, 9), columns=64)
     x, y = cupy_array(driver, np.ones((4, 64), np.float32))[0], cupy_array(driver, np.zeros(4, np.float32))[0]
     kernel(x, out=y, stream=0)
@@ -173,7 +173,7 @@ def test_wrong_array_is_refused_in_one_line(recommender, driver, refuses):
     ])  # fmt: skip
 
 
-def test_an_output_that_does_not_fit_is_refused(recommender, driver, refuses):
+def test_output_of_the_wrong_size_is_refused(recommender, driver, refuses):
     kernel = build(recommender, driver, "softmax", rows=range(1, 9), columns=64)
     x = cupy_array(driver, np.ones((8, 64), np.float32))[0]
     refuses(lambda: kernel(x, out=x, stream=0))
@@ -183,7 +183,7 @@ def test_an_output_that_does_not_fit_is_refused(recommender, driver, refuses):
     refuses(lambda: kernel(x, x=x))
 
 
-def test_numpy_arrays_that_do_not_fit_are_refused_by_the_emulator(recommender, refuses):
+def test_emulator_refuses_numpy_arrays_of_the_wrong_size(recommender, refuses):
     kernel = build(recommender, None, "matmul", m=[1, 2048], n=2048, k=1024)
     b = np.ones((1024, 2048), np.float32)
     refuses(lambda: kernel.emulate(np.ones((1, 1024)), b))
@@ -191,20 +191,20 @@ def test_numpy_arrays_that_do_not_fit_are_refused_by_the_emulator(recommender, r
     refuses(lambda: kernel.emulate(b))
 
 
-def test_a_card_of_another_architecture_is_refused(recommender, refuses):
+def test_gpu_of_another_architecture_is_refused(recommender, refuses):
     kernel = build(recommender, EmulatingDriver(80), "reduce", rows=8, columns=64)
     other = kernel._driver
     refuses(lambda: kernel(HostMemory(other.place(np.ones((8, 64), np.float32))), stream=0))
 
 
-def test_auto_is_the_card_that_the_driver_names(recommender):
+def test_auto_selects_the_gpu_that_the_driver_reports(recommender):
     shapes = Shapes.of(find_op("reduce"), None, None, {"rows": 8, "columns": 64})
     named = EmulatingDriver(89, name="NVIDIA L40S")
     kernel = build_kernel(recommender, shapes, "auto", Query(Objective.ENERGY, top=1), named)
     assert kernel.target.gpu.name == "l40s"
 
 
-def test_without_a_gpu_a_build_says_what_can_be_done():
+def test_build_without_a_gpu_suggests_alternatives():
     try:
         from cupy.cuda import runtime
 
@@ -220,7 +220,7 @@ def test_without_a_gpu_a_build_says_what_can_be_done():
     assert "kernrec kernel reduce f32,row for l4" in repr(kernel)
 
 
-def test_streams_of_other_libraries_are_understood():
+def test_streams_of_other_libraries_are_accepted():
     class Protocol:
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, 42
@@ -231,7 +231,7 @@ def test_streams_of_other_libraries_are_understood():
     assert [stream_address(stream) for stream in (7, Protocol(), OfTorch())] == [7, 42, 43]
 
 
-def test_compile_compiles_the_configs_of_every_combination(recommender):
+def test_compile_covers_every_combination(recommender):
     kernel = build(recommender, None, "reduce", rows=range(1, 9), columns=64)
     kernel.compile(rows=[1, 8])
     for rows in (1, 8):
@@ -250,7 +250,7 @@ def test_build_runs_the_recommended_config(recommender):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", sorted(CASES))
-def test_every_op_runs_on_the_card(op):
+def test_every_op_runs_on_the_gpu(op):
     cupy = pytest.importorskip("cupy")
     try:
         cupy.cuda.runtime.getDeviceCount()

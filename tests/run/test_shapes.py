@@ -25,7 +25,7 @@ def shapes_of(op: str, **dims: object) -> Shapes:
 @pytest.mark.parametrize("op", [op.name for op in all_ops()])
 @few_examples(5)
 @given(data=st.data())
-def test_a_problem_is_read_off_the_shapes_of_its_inputs(op, data):
+def test_problem_is_inferred_from_input_shapes(op, data):
     dims = DIMS.get(op, {"rows": range(1, 100), "columns": range(1, 100)})
     shapes = shapes_of(op, **dims)
     values = {name: data.draw(st.sampled_from(arguments)) for name, arguments in shapes.ranged.items()}
@@ -33,7 +33,7 @@ def test_a_problem_is_read_off_the_shapes_of_its_inputs(op, data):
     assert shapes.read([problem.tensors[name].shape for name in shapes.inputs]) == problem
 
 
-def test_shapes_that_do_not_fit_are_named(refuses):
+def test_inconsistent_shapes_are_named(refuses):
     def refused(dims: dict, arguments: list) -> None:
         shapes = shapes_of("matmul", **({"m": range(1, 9), "n": 4, "k": 8} | dims))
         shapes.read(arguments)
@@ -44,7 +44,7 @@ def test_shapes_that_do_not_fit_are_named(refuses):
     ])  # fmt: skip
 
 
-def test_dimensions_that_cannot_be_built_for_are_named(refuses):
+def test_unsupported_dimensions_are_named(refuses):
     refuses(lambda op, dims: shapes_of(op, **dims), [
         ("matmul", {"m": 1, "n": 1}), ("matmul", {"m": 1, "n": 1, "k": 1, "kk": 3}),
         ("matmul", {"m": range(0), "n": 1, "k": 1}), ("matmul", {"m": "many", "n": 1, "k": 1}),
@@ -53,7 +53,7 @@ def test_dimensions_that_cannot_be_built_for_are_named(refuses):
     ])  # fmt: skip
 
 
-def test_extents_of_the_output_are_those_of_inputs_or_computed():
+def test_output_shape_follows_from_inputs_or_is_computed():
     assert shapes_of("matmul", **DIMS["matmul"]).output_axes == ((0, 0), (1, 1))
     assert shapes_of("reduce", rows=range(1, 9), columns=5).output_axes == ((0, 0),)
     assert shapes_of("matmul", m=2, n=[3, 4], k=5).output_axes == (2, (1, 1))

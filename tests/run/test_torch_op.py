@@ -45,7 +45,7 @@ def arrays(kernel):
     return x, weight, x / torch.sqrt((x * x).mean(1, keepdim=True) + 1e-5) * weight
 
 
-def test_tensors_are_taken_and_returned(kernel, arrays):
+def test_tensors_are_accepted_and_returned(kernel, arrays):
     x, weight, expected = arrays
     torch.testing.assert_close(kernel(x, weight), expected)
     torch.testing.assert_close(kernel.torch_op(x, weight), expected)
@@ -53,11 +53,11 @@ def test_tensors_are_taken_and_returned(kernel, arrays):
     assert str(kernel.torch_op).startswith("kernrec.rmsnorm_f32_row_")
 
 
-def test_the_custom_op_keeps_the_rules_of_pytorch(kernel, arrays):
+def test_custom_op_passes_opcheck_of_pytorch(kernel, arrays):
     torch.library.opcheck(kernel.torch_op, arrays[:2])
 
 
-def test_the_compiler_keeps_the_call(kernel, arrays):
+def test_torch_compile_keeps_the_kernel_call(kernel, arrays):
     x, weight, expected = arrays
     calls: list[str] = []
 
@@ -74,7 +74,7 @@ def test_the_compiler_keeps_the_call(kernel, arrays):
     torch.testing.assert_close(y, expected)
 
 
-def test_an_exported_program_takes_every_number_of_rows(kernel, arrays):
+def test_exported_program_accepts_every_row_count(kernel, arrays):
     class Norm(torch.nn.Module):
         def forward(self, x: Any, weight: Any) -> Any:
             return kernel(x, weight)

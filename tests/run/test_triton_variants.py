@@ -27,13 +27,13 @@ def target(monkeypatch: pytest.MonkeyPatch, triton: bool) -> Target:
     return Target(Recommender([]), SHAPES, find_gpu("a100"), QUERY)
 
 
-def test_build_takes_triton_kernels_only_if_triton_is_installed(monkeypatch):
+def test_build_uses_triton_kernels_only_if_triton_is_installed(monkeypatch):
     problem = SHAPES.problem({"m": 512})
     assert target(monkeypatch, True).variant(problem).kernel.name == "matmul_triton"
     assert target(monkeypatch, False).variant(problem).kernel.triton is None
 
 
-def test_a_launch_asks_for_the_shared_memory_that_tritons_compiler_says():
+def test_launch_requests_the_shared_memory_that_triton_reports():
     problem = SHAPES.problem({"m": 64})
     compiled = Compiled("", b"", {"matmul_triton": Resources(40, 0, 0, 0, 61440)}, "triton", "")
     (bound,) = bind_launches(MATMUL, CONFIG, problem, 80)
@@ -43,7 +43,7 @@ def test_a_launch_asks_for_the_shared_memory_that_tritons_compiler_says():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_triton(), reason="needs the extra `triton`")
-def test_a_variant_in_triton_is_launched_and_emulated(monkeypatch):
+def test_triton_variant_can_be_launched_and_emulated(monkeypatch):
     built_for, chosen = target(monkeypatch, True), Variant(MATMUL, CONFIG)
     monkeypatch.setattr(built_for, "variant", lambda problem: chosen)
     driver = EmulatingDriver(80)

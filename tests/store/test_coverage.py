@@ -7,7 +7,7 @@ from kernrec.store.coverage import coverage
 from tests.helpers.measured_database import make_measured_database
 
 
-def test_rows_are_counted_with_their_age_and_device(tmp_path: Path) -> None:
+def test_rows_are_counted_with_age_and_device(tmp_path: Path) -> None:
     path = tmp_path / "measured.duckdb"
     make_measured_database(path, problems=2, configs=3)
     rows = coverage(Stack([path]))
@@ -18,7 +18,3 @@ def test_rows_are_counted_with_their_age_and_device(tmp_path: Path) -> None:
     assert row["devices"] == ["NVIDIA GeForce RTX 4090"]
     assert row["latency_half_width"] is None  # these rows state no interval
     assert row["database"] == str(path)
-
-
-def test_without_a_database_there_is_nothing() -> None:
-    assert coverage(Stack([])) == []

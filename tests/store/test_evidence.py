@@ -4,9 +4,7 @@ import pytest
 
 from kernrec.op import find_op
 from kernrec.store import Database, Evidence
-from kernrec.store.measurement import Measurement
 from kernrec.store.measurement_log import evidence
-from kernrec.store.retractions import retraction_rows
 from tests.helpers.sharing import add
 
 GPU, KERNEL = "h200-sxm", "matmul_simt"
@@ -18,35 +16,18 @@ def interval(database, problem):
 
 
 @pytest.mark.parametrize("stated", [{"latency_low_s": 9e-4, "latency_high_s": 1.2e-3}, {}])
-def test_one_session_has_the_interval_that_it_states(database, row, problem, stated):
+def test_single_session_has_its_stated_interval(database, row, problem, stated):
     add(database, row(**stated))
     assert interval(database, problem) == (stated.get("latency_low_s"), stated.get("latency_high_s"))
 
 
-def test_sessions_that_disagree_widen_the_interval(database, row, problem):
-    sure = {"latency_low_s": 0.999e-3, "latency_high_s": 1.001e-3}
-    add(database, row(**sure), row(session="tuesday", latency_s=2e-3))
-    low, high = interval(database, problem)
-    assert low == pytest.approx(0.999e-3)
-    assert 1.9e-3 < high < 2e-3  # the 95 % quantile of two sessions
-
-
-def test_a_locked_memory_clock_is_another_answer(database, row, problem):
+def test_locked_memory_clock_is_a_separate_answer(database, row, problem):
     add(database, row(), row(locked_memory_clock_hz=1e9, latency_s=2e-3))
     answers = database.measured(GPU, [KERNEL], problem.key)
     assert [(answer.latency_s, answer.locked_memory_clock_hz) for answer in answers] == [(1e-3, None), (2e-3, 1e9)]
 
 
-def test_of_other_kernels_only_the_fastest_is_told(database, row, problem):
-    other = [row(kernel="theirs", config={"x": "a"}, latency_s=t, power_limit_w=w) for t, w in [(2, None), (1, 300.0)]]
-    add(database, row(), *other, row(kernel="theirs", latency_s=3.0))
-    answers = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
-    assert [answer.kernel for answer in answers.measured] == [KERNEL]
-    assert [(answer.latency_s, answer.power_limit_w) for answer in answers.foreign] == [(1, 300.0), (2, None)]
-    assert answers.foreign[0].config == {"x": "a"}
-
-
-def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem):
+def test_failure_counts_until_the_config_succeeds_in_any_database(row, problem):
     def log(*rows):
         with Database.memory() as database:
             add(database, *rows)
@@ -62,7 +43,7 @@ def test_a_failure_counts_until_the_config_ran_well_in_any_database(row, problem
     assert failures(wrong) == ["incorrect"]  # a race does not show every time
 
 
-def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
+def test_mig_slice_rows_do_not_describe_the_whole_gpu(database, row, problem):
     add(
         database,
         row(mig=False, latency_s=2e-3),
@@ -76,7 +57,7 @@ def test_a_mig_slice_says_nothing_of_the_whole_card(database, row, problem):
     assert len(database.rows("measurement")) == 4
 
 
-def test_a_problem_that_only_a_slice_measured_is_not_measured(database, row):
+def test_problem_measured_only_on_a_slice_is_not_measured(database, row):
     add(database, row(mig=True))
     assert database.measured_problems(GPU) == frozenset()
 
@@ -90,7 +71,7 @@ REPLAY = {
 }
 
 
-def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
+def test_replayed_rows_never_count_beside_measured_rows(row, problem):
     imported, replayed = row(protocol_version=0), row(**REPLAY, latency_s=9e-4)
 
     def measured_in(*databases):
@@ -109,23 +90,7 @@ def test_what_was_replayed_never_counts_beside_what_was_measured(row, problem):
     assert measured_in([replayed]) == (9e-4, 1, True)
 
 
-def test_another_kernel_that_was_replayed_goes_after_one_that_was_measured(database, row, problem):
-    theirs = {"kernel": "theirs", "protocol_version": 0}
-    rows = [row(**theirs), row(**REPLAY | theirs, config={"y": 1}, latency_s=1e-4)]
-    add(database, *rows)
-    (foreign,) = evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).foreign
-    assert (foreign.latency_s, foreign.replayed) == (1e-3, False)
-
-
-def test_a_replayed_failure_is_older_than_whatever_ran_well(database, row, problem):
-    crash = row(**REPLAY | {"outcome": "crash", "latency_s": None})
-    add(database, crash)
-    assert len(evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed) == 1
-    add(database, row())
-    assert evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key).failed == ()
-
-
-def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
+def test_single_problem_reads_the_same_as_among_others(database, row, problem):
     other = find_op("matmul").problem(m=64, n=32, k=17)
     add(database, row(), row(problem=other, latency_s=2.0), row(outcome="timeout", latency_s=None))
     for single in (problem, other):
@@ -133,17 +98,3 @@ def test_one_problem_alone_is_read_as_with_all_others(database, row, problem):
         assert evidence([alone], [KERNEL], single.key) == evidence([whole], [KERNEL], single.key)
         assert len(evidence([alone], [KERNEL], single.key).measured) == 1
     assert evidence([database.log(GPU, [])], [KERNEL], problem.key) == Evidence()
-
-
-def test_a_log_in_which_nothing_was_taken_back_and_nothing_failed_reads_as_any_other(database, row, problem):
-    def log():
-        return evidence([database.log(GPU, [problem.key])], [KERNEL], problem.key)
-
-    key, _ = add(database, row(), row(session="other"))
-    whole = log()
-    other = find_op("matmul").problem(m=64, n=32, k=17)
-    database.add_measurements([Measurement.from_columns(row(problem=other, outcome="crash", latency_s=None))])
-    database.add("retraction", retraction_rows(["0" * 32], "of nothing here", None))
-    assert log() == whole
-    database.add("retraction", retraction_rows([key], "", None))
-    assert [answer.sessions for answer in whole.measured + log().measured] == [2, 1]

@@ -1,7 +1,5 @@
 """Identity by content."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,26 +14,16 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), values))
-def test_the_order_of_a_mapping_does_not_matter(mapping):
+def test_mapping_order_does_not_matter(mapping):
     assert canonical_json(dict(reversed(mapping.items()))) == canonical_json(mapping)
 
 
-@given(values)
-def test_the_canonical_text_is_the_value(value):
-    assert json.loads(canonical_json(value)) == value
-
-
-@given(values, values)
-def test_different_texts_have_different_hashes(first, second):
-    assert (content_hash(first) == content_hash(second)) == (canonical_json(first) == canonical_json(second))
-
-
-def test_hashes_do_not_change_between_versions():
+def test_hashes_are_stable_between_versions():
     assert content_hash({"block_m": 64, "split_k": 1}) == "2cbc6e17f022c221"
     assert len(content_hash([1, 2.5, None, "é"], digits=32)) == 32
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_has_no_identity(value):
+def test_nan_and_infinity_have_no_identity(value):
     with pytest.raises(ValueError, match="Out of range"):
         canonical_json(value)

@@ -74,7 +74,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_views_and_macros_of_a_file_are_never_run(theirs: Path, tmp_path: Path) -> None:
+def test_views_and_macros_of_a_file_never_run(theirs: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("latency_s\n1e-9\n")
     answer = "SELECT * REPLACE (1e-9 AS latency_s) FROM measurement"
@@ -98,7 +98,7 @@ def test_views_and_macros_of_a_file_are_never_run(theirs: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("read_here")
-def test_no_other_file_can_be_reached_from_a_database(theirs: Path, tmp_path: Path) -> None:
+def test_database_cannot_reach_other_files(theirs: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("a\n1\n")
     with Database.open(theirs, read_only=False) as database:
         for statement in (
@@ -128,13 +128,13 @@ def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.reader.read_apart", read_apart)
 
 
-def test_a_file_that_is_asked_is_checked_once(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queried_file_is_checked_once(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Database.open(theirs).close()
     monkeypatch.setattr("kernrec.store.reader.read_apart", None)
     Database.open(theirs).close()
 
 
-def test_what_this_program_wrote_needs_no_check(tmp_path: Path, no_reader: None) -> None:
+def test_file_written_by_this_program_needs_no_check(tmp_path: Path, no_reader: None) -> None:
     path = tmp_path / "own.duckdb"
     for _ in range(2):
         with Database.open(path, read_only=False, create=True) as database:
@@ -144,7 +144,7 @@ def test_what_this_program_wrote_needs_no_check(tmp_path: Path, no_reader: None)
     Database.open(path).close()
 
 
-def test_a_file_that_takes_the_place_of_a_known_one_is_checked(honest: Path, tmp_path: Path, no_reader: None) -> None:
+def test_file_that_replaces_a_known_one_is_checked(honest: Path, tmp_path: Path, no_reader: None) -> None:
     """Of the same name, size and time."""
     path = tmp_path / "own.duckdb"
     Database.open(path, read_only=False, create=True).close()
@@ -159,7 +159,7 @@ def test_a_file_that_takes_the_place_of_a_known_one_is_checked(honest: Path, tmp
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_file_with_an_altered_row_is_not_asked_but_looked_into(theirs: Path) -> None:
+def test_file_with_an_altered_row_is_inspected_but_not_used(theirs: Path) -> None:
     change(theirs, "UPDATE measurement SET latency_s = latency_s / 1000")
     with pytest.raises(UsageError, match=r"another content than their key says .*`kernrec db verify` looks into it"):
         Database.open(theirs)
@@ -184,7 +184,7 @@ def test_a_file_with_an_altered_row_is_not_asked_but_looked_into(theirs: Path) -
     ],
 )
 @pytest.mark.usefixtures("read_here")
-def test_tables_that_are_not_those_of_the_schema_are_refused(theirs: Path, statement: str, says: str) -> None:
+def test_tables_that_differ_from_the_schema_are_refused(theirs: Path, statement: str, says: str) -> None:
     change(theirs, statement)
     for read_only in (True, False):
         with pytest.raises(UsageError, match=says):
@@ -203,9 +203,7 @@ def test_tables_that_are_not_those_of_the_schema_are_refused(theirs: Path, state
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("read_here")
-def test_what_would_run_when_rows_are_added_is_refused_for_writing(
-    theirs: Path, statements: tuple[str, ...], says: str
-) -> None:
+def test_triggers_on_insert_are_refused_for_writing(theirs: Path, statements: tuple[str, ...], says: str) -> None:
     change(theirs, *statements)
     with pytest.raises(UsageError, match=says):
         Database.open(theirs, read_only=False)
@@ -235,7 +233,7 @@ def test_what_would_run_when_rows_are_added_is_refused_for_writing(
         ("INSERT INTO measurement FROM measurement LIMIT 1", "rows of the table measurement are there twice"),
     ],
 )
-def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str) -> None:
+def test_impossible_rows_are_refused(theirs: Path, statement: str, says: str) -> None:
     change(theirs, statement)
     assert says in refused(theirs)
 
@@ -267,7 +265,7 @@ def test_rows_that_cannot_be_are_refused(theirs: Path, statement: str, says: str
     ],
 )
 @pytest.mark.usefixtures("read_here")
-def test_rows_whose_keys_are_right_are_refused_for_what_they_say(
+def test_rows_with_valid_keys_and_impossible_content_are_refused(
     theirs: Path, table: str, row: dict[str, object], says: str
 ) -> None:
     """A stranger can compute keys, too."""
@@ -279,7 +277,7 @@ def test_rows_whose_keys_are_right_are_refused_for_what_they_say(
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
+def test_kernel_hash_must_match_its_source(theirs: Path) -> None:
     spec = json.dumps({"tunables": {}})
     with Database.open(theirs, read_only=False) as database:
         database.add("kernel", [{"name": "k", "kernel_hash": "0" * 16, "op": "matmul", "spec": spec, "source": "evil"}])
@@ -287,7 +285,7 @@ def test_a_kernel_has_the_hash_of_its_source(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_kernel_called_as_an_op_may_have_a_problem_of_its_own(tmp_path: Path) -> None:
+def test_kernel_named_like_an_op_may_declare_its_own_problem(tmp_path: Path) -> None:
     launch = {"entry": "matmul", "grid": ["1"], "block": ["64"], "arguments": ["x"]}
     problem = {"dims": {"width": 64}, "tensors": {"x": {"shape": ["width"], "role": "inout"}}}
     spec = {"name": "matmul", "source": "own.cu", "problem": problem, "launch": [launch]}
@@ -301,7 +299,7 @@ def test_a_kernel_called_as_an_op_may_have_a_problem_of_its_own(tmp_path: Path) 
     assert "are none that matmul accepts: unknown matmul dimension 'width'" in refused(tmp_path / "theirs.duckdb")
 
 
-def test_a_latency_below_what_the_card_can_do_is_refused(theirs: Path) -> None:
+def test_latency_below_the_hardware_bound_is_refused(theirs: Path) -> None:
     """4096 cubed in a microsecond is 137 PFLOP/s."""
     large = find_op("matmul").problem(m=4096, n=4096, k=4096)
     with Database.open(theirs, read_only=False) as database:
@@ -312,7 +310,7 @@ def test_a_latency_below_what_the_card_can_do_is_refused(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_refused_file_adds_nothing(theirs: Path) -> None:
+def test_refused_file_adds_nothing(theirs: Path) -> None:
     change(theirs, "UPDATE measurement SET latency_s = 1e-9")
     with Database.memory() as database:
         with pytest.raises(UsageError, match="have another content than their key says"):
@@ -321,7 +319,7 @@ def test_a_refused_file_adds_nothing(theirs: Path) -> None:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_row_that_was_changed_here_is_not_taken_for_the_one_of_its_key(honest: Path) -> None:
+def test_row_altered_after_storage_does_not_count_as_its_key(honest: Path) -> None:
     with Database.memory() as database:
         merge(database, honest)
         database._connection.execute("UPDATE db.measurement SET latency_s = 9 WHERE latency_s = 1e-3")
@@ -330,7 +328,7 @@ def test_a_row_that_was_changed_here_is_not_taken_for_the_one_of_its_key(honest:
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_rows_that_contradict_each_other_all_stay_and_none_answers(scale: float) -> None:
+def test_contradictory_rows_stay_but_are_not_used(scale: float) -> None:
     """In either order, the same: the second says otherwise of the same moment of the same session."""
     true = measurement(block=0, position=3)
     others = [measurement(block=0, position=3, latency_s=1e-3 * scale)]
@@ -355,7 +353,7 @@ def take(path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [use, take])
-def test_a_reader_that_needs_too_much_is_one_line(
+def test_reader_out_of_memory_is_reported_in_one_line(
     theirs: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], None]
 ) -> None:
     """The process is real and dies of its limit; a crash of DuckDB looks the same."""
@@ -372,7 +370,7 @@ def test_more_rows_than_a_file_can_hold_are_refused(honest: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_damaged_files_are_one_line_each(honest: Path, tmp_path: Path) -> None:
+def test_each_damaged_file_is_reported_in_one_line(honest: Path, tmp_path: Path) -> None:
     """Bytes changed anywhere in a file: its rows are taken whole, or it is refused; DuckDB may crash, kernrec not."""
     content, draw = honest.read_bytes(), random.Random(5)
     for number in range(6):
@@ -398,7 +396,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 @pytest.mark.slow
 @settings(few_examples(10), phases=[Phase.generate])
 @given(rows=st.lists(st.tuples(texts, numbers, st.lists(numbers, max_size=3), st.datetimes()), min_size=1, max_size=20))
-def test_duckdb_computes_the_keys_that_python_computes(rows: list) -> None:
+def test_duckdb_computes_the_same_keys_as_python(rows: list) -> None:
     with connect_memory() as connection:
         migrate(connection, 0)
         kinds = columns(connection, "measurement")
@@ -418,7 +416,7 @@ def test_duckdb_computes_the_keys_that_python_computes(rows: list) -> None:
     assert [stored for stored, _ in keys] == [computed for _, computed in keys]
 
 
-def test_where_duckdb_spells_a_value_in_another_way_python_decides() -> None:
+def test_python_decides_if_duckdb_formats_a_value_differently() -> None:
     """A control character: such a row is no altered one."""
     with Database.memory() as database:
         database.add_measurements([measurement(outcome="crash", latency_s=None, error="a\x1fb")])
@@ -437,7 +435,7 @@ with Database.memory() as own:
 
 
 @pytest.mark.usefixtures("read_here")
-def test_a_killed_merge_leaves_a_copy_of_the_file_until_the_next(
+def test_copy_left_by_a_killed_merge_is_removed_by_the_next(
     honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", KILLED_WHILE_IT_ADDS, str(honest)]
@@ -450,7 +448,7 @@ def test_a_killed_merge_leaves_a_copy_of_the_file_until_the_next(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_named_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     pipe = tmp_path / "theirs.duckdb"
     os.mkfifo(pipe)
     with Database.memory() as database, pytest.raises(UsageError, match="is a named pipe"):

@@ -7,9 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from kernrec import paths
 from kernrec.errors import UsageError
-from kernrec.kernel.spec_reader import kernel_from
 from kernrec.store import Database, ProfileRow
 from kernrec.store import reader as store_reader
 from kernrec.store.intake import merge
@@ -52,7 +50,7 @@ def answers(path: Path) -> list[tuple[float, bool]]:
     return [(answer.latency_s, answer.merged) for answer in there.measured]
 
 
-def test_a_file_is_the_users_own_if_kernrec_wrote_it(tmp_path: Path) -> None:
+def test_file_written_by_kernrec_is_marked_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "own.duckdb", 1e-3)
     assert is_own(path)
     assert not is_own(foreign(path))
@@ -60,15 +58,7 @@ def test_a_file_is_the_users_own_if_kernrec_wrote_it(tmp_path: Path) -> None:
     assert not is_own(path)
 
 
-def test_the_database_at_the_users_own_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = foreign(made(tmp_path / "own.duckdb", 1e-3))
-    monkeypatch.setenv("KERNREC_DB", str(path))
-    assert paths.user_database() == path
-    assert is_own(path)
-    assert answers(path) == [(1e-3, False)]
-
-
-def test_a_killed_writer_leaves_a_file_of_the_users_own(tmp_path: Path) -> None:
+def test_file_of_a_killed_writer_is_marked_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "own.duckdb", 1e-3)
     database = Database.open(path, read_only=False)
     database.add_measurements([measurement(position=5, latency_s=2e-3)])
@@ -78,7 +68,7 @@ def test_a_killed_writer_leaves_a_file_of_the_users_own(tmp_path: Path) -> None:
     assert {merged for _, merged in answers(path)} == {False}
 
 
-def test_scales_of_a_foreign_file_move_no_answer(tmp_path: Path) -> None:
+def test_scales_of_a_foreign_file_change_no_answer(tmp_path: Path) -> None:
     signer = key_of("ann")
     scaled = f"""
         INSERT INTO merged SELECT measurement_id, gpu, problem_id, '{signer}', NULL FROM measurement;
@@ -87,7 +77,7 @@ def test_scales_of_a_foreign_file_move_no_answer(tmp_path: Path) -> None:
     assert answers(foreign(made(tmp_path / "a.duckdb", 1e-3), scaled)) == [(1e-3, True)]
 
 
-def test_a_foreign_file_does_not_say_which_of_its_rows_are_own_ones(tmp_path: Path) -> None:
+def test_foreign_file_cannot_mark_its_rows_as_the_users(tmp_path: Path) -> None:
     path = made(tmp_path / "a.duckdb", 1e-3)
     with Database.open(path, read_only=False) as database:
         database.add_measurements([measurement(session="second", position=0, config={"block_m": 1}, latency_s=3e-3)])
@@ -98,15 +88,7 @@ def test_a_foreign_file_does_not_say_which_of_its_rows_are_own_ones(tmp_path: Pa
     assert answers(foreign(path, silenced)) == [(2e-3, True)]
 
 
-def test_what_is_written_to_a_foreign_file_is_own_and_the_rest_is_others(tmp_path: Path) -> None:
-    path = foreign(made(tmp_path / "a.duckdb", 1e-3, 2e-3), "INSERT INTO merged_row VALUES ('x', 'y')")
-    with Database.open(path, read_only=False) as database:
-        database.add_measurements([measurement(session="mine", latency_s=5e-3, config={"block_m": 1})])
-    assert answers(path) == [(2e-3, True), (5e-3, False)]
-    assert is_own(path)
-
-
-def test_a_profile_of_others_displaces_none_of_the_users(tmp_path: Path, profile: object) -> None:
+def test_foreign_profile_never_replaces_the_users(tmp_path: Path, profile: object) -> None:
     rows = {who: profile(compiler=f"nvrtc {version}", registers=registers) for who, version, registers in (  # type: ignore[operator]
         ("mine", "12.0", 32), ("theirs", "99.0", 255))}  # fmt: skip
     theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
@@ -124,23 +106,8 @@ def test_a_profile_of_others_displaces_none_of_the_users(tmp_path: Path, profile
         assert database.profiles(*named, own=True)[0].registers.tolist() == [255]
 
 
-def test_a_merged_kernel_has_the_owner_that_it_came_with(tmp_path: Path) -> None:
-    kernel = kernel_from(SPEC, "scale.cu", "__global__ void scale(float* x) {}")
-    theirs, own = tmp_path / "theirs.duckdb", tmp_path / "own.duckdb"
-    with Database.open(theirs, read_only=False, create=True) as database:
-        database.add_kernel(kernel, kernel.definition.problem())
-        assert [signer for *_, signer in database.kernels()] == [None]
-    with Database.open(foreign(theirs)) as database:
-        assert [signer for *_, signer in database.kernels()] == [""]
-    with Database.open(own, read_only=False, create=True) as database:
-        merge(database, theirs)
-        assert [signer for *_, signer in database.kernels()] == [""]
-        database.add_kernel(kernel, kernel.definition.problem())
-        assert [signer for *_, signer in database.kernels()] == [None]
-
-
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_file_that_is_replaced_after_its_check_is_not_opened(
+def test_file_replaced_after_its_check_is_not_opened(
     tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was swapped between check and opening was used for one answer."""
@@ -161,7 +128,7 @@ def test_a_file_that_is_replaced_after_its_check_is_not_opened(
     assert len(checked) == 1
 
 
-def test_a_file_that_is_replaced_while_it_is_written_is_not_marked(tmp_path: Path, refuses: Refuses) -> None:
+def test_file_replaced_while_written_is_not_marked(tmp_path: Path, refuses: Refuses) -> None:
     """`db merge X --db P` marked whatever lay at P in the end as checked, for good."""
     path = made(tmp_path / "own.duckdb", 1e-3)
     false = foreign(made(tmp_path / "b.duckdb", 2e-3), "UPDATE measurement SET latency_s = 1e-9")

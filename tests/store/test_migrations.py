@@ -10,24 +10,15 @@ from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.connection import connect_memory
 from kernrec.store.intake import merge
-from kernrec.store.schema import Migration, migrate, migrations, schema_version
+from kernrec.store.schema import Migration, migrate, migrations
 from tests.helpers.sharing import add
 
 
-def test_the_steps_are_numbered_from_one_without_a_gap():
+def test_migration_steps_are_numbered_without_gaps():
     assert [step.number for step in migrations()] == list(range(1, len(migrations()) + 1))
 
 
-def test_every_step_is_recorded():
-    connection = connect_memory()
-    assert schema_version(connection, "x") == 0
-    migrate(connection, 0)
-    assert schema_version(connection, "x") == len(migrations())
-    recorded = connection.execute("SELECT id, name FROM db.migration ORDER BY id").fetchall()
-    assert recorded == [(step.number, step.name) for step in migrations()]
-
-
-def test_a_step_that_fails_leaves_nothing_behind(monkeypatch):
+def test_failed_step_leaves_nothing_behind(monkeypatch):
     connection = connect_memory()
     bad = (Migration(1, "bad", "CREATE TABLE half (a INTEGER); SELECT * FROM nowhere;"),)
     monkeypatch.setattr("kernrec.store.schema.migrations", lambda: bad)
@@ -49,7 +40,7 @@ def outdated(tmp_path, monkeypatch, row):
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.usefixtures("read_here")
-def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, row):
+def test_older_schema_is_migrated_when_opened(outdated, read_only, row):
     path, keys = outdated
     with Database.open(path, read_only=read_only) as database:
         assert "mood" in database.rows("measurement")[0]
@@ -60,7 +51,7 @@ def test_an_older_schema_is_brought_up_to_date_when_opened(outdated, read_only, 
 
 
 @pytest.mark.usefixtures("read_here")
-def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_path, monkeypatch, row):
+def test_merge_reads_an_older_schema_without_changing_it(tmp_path, monkeypatch, row):
     path, older = tmp_path / "older.duckdb", migrations()[:4]
     with monkeypatch.context() as patch:
         patch.setattr("kernrec.store.schema.migrations", lambda: older)
@@ -75,7 +66,7 @@ def test_merging_takes_the_rows_of_an_older_schema_and_leaves_it_as_it_is(tmp_pa
     assert path.read_bytes() == before
 
 
-def test_an_older_schema_that_cannot_be_brought_up_to_date_says_why(outdated, monkeypatch):
+def test_failed_migration_states_the_reason(outdated, monkeypatch):
     monkeypatch.setattr("kernrec.store.connection.WAIT_S", 0.2)
     path, _ = outdated
     latest = len(migrations())

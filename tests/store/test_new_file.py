@@ -15,7 +15,6 @@ from kernrec.errors import UsageError
 from kernrec.store import Database, schema
 from kernrec.store.schema import migrations
 from tests.helpers.process import environment
-from tests.helpers.sharing import measurement
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs fork and limits of a file's size")
 
@@ -96,34 +95,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @POSIX
-def test_a_maker_that_is_killed_leaves_no_database_or_a_whole_one(tmp_path: Path) -> None:
+def test_killed_creator_leaves_no_database_or_a_complete_one(tmp_path: Path) -> None:
     *killed, alive = run(KILLED_AT_EACH_LINE, tmp_path)
     assert alive == "0 whole"
     assert set(killed) == {f"{-signal.SIGKILL} nothing", f"{-signal.SIGKILL} whole"}
 
 
 @POSIX
-def test_of_many_makers_at_once_one_makes_it_and_none_leaves_anything(path: Path) -> None:
+def test_concurrent_creators_make_one_database_and_leave_no_files(path: Path) -> None:
     run(TOGETHER, path)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_who_comes_second_does_not_replace_the_rows_of_the_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first makes its database, and adds to it, just before the second would give its own this name."""
-    fsync = os.fsync
-
-    def overtaken(descriptor: int) -> None:
-        monkeypatch.setattr(os, "fsync", fsync)
-        with Database.open(path, read_only=False, create=True) as first:
-            first.add_measurements([measurement()])
-
-    monkeypatch.setattr(os, "fsync", overtaken)
-    with Database.open(path, read_only=False, create=True) as second:
-        assert second.counts()["measurement"] == 1
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_where_files_cannot_be_linked_it_is_renamed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_without_links_uses_rename(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -152,7 +136,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @POSIX
 @pytest.mark.parametrize("temporary", [False, True])
-def test_a_full_disk_is_one_line_and_leaves_nothing(
+def test_full_disk_is_reported_in_one_line_and_leaves_nothing(
     path: Path, temporary: bool, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The disk of temporary files, where the first one is made, or that of the database."""

@@ -52,7 +52,7 @@ def remote(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_old_remote_is_pulled_with_a_line_and_not_pushed_to(remote: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_old_remote_is_pulled_with_a_note_and_refuses_push(remote: Path, tmp_path: Path, refuses: Refuses) -> None:
     bob = Person(tmp_path / "bob")
     report = bob.pull(remote)
     assert (report.measurements, report.withdrawn) == (3, 1)

@@ -10,7 +10,6 @@ from kernrec.store import Database
 from kernrec.store.intake import merge
 from kernrec.store.measurement import NEWEST_PROTOCOL, Measurement
 from kernrec.store.measurement_log import evidence
-from kernrec.store.schema import views_sql
 from kernrec.store.share.withdraw import withdraw_here
 from tests.helpers.depth import few_examples
 from tests.helpers.reading import reading_here
@@ -50,17 +49,13 @@ def merged(own: Path, *rows: Measurement) -> list[tuple[float, bool, float | Non
     return answers(own)
 
 
-def test_a_merged_row_of_the_same_moment_does_not_silence_the_own_one(own: Path) -> None:
-    assert merged(own, measurement(position=3, latency_s=5e-4)) == [(1e-3, False, 5e-4)]
-
-
-def test_merged_sessions_do_not_move_an_own_answer_and_are_shown_beside_it(own: Path) -> None:
+def test_merged_sessions_are_shown_beside_but_never_change_the_users_answer(own: Path) -> None:
     rows = [measurement(session=f"theirs {n}", latency_s=3e-4) for n in range(5)]
     rows.append(measurement(session="theirs", config=OTHER, latency_s=2e-3))
     assert merged(own, *rows) == [(1e-3, False, 3e-4), (2e-3, True, None)]
 
 
-def test_a_config_that_ran_well_here_and_failed_elsewhere_is_not_left_out(own: Path) -> None:
+def test_config_that_fails_elsewhere_but_runs_here_is_kept(own: Path) -> None:
     rows = [measurement(session="theirs", outcome="incorrect", latency_s=None, measured_at="2026-04-01")]
     rows.append(measurement(session="theirs", config=OTHER, outcome="crash", latency_s=None))
     merged(own, *rows)
@@ -76,9 +71,7 @@ def test_a_config_that_ran_well_here_and_failed_elsewhere_is_not_left_out(own: P
         ("problem", """dims = '{"n":32,"m":64,"k":16}'"""),
     ],
 )
-def test_a_row_that_says_an_own_config_or_problem_under_another_key_takes_no_answer(
-    own: Path, table: str, change: str
-) -> None:
+def test_foreign_row_with_a_copied_config_replaces_no_answer(own: Path, table: str, change: str) -> None:
     """As an earlier kernrec let it in."""
     twin = "* REPLACE ('twin' AS {0}, 't' AS session, 3e-4 AS latency_s, 'twin row' AS measurement_id)"
     with Database.open(own, read_only=False) as database:
@@ -96,7 +89,7 @@ def test_a_row_that_says_an_own_config_or_problem_under_another_key_takes_no_ans
 
 @pytest.mark.parametrize("value", [64.0, True])
 @pytest.mark.parametrize("outcome", ["ok", "incorrect"])
-def test_a_config_that_is_spelled_otherwise_is_none_of_the_own_one(own: Path, value: object, outcome: str) -> None:
+def test_config_in_another_spelling_is_a_different_config(own: Path, value: object, outcome: str) -> None:
     with Database.open(own, read_only=False) as database:
         database.add_measurements([measurement(config={"block_m": 1}, latency_s=2e-3, position=4)])
     latency_s = 3e-4 if outcome == "ok" else None
@@ -106,19 +99,10 @@ def test_a_config_that_is_spelled_otherwise_is_none_of_the_own_one(own: Path, va
         assert not evidence([database.log(GPU, [PROBLEM.key])], [KERNEL], PROBLEM.key).failed
 
 
-def test_merged_rows_contradict_each_other(own: Path) -> None:
-    rows = [measurement(session="x", position=1, config=OTHER, latency_s=latency_s) for latency_s in (1e-3, 2e-3)]
-    assert merged(own, *rows) == [(1e-3, False, None)]
-
-
-def test_what_others_brought_can_be_taken_back_alone(own: Path) -> None:
+def test_merged_rows_can_be_retracted_separately(own: Path) -> None:
     merged(own, measurement(session="theirs", latency_s=3e-4), measurement(session="theirs", config=OTHER))
     assert withdraw_here(own, ALL, None, "", agree=lambda rows: len(rows) == 2) == 2
     assert answers(own) == [(1e-3, False, None)]
-
-
-def test_a_row_that_was_here_first_stays_own(own: Path) -> None:
-    assert merged(own, measurement(position=3)) == [(1e-3, False, None)]
 
 
 @pytest.mark.slow
@@ -141,7 +125,7 @@ def test_a_row_that_was_here_first_stays_own(own: Path) -> None:
         max_size=6,
     )
 )
-def test_whatever_is_merged_own_answers_stay(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
+def test_merge_never_changes_the_users_answers(tmp_path_factory: pytest.TempPathFactory, rows: list[dict]) -> None:
     folder = tmp_path_factory.mktemp("own")
     path = folder / "own.duckdb"
     with Database.open(path, read_only=False, create=True) as database:
@@ -150,19 +134,7 @@ def test_whatever_is_merged_own_answers_stay(tmp_path_factory: pytest.TempPathFa
     assert [latency_s for latency_s, from_others, _ in after if not from_others] == [1e-3]
 
 
-def test_a_protocol_that_is_not_understood_answers_last(database: Database, problem) -> None:
-    """As in a file that a newer kernrec wrote."""
-    newer = measurement(protocol_version=NEWEST_PROTOCOL + 1, latency_s=1e-6, session="newer")
-    database.add_measurements([newer, measurement(config=OTHER, protocol_version=NEWEST_PROTOCOL + 1)])
-    database.add_measurements([measurement()])
-    assert [answer.latency_s for answer in database.measured(GPU, [KERNEL], problem.key)] == [1e-3, 1e-3]
-
-
-def test_the_views_have_the_number_of_the_newest_protocol() -> None:
-    assert f"protocol_version > {NEWEST_PROTOCOL} THEN" in views_sql()
-
-
-def test_a_config_that_is_none_is_named_with_the_way_out(database: Database, problem, refuses: Refuses) -> None:
+def test_invalid_config_is_named_with_a_remedy(database: Database, problem, refuses: Refuses) -> None:
     """As an earlier kernrec let it in."""
 
     def refused(text: str) -> None:

@@ -42,7 +42,7 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def test_others_read_the_database_as_it_was_until_it_is_complete(own: Path) -> None:
+def test_readers_see_the_old_database_until_the_rewrite_is_complete(own: Path) -> None:
     own.chmod(0o640)
     with rewritten(own) as database:
         database.add_measurements(measurements("theirs", 3))
@@ -53,7 +53,7 @@ def test_others_read_the_database_as_it_was_until_it_is_complete(own: Path) -> N
     assert [file.name for file in own.parent.iterdir()] == [own.name]
 
 
-def test_nobody_else_writes_while_a_database_is_rewritten(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewrite_blocks_other_writers(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.rewritten.WAIT_S", 0.1)
     write = (
         "import sys; from pathlib import Path; from kernrec.store import connection, Database\n"
@@ -71,7 +71,7 @@ def test_nobody_else_writes_while_a_database_is_rewritten(own: Path, monkeypatch
             pass
 
 
-def test_an_error_leaves_a_database_as_it_was(own: Path) -> None:
+def test_failed_rewrite_leaves_the_database_unchanged(own: Path) -> None:
     def add() -> None:
         with rewritten(own) as database:
             database.add_measurements(measurements("theirs", 3))
@@ -83,14 +83,7 @@ def test_an_error_leaves_a_database_as_it_was(own: Path) -> None:
     assert [file.name for file in own.parent.iterdir()] == [own.name]
 
 
-def test_what_a_killed_process_left_is_written_over(own: Path) -> None:
-    own.with_name(f".{own.name}.new").write_bytes(b"half a database")
-    with rewritten(own) as database:
-        database.add_measurements(measurements("theirs", 3))
-    assert count(own) == 5
-
-
-def test_a_merge_of_many_rows_is_written_beside(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_merge_writes_a_new_file(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrec.store.intake._MANY_BYTES", 0)
     theirs, inode = tmp_path / "theirs.duckdb", own.stat().st_ino
     with Database.open(theirs, read_only=False, create=True) as database:
@@ -101,7 +94,7 @@ def test_a_merge_of_many_rows_is_written_beside(own: Path, tmp_path: Path, monke
     assert count(own) == 5
 
 
-def test_a_database_is_not_locked_while_rows_for_it_are_checked(
+def test_database_is_not_locked_while_new_rows_are_checked(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 10^6 rows to check, every query was refused for half a minute."""

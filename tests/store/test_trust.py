@@ -17,7 +17,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_key_is_trusted_under_its_name_until_it_is_removed() -> None:
+def test_key_is_trusted_under_its_name_until_removed() -> None:
     trust(KEY, "alice")
     assert trusts(KEY)
     assert signer_name(KEY) == "alice"
@@ -30,14 +30,14 @@ def test_a_key_is_trusted_under_its_name_until_it_is_removed() -> None:
 @pytest.mark.parametrize(
     "entry", ["x", {"key": KEY}, {"key": "", "name": "bob"}, {"key": KEY, "name": "a\x1b[2J"}, {"key": 1, "name": "b"}]
 )
-def test_what_is_no_key_with_a_name_is_refused(config: Path, entry: object) -> None:
+def test_invalid_key_or_name_is_refused(config: Path, entry: object) -> None:
     (config / "trusted.json").write_text(json.dumps([entry]))
     with pytest.raises(UsageError, match=r"trusted\.json is not a list of keys and names"):
         trusted()
 
 
 @pytest.mark.parametrize("key", ["00" * 32, "01" + "00" * 31, "00" * 31 + "80", "ec" + "ff" * 30 + "7f", "ff" * 32])
-def test_a_key_for_which_anybody_can_sign_is_none(key: str) -> None:
+def test_weak_key_that_anybody_can_sign_for_is_refused(key: str) -> None:
     """Points of small order, and numbers that stand for a point in a second way."""
     assert not fits(key, "00" * 64, b"anything")
     with pytest.raises(UsageError, match="is not a public key"):

@@ -19,7 +19,7 @@ def compared_with(checkout: Path, *words: object) -> "subprocess.CompletedProces
 
 
 @pytest.mark.slow
-def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path):
+def test_checkout_gives_the_same_answers_only_as_itself(tmp_path):
     some = "--queries", 40, "--seed", 3
     itself = compared_with(ROOT, *some)
     assert itself.returncode == 0, itself.stdout + itself.stderr
@@ -39,12 +39,12 @@ def test_a_checkout_answers_as_itself_and_as_no_other(tmp_path):
     assert different > 20
 
 
-def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path):
+def test_folder_that_is_not_a_checkout_is_refused_in_one_line(tmp_path):
     done = compared_with(tmp_path)
     assert (done.returncode, done.stderr) == (2, f"equal_answers: {tmp_path} is not a checkout of kernrec\n")
 
 
-def test_release_that_history_lacks_is_skipped():
+def test_release_missing_from_history_is_skipped():
     command = [sys.executable, "tools/equal_answers.py", "--release", "0.0.9"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "skipped: no commit 'Release 0.0.9' in git's history\n")
@@ -72,5 +72,5 @@ def test_change_covers_only_its_queries_and_paths():
     ({"a": 1, "b": 2}, {"a": 1, "c": 2}, [".b is gone", ".c is new"]),
     ([1, 2], [1, 3, 4], [" has 2 entries, now 3", "[1] is 2, now 3"]),
 ])  # fmt: skip
-def test_differences_are_named_by_their_path(before, now, differences):
+def test_differences_are_listed_by_path(before, now, differences):
     assert list(json_differences(before, now, 1e-12, shares=["slowdown"])) == differences

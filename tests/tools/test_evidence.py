@@ -15,7 +15,7 @@ from kernrec.kernel import load_kernel
 from tests.helpers.paths import RECORDINGS, TOOLS
 
 NEED_DATA = ("counters", "derived", "fit-power", "library", "power", "prior", "refine", "search", "triton")
-NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
+NAMES = {*NEED_DATA, "intervals", "vendor-models"}
 
 
 def evidence(*words: object) -> "subprocess.CompletedProcess[str]":
@@ -27,14 +27,14 @@ def table_rows(text: str, start: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.startswith(start)]
 
 
-def test_experiments_are_listed_with_a_line_each():
+def test_every_experiment_is_listed_on_one_line():
     lines = evidence().stdout.splitlines()
     assert {line.split()[0] for line in lines} == NAMES
     assert all(line.endswith(".") for line in lines)
 
 
 @pytest.mark.parametrize("words", [("nothing",), ("power", "--nothing"), ("prior", "--sets", "gem")])
-def test_unknown_experiment_option_and_set_are_refused(words):
+def test_unknown_experiment_option_or_set_is_refused(words):
     done = evidence(*words)
     assert done.returncode == 2
     assert words[0] != "prior" or "'gem'; did you mean gemm?" in done.stderr
@@ -42,7 +42,7 @@ def test_unknown_experiment_option_and_set_are_refused(words):
 
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", NEED_DATA)
-def test_experiment_without_recordings_says_what_it_skipped(name, tmp_path):
+def test_experiment_without_recordings_reports_what_it_skipped(name, tmp_path):
     done = evidence(name, "--data", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "skipped" in done.stdout + done.stderr
@@ -57,7 +57,7 @@ def test_library_is_close_to_tuned_matmuls(capsys):
 
 
 @pytest.mark.parametrize("spec", sorted((TOOLS / "evidence/recordings/kernels").glob("*.toml")), ids=lambda p: p.stem)
-def test_every_recorded_kernel_has_a_spec_that_reads(spec, tmp_path):
+def test_every_recorded_kernel_has_a_valid_spec(spec, tmp_path):
     text = spec.read_text()
     entry = next(line.split('"')[1] for line in text.splitlines() if line.startswith("entry"))
     (tmp_path / f"{spec.stem}.cu").write_text(f"__global__ void {entry}() {{}}")
@@ -74,7 +74,7 @@ def made_up(kernel: str, gpu: str, errors: np.ndarray, **more: object) -> Cases:
     return Cases.single(kernel, gpu, "p", np.exp(errors), np.ones(len(errors)), columns)
 
 
-def test_metrics_score_the_order_and_the_level():
+def test_metrics_score_ranking_and_level():
     recorded = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     twice = Cases.single("k", "g", "p", recorded, 2.0 * recorded, {"low_s": recorded, "high_s": 2.0 * recorded})
     assert agreement(twice) == {"rows": 5, "rank": pytest.approx(1.0), "error": "100.0%", "no level": "0.0%",
@@ -85,7 +85,7 @@ def test_metrics_score_the_order_and_the_level():
     assert (choices(reverse)["first"], choices(reverse)["of 5"]) == ("0.200", "1.000")
 
 
-def test_cases_are_split_written_and_read(tmp_path, capsys):
+def test_cases_can_be_split_written_and_read(tmp_path, capsys):
     cases = joined([made_up("k", "a", np.zeros(3)), made_up("l", "b", np.full(2, np.log(2.0)))])
     assert [(name, mask.sum()) for name, mask in held_out(cases, "gpu")] == [("a", 3), ("b", 2)]
     cases.write(tmp_path / "cases.json")
@@ -97,7 +97,7 @@ def test_cases_are_split_written_and_read(tmp_path, capsys):
         read_cases([tmp_path / "none.json"])
 
 
-def test_intervals_cover_kernels_that_they_were_not_made_of(tmp_path, capsys):
+def test_intervals_cover_held_out_kernels(tmp_path, capsys):
     """Every kernel is off by a fifth on one GPU and not on the other, one config of sixty by a tenth more."""
     errors = {gpu: level + 0.1 * (np.arange(60) == 0) for gpu, level in (("a", 0.2), ("b", 0.0))}
     parts = [made_up(f"k{number}", gpu, each) for number in range(40) for gpu, each in errors.items()]
@@ -113,7 +113,7 @@ def test_intervals_cover_kernels_that_they_were_not_made_of(tmp_path, capsys):
     assert ratio[2:6] == ["ratio", "40", "1.00", "96.7%"]
 
 
-def test_energy_intervals_hold_a_wrong_time_and_a_wrong_power(tmp_path, capsys):
+def test_energy_intervals_cover_time_and_power_errors(tmp_path, capsys):
     """Time makes energy wrong by a fifth, power by a tenth, each on one GPU and not on the other."""
     times, powers = [], []
     for number in range(40):

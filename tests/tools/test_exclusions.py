@@ -27,13 +27,13 @@ def test_excluded_rows_and_powers_do_not_ship(op, condition):
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")
 @pytest.mark.parametrize("each", EXCLUSIONS, ids=lambda each: f"{each.file}-{each.rows[:30]}")
-def test_every_exclusion_finds_rows(each):
+def test_every_exclusion_matches_rows(each):
     path = RECORDINGS / "library" / f"{each.file}.parquet"
     kept_rows = parquet_dicts(path, f"NOT ({excluded(each.file)})", "count(*) AS n")[0]["n"]
     excluded_rows = parquet_dicts(path, each.rows, "count(*) AS n")[0]["n"]
     assert 0 < excluded_rows < kept_rows
 
 
-def test_a_file_without_exclusions_is_whole():
+def test_file_without_exclusions_stays_complete():
     assert excluded("serving_moe") == "false"
     assert power_of("serving_moe", "watts") == "CASE WHEN false THEN NULL ELSE watts END"

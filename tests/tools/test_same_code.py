@@ -9,7 +9,7 @@ from same_code import tokens, within_compiler_variation
 from kernrec.store import ProfileRow
 
 
-def test_comments_and_white_space_are_no_tokens():
+def test_comments_and_white_space_are_not_tokens():
     source = 'int a;  // a\n\n/* b\n */ asm("mov // %0;");\n#define X 1\n'
     assert tokens(source) == ["int a;", 'asm("mov // %0;");', "#define X 1"]
     assert tokens(source.replace("// a", "")) == tokens(source)
@@ -27,14 +27,14 @@ def changed(metric: str, term: int, by: float, **fields: int) -> ProfileRow:
     return replace(ROW, counts=counts, **fields)  # type: ignore[arg-type]
 
 
-def test_other_moves_before_the_loop_are_the_compilers_business():
+def test_different_moves_before_the_loop_are_ignored():
     assert within_compiler_variation(ROW, changed("issue.alu", 0, 50, registers=112))
 
 
 @pytest.mark.parametrize(
     ("metric", "by"), [("issue.fma32", 1), ("global.a.read_sectors", -1), ("barriers", 1), ("issue.alu", 500)]
 )
-def test_other_arithmetic_or_memory_is_a_difference(metric, by):
+def test_different_arithmetic_or_memory_access_is_a_difference(metric, by):
     assert not within_compiler_variation(ROW, changed(metric, 1, by))
 
 

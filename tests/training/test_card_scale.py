@@ -63,7 +63,7 @@ def levels(data: Dataset, truth: Dataset) -> dict[str, float]:
     }
 
 
-def test_rows_of_two_cards_are_on_the_scale_of_the_middle_or_on_ones_own(truth, tmp_path):
+def test_rows_of_two_gpus_share_the_middle_scale_or_the_users(truth, tmp_path):
     usual = loaded(tmp_path / "usual.duckdb", {}, truth)
     ann = of_card(truth[: 6 * CONFIGS], "ann")
     ben = of_card([*truth[:SHARED], *truth[6 * CONFIGS :]], "ben", SLOWER)
@@ -75,7 +75,7 @@ def test_rows_of_two_cards_are_on_the_scale_of_the_middle_or_on_ones_own(truth, 
     assert list(slow.values()) == pytest.approx([SLOWER] * PROBLEMS, rel=1e-6)
 
 
-def test_slow_card_of_three_is_scaled_to_the_others(truth, tmp_path):
+def test_slow_gpu_of_three_is_scaled_to_the_others(truth, tmp_path):
     usual = loaded(tmp_path / "usual.duckdb", {}, truth)
     people = {
         "ann": of_card(truth[: 4 * CONFIGS], "ann"),
@@ -86,7 +86,7 @@ def test_slow_card_of_three_is_scaled_to_the_others(truth, tmp_path):
     assert list(three.values()) == pytest.approx([1.0] * PROBLEMS, rel=1e-6)
 
 
-def test_the_rows_of_a_slow_card_teach_what_no_other_measured_and_spoil_nothing(truth, tmp_path):
+def test_rows_of_a_slow_gpu_add_information_without_bias(truth, tmp_path):
     """Ann measured small products alone; the large ones that nobody measured are predicted by what Ben's card says."""
     large = [row for row in truth if rows_of(row) > LARGE]
     ann = of_card(truth[: len(truth) - len(large)], "ann")

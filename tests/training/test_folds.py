@@ -10,7 +10,7 @@ from kernrec.training.folds import group_folds
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60), st.integers(1, 7), st.integers(0, 9))
-def test_a_group_is_in_one_fold_and_no_fold_is_empty(groups, folds, seed):
+def test_each_group_is_in_one_fold_and_no_fold_is_empty(groups, folds, seed):
     numbers = np.array(groups)
     fold = group_folds(numbers, folds, seed)
     assert all(len(set(fold[numbers == number])) == 1 for number in set(groups))
@@ -18,6 +18,6 @@ def test_a_group_is_in_one_fold_and_no_fold_is_empty(groups, folds, seed):
     assert (fold == group_folds(numbers, folds, seed)).all()
 
 
-def test_without_scikit_learn_one_line_names_the_extra(monkeypatch, refuses):
+def test_missing_scikit_learn_error_names_the_extra(monkeypatch, refuses):
     monkeypatch.setitem(sys.modules, "sklearn.model_selection", None)
     refuses(lambda: group_folds(np.arange(4), 2))

@@ -6,23 +6,18 @@ import pytest
 from kernrec.errors import UsageError
 from kernrec.store import Database
 from kernrec.store.measurement import Measurement
-from kernrec.training.evaluate_models import evaluate
 from kernrec.training.load_measurements import MeasurementRequest, load_measurements
 from tests.helpers.measured_database import make_measured_database
 
 
-def test_an_unknown_split_is_an_error_before_anything_is_read(tmp_path, refuses):
-    refuses(lambda: evaluate(MeasurementRequest((tmp_path / "missing.duckdb",)), split="row"))
-
-
-def test_an_unknown_op_or_gpu_is_an_error_before_anything_is_read(tmp_path):
+def test_unknown_op_or_gpu_is_refused_before_reading(tmp_path):
     database = (tmp_path / "missing.duckdb",)
     for request in (MeasurementRequest(database, op="matmull"), MeasurementRequest(database, gpu="rtx4091")):
         with pytest.raises(UsageError, match="unknown"):
             load_measurements(request)
 
 
-def test_a_contradicting_energy_is_named_and_counts_for_nothing_but_its_time_does(tmp_path):
+def test_contradictory_energy_is_named_and_dropped_but_its_time_is_kept(tmp_path):
     right, wrong = tmp_path / "right.duckdb", tmp_path / "wrong.duckdb"
     make_measured_database(right, problems=1, configs=4)
     with Database.open(right) as database:

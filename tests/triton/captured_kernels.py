@@ -62,17 +62,6 @@ def copy_tiles_here(x, y, n, BLOCK: tl.constexpr):
     b.store([row, column], a.load([row, column]))
 
 
-def set_block(arguments):
-    """As hooks of Triton's tutorials do: the block of a descriptor follows from the config."""
-    for name in ("a", "b"):
-        arguments[name].block_shape = [arguments["BLOCK"], arguments["BLOCK"]]
-
-
-tuned_copy = triton.autotune([triton.Config({"BLOCK": block}, pre_hook=set_block) for block in (32, 64)], key=[])(
-    copy_tiles
-)
-
-
 def call_scale(x, y, bias=None, factor=2.0, block=128):
     """Launches `scale` as a package's wrapper does."""
     n = x.shape[0]

@@ -10,21 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernrec.errors import KernrecError, KernrecWarning, UsageError
+from kernrec.errors import KernrecWarning, UsageError
 from tests.helpers.paths import ROOT
 
 pytest.importorskip("triton", reason="needs the extra `triton`")
 
 import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernrec
 import kernrec.triton
-from kernrec.profile.kernel_code import compile_job_for
 from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.profile.triton_call_file import read_call
-from kernrec.triton.calls.call_writer import CallWriter
-from kernrec.triton.calls.launch_record import record_of
 from tests.helpers.triton_kernels import configs_of
 from tests.triton import captured_kernels as kernels
 
@@ -35,7 +31,7 @@ def written(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text())
 
 
-def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path):
+def test_launch_becomes_a_call_and_equal_launches_are_merged(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.call_scale(X, Y)
         kernels.call_scale(X + 1, Y, factor=3.0)  # other values, and a number that changes no code
@@ -59,15 +55,7 @@ def test_a_launch_is_a_call_and_equal_ones_are_one(tmp_path):
     assert again.files == [first]
 
 
-def test_an_edited_call_stays(tmp_path):
-    for _ in range(2):
-        with kernrec.triton.capture(tmp_path) as captured:
-            kernels.call_scale(X, Y)
-        captured.files[0].write_text("# mine\n")
-    assert captured.files[0].read_text() == "# mine\n"
-
-
-def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(tmp_path):
+def test_autotuned_function_has_all_configs_with_grids_and_heuristics(tmp_path):
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.tuned_add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     (file,) = captured.files
@@ -79,14 +67,14 @@ def test_an_autotuned_function_has_all_configs_with_their_grids_and_heuristics(t
     assert [config["even"] for config in configs_of(kernel)] == [1, 0]
 
 
-def test_the_drop_in_is_captured_with_all_its_configs_and_ranks_nothing(tmp_path, monkeypatch):
+def test_drop_in_decorator_is_captured_with_all_configs_and_ranks_none(tmp_path, monkeypatch):
     monkeypatch.setattr("kernrec.triton.tuner.Tuner.chosen", None)
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.dropped_in[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, Y, 640)
     assert [config["BLOCK"] for config in written(captured.files[0])["configs"]] == [64, 256]
 
 
-def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_what_they_are(tmp_path):
+def test_index_contents_are_stored_beside_the_call_and_views_are_described(tmp_path):
     order = np.arange(64, dtype=np.int64)[::-1].copy()
     with kernrec.triton.capture(tmp_path) as captured:
         kernels.gather[(1,)](np.zeros((8, 64), np.float16)[:, :8], order, Y[:64], 64, BLOCK=64)
@@ -98,56 +86,11 @@ def test_contents_that_decide_on_addresses_are_beside_the_call_and_views_say_wha
     assert (tensors["x"].elements, tensors["order"].elements) == (7 * 64 + 8, 64)
 
 
-def test_a_source_in_a_compiler_s_cache_is_copied_beside_the_call(tmp_path):
-    cache = tmp_path / "torchinductor_me" / "ab"
-    cache.mkdir(parents=True)
-    (cache / "cab.py").write_text((ROOT / "tests" / "triton" / "captured_kernels.py").read_text())
-    record = record_of(kernels.gather, [X, X.astype(np.int32), Y, 2], {"BLOCK": 64}, (1,), None)
-    record.target = f"{cache}/cab.py:gather"
-    path = CallWriter(tmp_path / "calls", "by a test").add(record)
-    assert path is not None
-    (cache / "cab.py").unlink()
-    assert read_call(path).path.parent == tmp_path / "calls"
-    assert "def gather" in read_call(path).path.read_text()
-
-
 class Matrix(np.ndarray):
     """An array as a tensor descriptor takes it."""
 
     def data_ptr(self) -> int:
         return 1 << 20
-
-
-def test_the_block_of_a_descriptor_is_the_constant_that_a_hook_sets_it_to(tmp_path):
-    matrix = np.zeros((128, 128), np.float16).view(Matrix)
-    described = [TensorDescriptor(matrix, [128, 128], [128, 1], [1, 8]) for _ in range(2)]
-    with kernrec.triton.capture(tmp_path) as captured:
-        kernels.tuned_copy[lambda meta: (128 // meta["BLOCK"], 128 // meta["BLOCK"])](*described)
-    call = read_call(captured.files[0])
-    block = {"dtype": "f16", "shape": [128, 128], "block": ["BLOCK", "BLOCK"]}
-    assert call.arguments == {"a": {**block, "strides": [128, 1]}, "b": {**block, "strides": [128, 1]}}
-    kernel, _ = kernel_of_triton(call)
-    jobs = [compile_job_for(kernel, config, kernel.definition.problem(), 90) for config in configs_of(kernel)]
-    kinds = [job.triton.signature["a"] for job in jobs if job.triton is not None]
-    assert kinds == ["tensordesc<fp16[32, 32]>", "tensordesc<fp16[64, 64]>"]
-
-
-class Missing:
-    """A tensor without memory, as torch's fake tensors are."""
-
-    dtype, shape = "torch.int64", (64,)
-
-    def data_ptr(self) -> int:
-        raise RuntimeError("no memory")
-
-
-def test_contents_that_nobody_has_are_asked_for_by_their_argument(tmp_path, monkeypatch):
-    with kernrec.triton.capture(tmp_path) as captured:
-        kernels.gather[(1,)](X, Missing(), Y, 64, BLOCK=64)
-    assert written(captured.files[0])["arguments"]["order"]["contents"] == "not kept: the tensor had none"
-    monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
-    with pytest.raises(KernrecError, match=r"argument order: its contents are needed.*values = 'file.npy'"):
-        kernrec.analyze(captured.files[0], "a100")
 
 
 @pytest.mark.parametrize(("arguments", "reason"), [
@@ -165,22 +108,7 @@ def test_unsupported_arguments_are_named_and_the_program_continues(tmp_path, arg
     assert not captured.files
 
 
-def test_addresses_in_an_array_cannot_be_replayed(tmp_path):
-    pointers = np.array([X.ctypes.data, Y.ctypes.data], np.int64)
-    record = record_of(kernels.gather, [X, pointers, Y, 2], {"BLOCK": 64}, (1,), None)
-    assert record.arguments["order"]["contents"] == "not kept: addresses of other arrays"
-    assert not record.contents
-
-
-def test_calls_per_function_are_bounded(tmp_path):
-    with kernrec.triton.capture(tmp_path, per_function=2) as captured:
-        for n in (100, 200, 300, 400):
-            kernels.call_scale(X[:n], Y)
-    assert len(list(tmp_path.glob("*.toml"))) == len(captured) == 2
-    assert list(captured.left_out.values()) == [2]
-
-
-def test_a_capture_inside_of_another_and_an_unknown_gpu_are_refused(tmp_path, refuses):
+def test_nested_capture_and_unknown_gpu_are_refused(tmp_path, refuses):
     with kernrec.triton.capture(tmp_path), pytest.raises(UsageError, match="running already"):
         kernrec.triton.capture(tmp_path).__enter__()
     refuses(lambda: kernrec.triton.capture(tmp_path, gpu="a101").__enter__())
@@ -219,7 +147,7 @@ served.rows.call(np.zeros(256, np.float32), np.zeros(256, np.float32))
 
 
 @pytest.mark.slow
-def test_a_command_is_captured_and_its_calls_analyzed_with_the_package_imported_as_such(tmp_path):
+def test_captured_command_can_be_analyzed_with_its_package(tmp_path):
     """A package that turns Triton off where it finds no driver, as vLLM does."""
     folder = tmp_path / "site-packages" / "served"
     folder.mkdir(parents=True)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +79,7 @@ def rows() -> list[dict[str, Any]]:
         return database.rows("measurement")
 
 
-def test_the_best_few_are_measured_once_and_the_database_answers_then(driver):
+def test_top_configs_are_measured_once_and_then_read_from_the_database(driver):
     bench = Bench(0.5, 0.3)
     first = tuned(bench, top_k=2)
     chosen = launch(first)
@@ -102,18 +101,7 @@ def test_the_best_few_are_measured_once_and_the_database_answers_then(driver):
     assert more.calls == 3  # more are asked for than were measured
 
 
-def test_prune_is_for_triton_s_own_autotuner(driver):
-    bench = Bench(0.5, 0.3)
-    own = triton.autotune(
-        tuned_kernels.CONFIGS, ["n"], {"early_config_prune": kernrec.triton.prune(top_k=2)}, do_bench=bench
-    )
-    chosen = launch(own(tuned_kernels.scale))
-    assert (bench.calls, len(rows())) == (2, 2)
-    assert launch(own(tuned_kernels.scale)) == chosen
-    assert bench.calls == 2
-
-
-def test_offline_the_first_choice_is_taken_and_nothing_measured(driver, monkeypatch, refuses):
+def test_offline_decorator_uses_the_top_recommendation_without_measuring(driver, monkeypatch, refuses):
     monkeypatch.setenv("KERNREC_TRITON", "offline")
     bench = Bench(0.5)
     predicted = launch(tuned(bench))
@@ -125,15 +113,7 @@ def test_offline_the_first_choice_is_taken_and_nothing_measured(driver, monkeypa
     refuses(lambda: launch(tuned(bench), N * 2))
 
 
-def test_a_user_s_own_pruning_comes_first(driver):
-    bench = Bench(0.5)
-    by = {"early_config_prune": lambda configs, named, **rest: configs[1:]}
-    function = tuned(bench, prune_configs_by=by)
-    assert launch(function)["BLOCK"] != 64
-    assert bench.calls == 2
-
-
-def test_a_config_that_does_not_compile_costs_itself(driver):
+def test_config_that_does_not_compile_fails_alone(driver):
     configs = [triton.Config({"BLOCK": block, "WIDTH": 1}) for block in (48, 64, 128)]
     bench = Bench(0.5)
     x = Tensor("float32", N)
@@ -142,7 +122,7 @@ def test_a_config_that_does_not_compile_costs_itself(driver):
     assert bench.calls == 2
 
 
-def test_shared_memory_beyond_the_card_is_refused_before_the_assembler(driver, tmp_path, monkeypatch):
+def test_excess_shared_memory_is_refused_before_assembling(driver, tmp_path, monkeypatch):
     configs = [triton.Config({"BLOCK": 128}, num_stages=stages) for stages in (2, 3)]
     x = Tensor("float16", 4, 128, 128)
     monkeypatch.setenv("KERNREC_GPU", "rtx3090")
@@ -186,7 +166,7 @@ class Sensors:
         return self._joules
 
 
-def test_energy_decides_where_it_is_the_objective(driver, monkeypatch):
+def test_energy_objective_selects_by_energy(driver, monkeypatch):
     calls: list[int] = []
     bench = Bench(0.05, 0.06)
 
@@ -210,13 +190,6 @@ def test_energy_decides_where_it_is_the_objective(driver, monkeypatch):
     assert launch(tuned(Bench(1.0), top_k=2)) != chosen  # the other is the faster one
 
 
-def test_without_a_counter_of_energy_the_first_choice_is_taken(driver):
-    bench = Bench(0.5)
-    with pytest.warns(KernrecWarning, match="energy cannot be measured"):
-        launch(tuned(bench, objective="edp"))
-    assert bench.calls == 0
-
-
 class TestBadInput:
     """One line: what was given, what was expected, the nearest valid choice."""
 
@@ -227,18 +200,18 @@ class TestBadInput:
         ({"configs": [triton.Config({"BLOK": 64})]}, r"configs\[0\]: unknown meta-parameter 'BLOK'; did you mean"),
         ({"configs": [{"BLOCK": 64}]}, r"configs\[0\] is .*; a triton.Config is expected"),
     ])  # fmt: skip
-    def test_a_decorator_that_cannot_be_is_refused(self, options, message):
+    def test_impossible_decorator_arguments_are_refused(self, options, message):
         with pytest.raises(UsageError, match=message):
             tuned(None, **options)
 
-    def test_only_a_jit_function_is_tuned(self):
+    def test_only_jit_functions_can_be_tuned(self):
         with pytest.raises(UsageError, match=r"plain is not a function with @triton\.jit"):
 
             @kernrec.triton.autotune(tuned_kernels.CONFIGS, ["n"])
             def plain(x: int) -> None:
                 pass
 
-    def test_arguments_have_to_fit(self, driver):
+    def test_arguments_must_match_the_function(self, driver):
         x = Tensor("float32", N)
         with pytest.raises(UsageError, match="the value of parameter factor is missing"):
             tuned(None)[tuned_kernels.grid](x, x, N)
@@ -249,24 +222,8 @@ class TestBadInput:
         with pytest.raises(UsageError, match=r"prune.* is for early_config_prune"):
             kernrec.triton.prune()([], {})
 
-    def test_another_gpu_than_that_of_the_process_is_refused(self, driver, monkeypatch):
-        monkeypatch.setattr(machine, "_card", lambda: machine.Card(0, "GPU-1", "NVIDIA H200", 0))
-        with pytest.raises(UsageError, match="'a100' was named, but this process runs on NVIDIA H200"):
-            launch(tuned(None))
 
-    def test_an_untested_triton_is_named_once(self, driver, monkeypatch):
-        monkeypatch.setattr(tuner, "untested_version", lambda: "Triton 9.9.0 was not tested")
-        monkeypatch.setenv("KERNREC_TRITON", "offline")
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            launch(tuned(None))
-            launch(tuned(None), N * 2)
-        assert [str(warning.message) for warning in seen if "9.9.0" in str(warning.message)] == [
-            "Triton 9.9.0 was not tested"
-        ]
-
-
-def test_another_process_is_answered_by_the_database(driver, tmp_path):
+def test_second_process_uses_the_database(driver, tmp_path):
     chosen = launch(tuned(Bench(0.5, 0.3), top_k=2))
     script = tmp_path / "second.py"
     script.write_text(

@@ -45,7 +45,7 @@ def choices(handler: RankedChoices, inputs: MMKernelInputs) -> list[Any]:
     return handler._finalize_template_configs(listed, inputs, templates, "mm")
 
 
-def test_the_library_s_product_stays_and_of_the_template_the_first_few_by_predicted_time():
+def test_library_matmul_stays_and_templates_are_ranked_by_predicted_time():
     handler = RankedChoices("h100", top_k=3)
     left = choices(handler, product())
     assert [choice.template.uid for choice in left] == ["aten::mm", *["triton::mm"] * 3]
@@ -63,7 +63,7 @@ def test_the_library_s_product_stays_and_of_the_template_the_first_few_by_predic
     ({"dtype": torch.float64}, "no product of torch.float64"),
     ({"strides_b": [2 * N, 2]}, "matrix B has strides 4096 and 2"),
 ])  # fmt: skip
-def test_a_product_that_cannot_be_ranked_is_left_as_it_is_and_said_once(inputs, reason):
+def test_matmul_that_cannot_be_ranked_is_unchanged_and_reported_once(inputs, reason):
     handler = RankedChoices("h100", top_k=1)
     with pytest.warns(KernrecWarning, match="Inductor's configs are not ranked"):
         left = choices(handler, product(**inputs))
@@ -71,13 +71,13 @@ def test_a_product_that_cannot_be_ranked_is_left_as_it_is_and_said_once(inputs, 
     assert reason in next(iter(handler.refused.values()))
 
 
-def test_another_release_of_pytorch_is_refused(monkeypatch):
+def test_untested_pytorch_release_is_refused(monkeypatch):
     monkeypatch.setattr(inductor_choices, "SUPPORTED", ("1.0",))
     with pytest.raises(KernrecError, match=r"PyTorch 2\.\S+ is installed; choices are known of 1.0"):
         RankedChoices("h100")
 
 
-def test_values_that_cannot_be_are_refused():
+def test_impossible_values_are_refused():
     with pytest.raises(UsageError, match="top_k is 0"):
         RankedChoices("h100", top_k=0)
     with pytest.raises(UsageError, match="unknown GPU"):

@@ -34,7 +34,7 @@ def tensor(described: Mapping[str, Any]) -> Tensor:
 
 
 @pytest.mark.slow
-def test_measured_configs_answer_before_predictions(tmp_path, monkeypatch):
+def test_measured_configs_rank_before_predictions(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "compiled"))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")

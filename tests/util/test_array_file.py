@@ -35,6 +35,6 @@ def test_any_damage_is_refused():
             unpack(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
 
 
-def test_objects_are_not_packed():
+def test_object_arrays_are_refused():
     with pytest.raises(TypeError):
         pack({}, {"x": np.array([{}], dtype=object)})

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="modes of files are POSI
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
-def test_files_for_others_have_the_mode_of_the_umask(tmp_path, mask, mode):
+def test_shared_files_follow_the_umask(tmp_path, mask, mode):
     before = os.umask(mask)
     try:
         write_whole(tmp_path / "report.html", b"<p>", shared=True)
@@ -26,7 +26,7 @@ def test_files_for_others_have_the_mode_of_the_umask(tmp_path, mask, mode):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "emitted", "report.html"]
 
 
-def test_failed_write_leaves_nothing(tmp_path):
+def test_failed_write_leaves_no_file(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", b"x", shared=True)

@@ -25,7 +25,7 @@ def path(tmp_path):
     return tmp_path / "file"
 
 
-def test_a_lock_keeps_other_processes_out_until_its_process_is_gone(path):
+def test_lock_excludes_other_processes_until_its_process_ends(path):
     ours = os.open(path, os.O_RDWR)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
@@ -40,7 +40,7 @@ def test_a_lock_keeps_other_processes_out_until_its_process_is_gone(path):
     os.close(ours)
 
 
-def test_several_may_share_a_lock_and_closing_releases_it(path):
+def test_lock_can_be_shared_and_is_released_when_closed(path):
     first, second, third = (os.open(path, os.O_RDWR) for _ in range(3))
     assert try_lock(first, shared=True)
     assert try_lock(second, shared=True)
@@ -51,7 +51,7 @@ def test_several_may_share_a_lock_and_closing_releases_it(path):
     os.close(third)
 
 
-def test_without_flock_one_byte_far_beyond_the_end_is_locked(path, monkeypatch):
+def test_system_without_flock_locks_one_byte_far_beyond_the_end(path, monkeypatch):
     locked: set[tuple[int, int]] = set()
 
     def locking(descriptor: int, mode: int, size: int) -> None:

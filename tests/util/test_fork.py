@@ -21,15 +21,15 @@ def printed(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_process_with_one_thread_forks():
+def test_single_threaded_process_forks():
     assert printed("print(start_context().get_start_method())") == "fork"
 
 
-def test_a_process_with_another_thread_does_not_unless_that_says_that_it_holds_no_lock():
+def test_multithreaded_process_forks_only_if_its_threads_hold_no_lock():
     assert printed(BESIDE + "print(can_fork())\nholds_no_lock(thread)\nprint(can_fork())") == "False\nTrue"
 
 
-def test_a_thread_of_a_library_counts():
+def test_library_threads_count():
     code = """
 started = ctypes.c_ulong()
 libc = ctypes.CDLL(None)
@@ -40,12 +40,12 @@ os._exit(sys.stdout.flush() or 0)
     assert printed(code) == "False 1"
 
 
-def test_another_thread_than_the_main_one_does_not_fork():
+def test_fork_outside_the_main_thread_is_refused():
     code = "thread = threading.Thread(target=lambda: print(can_fork()))\nholds_no_lock(thread)\nthread.start()"
     assert printed(code) == "False"
 
 
-def test_a_child_keeps_neither_handlers_nor_connections_of_its_parent():
+def test_child_keeps_no_handlers_or_connections_of_its_parent():
     code = """
 def child(theirs):
     settle()

@@ -33,11 +33,11 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, 3))
-def test_the_text_is_that_of_the_standard_library(value, levels):
+def test_text_equals_the_standard_library(value, levels):
     assert "".join(json_pieces(value, levels=levels)) == json.dumps(value, indent=2)
 
 
-def test_no_piece_of_a_long_answer_is_long():
+def test_every_piece_of_a_long_answer_is_short():
     layer = {"choices": [{"latency_s": 1e-3}] * 5}
     assert max(map(len, json_pieces({"layers": [layer] * 100}))) < 1000
 

@@ -19,7 +19,7 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def test_a_regular_file_is_read_through_a_link(tmp_path, refuses):
+def test_regular_file_is_read_through_a_link(tmp_path, refuses):
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
     assert read_input(tmp_path / "link", 7) == b"content"
@@ -27,14 +27,14 @@ def test_a_regular_file_is_read_through_a_link(tmp_path, refuses):
 
 
 @pytest.mark.parametrize(("make", "says"), [(pipe, "is a named pipe"), (endless, "is a device")])
-def test_a_pipe_and_a_device_are_refused_at_once(make, says, tmp_path):
+def test_pipe_and_device_are_refused_at_once(make, says, tmp_path):
     make(path := tmp_path / "input")
     for read in (open_input, check_input):
         with pytest.raises(UsageError, match=f"input {says}; a regular file is expected"):
             read(path)
 
 
-def test_a_link_to_itself_and_a_folder_are_errors_of_the_system(tmp_path, refuses):
+def test_circular_link_and_folder_raise_system_errors(tmp_path, refuses):
     (path := tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):
         open_input(path)

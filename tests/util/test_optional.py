@@ -8,11 +8,11 @@ from kernrec.errors import KernrecError
 from kernrec.util.optional import import_optional, require_optional
 
 
-def test_an_installed_library_is_returned():
+def test_installed_library_is_returned():
     assert import_optional("json.decoder", "reading", "train") is sys.modules["json.decoder"]
 
 
-def test_a_missing_library_is_an_error_that_names_its_extra(monkeypatch):
+def test_missing_library_error_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(KernrecError) as error:
         import_optional("xgboost", "training a model", "train")
@@ -22,7 +22,7 @@ def test_a_missing_library_is_an_error_that_names_its_extra(monkeypatch):
     assert str(required.value) == str(error.value)
 
 
-def test_a_library_that_is_only_required_is_not_imported(monkeypatch):
+def test_required_library_is_not_imported(monkeypatch):
     monkeypatch.delitem(sys.modules, "this", raising=False)
     require_optional(("this",), "reading", "train")
     assert "this" not in sys.modules

@@ -16,14 +16,14 @@ def test_array_repeats_its_values(count):
     np.testing.assert_array_equal(repeated(PAGE[:7], count), np.resize(PAGE[:7], count))
 
 
-def test_write_changes_one_place():
+def test_write_changes_one_element():
     array = repeated(PAGE, 4 * len(PAGE))
     array[len(PAGE)] = 7
     assert (array[0], array[len(PAGE)], array[2 * len(PAGE)], PAGE[0]) == (0, 7, 0, 0)
 
 
 @pytest.mark.skipif(not MAPPED, reason="only Linux maps pages more than once")
-def test_a_gigabyte_costs_a_megabyte():
+def test_1_gb_array_takes_1_mb():
     values = np.resize(PAGE, 1 << 19)
     before = resident_bytes()
     array = repeated(values, (1 << 29) + 3)

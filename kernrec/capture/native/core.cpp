@@ -19,8 +19,8 @@ namespace capture {
 
 namespace {
 
-constexpr int kShift = 40;  // as BUFFER_SHIFT of kernrec.ptx.state.launch_layout
-constexpr int kSlots = 80;  // below the addresses where Linux puts programs, from slot 84 on
+constexpr int kShift = 40;  // equals BUFFER_SHIFT of kernrec.ptx.state.launch_layout
+constexpr int kSlots = 80;  // Linux loads programs at slot 84 and above
 constexpr uint64_t kPool = uint64_t(kSlots) << kShift;
 constexpr size_t kPoolBytes = size_t(1) << 36;
 constexpr size_t kAlignment = 512, kPage = 4096;
@@ -108,7 +108,7 @@ const Device& device() {
 }
 
 std::map<uint64_t, Allocation>& allocations() {
-    static auto* made = new std::map<uint64_t, Allocation>;  // destructors of the program may still use it
+    static auto* made = new std::map<uint64_t, Allocation>;  // never freed, because destructors may still use it
     return *made;
 }
 
@@ -123,7 +123,7 @@ std::deque<int>& free_slots() {
 
 size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// Map a new file at an address, and let kernrec map it, too.
+// Map a new file at an address, here and in kernrec.
 void* map_slot(int slot, size_t bytes, size_t size, int* kept = nullptr) {
     void* address = reinterpret_cast<void*>(uint64_t(slot) << kShift);
     const int file = int(syscall(SYS_memfd_create, "kernrec", MFD_CLOEXEC));
@@ -139,12 +139,12 @@ void* map_slot(int slot, size_t bytes, size_t size, int* kept = nullptr) {
     return at;
 }
 
-// First gap in the shared range that holds the bytes.
+// Return the first gap in the shared range with enough bytes.
 uint64_t pool_gap(size_t bytes) {
     static bool mapped = false;
     if (!mapped && !map_slot(kSlots, kPoolBytes, kPoolBytes)) return 0;
     mapped = true;
-    uint64_t at = kPool + kAlignment;  // so that no array begins at the start of a buffer's range
+    uint64_t at = kPool + kAlignment;  // skip the start of the range, so that an array never has a buffer's address
     for (auto i = allocations().lower_bound(kPool); i != allocations().end(); ++i) {
         if (i->first >= at + bytes) break;
         at = (i->first + i->second.size + kAlignment) / kAlignment * kAlignment;
@@ -272,7 +272,7 @@ bool accessible(const void* pointer, size_t bytes) {
 }
 
 void* register_host(void* pointer, size_t bytes) {
-    // The pages of the program become pages of a file that kernrec maps: same content, same addresses.
+    // Replace the program's pages by pages of a file that kernrec also maps, with the same content and addresses.
     std::lock_guard<std::recursive_mutex> guard(lock());
     if (is_device(pointer) || free_slots().empty() || !bytes) return nullptr;
     const uint64_t start = reinterpret_cast<uint64_t>(pointer), first = start / kPage * kPage;
@@ -308,7 +308,7 @@ void* device_address(void* pointer) {
 bool unregister_host(void* pointer) {
     std::lock_guard<std::recursive_mutex> guard(lock());
     for (auto& [base, each] : allocations())
-        if (each.registered == pointer) return release(reinterpret_cast<void*>(base));  // the program's pages stay
+        if (each.registered == pointer) return release(reinterpret_cast<void*>(base));  // keep the program's pages
     return false;
 }
 

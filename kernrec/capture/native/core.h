@@ -1,9 +1,9 @@
-// What the stand-ins for the CUDA runtime library and the CUDA driver library share: the connection to kernrec, device
-// memory, code, launches, streams, events and graphs.
+// Shared code of the replacements for the CUDA runtime and driver libraries: the connection to kernrec, device memory,
+// code, launches, streams, events and graphs.
 //
 // A program that `kernrec capture` runs loads these libraries in place of NVIDIA's. Device memory is memory of the
-// program that kernrec maps, too. Each launch runs in kernrec. All calls are synchronous, in the order of the program.
-// Numbers of errors, attributes and flags are those of the CUDA Runtime API and CUDA Driver API reference manuals.
+// program that kernrec also maps. Each launch runs in kernrec. All calls are synchronous, in program order. Numbers of
+// errors, attributes and flags come from the CUDA Runtime API and CUDA Driver API reference manuals.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ struct Extent {
 
 // Print one line on standard error and end the program.
 [[noreturn]] void stop(const std::string& line);
-// End the program at a call that the stand-ins do not have.
+// End the program at a call that the replacement libraries lack.
 [[noreturn]] void missing(const char* call);
 struct Reply {
     int error = kSuccess;
     std::vector<std::string> fields;
     double number(size_t i) const { return i < fields.size() ? atof(fields[i].c_str()) : 0; }
 };
-// Send a request, with a file descriptor if it is not negative, and return the reply. Errors are printed by kernrec.
+// Send a request, with a file descriptor if `descriptor` is not negative, and return the reply. kernrec prints errors.
 Reply ask(const std::vector<std::string>& request, int descriptor = -1);
 std::recursive_mutex& lock();
 template <class... Parts>
@@ -49,14 +49,14 @@ std::string join(Parts... parts) {  // numbers, separated by blanks
     return text;
 }
 
-// The GPU of --gpu: attributes by number, name, and the structure of device properties of a major version.
+// The GPU of --gpu: attributes by number, name, and the `cudaDeviceProp` structure of a CUDA major version.
 int attribute(int number);
 const std::string& device_name();
 size_t device_memory();
 const std::string& device_properties(int version);
 
-// Device memory. An allocation has a range of 2^40 addresses for itself, so that kernrec sees each access outside of it.
-// If all ranges are taken, and for variables, allocations share one.
+// Device memory. Each allocation has its own range of 2^40 addresses, so that kernrec detects accesses outside of it.
+// Variables, and allocations after all ranges are taken, share one range.
 
 enum class Kind { kDevice, kHost, kManaged, kArray };
 struct Allocation {
@@ -64,18 +64,18 @@ struct Allocation {
     size_t size = 0;
     int slot = 0;
     Kind kind = Kind::kDevice;
-    void* registered = nullptr;  // memory of the program that was registered, mapped at `base`, too
+    void* registered = nullptr;  // registered memory of the program, also mapped at `base`
 };
 // Return new memory, or null if the GPU has no more.
 void* allocate(size_t bytes, Kind kind, bool shared = false);
 bool release(void* pointer);
-// The allocation that an address lies in, or null.
+// Return the allocation that contains an address, or null.
 const Allocation* allocation_of(const void* address);
-// Whether an address can only be one of the GPU.
+// Return whether an address can only belong to the GPU.
 bool is_device(const void* address);
-// Whether bytes may be read or written: all in one allocation, or none of the GPU's.
+// Return whether bytes may be accessed: all are in one allocation, or none belongs to the GPU.
 bool accessible(const void* address, size_t bytes);
-// Where kernels see memory of the host that was allocated by CUDA or registered, or null.
+// Return the address at which kernels see host memory that CUDA allocated or the program registered, or null.
 void* device_address(void* pointer);
 void* register_host(void* pointer, size_t bytes);
 bool unregister_host(void* pointer);
@@ -88,7 +88,7 @@ struct Function {
     Module* module = nullptr;
     std::string name;
     bool known = false;
-    std::vector<uint32_t> sizes, offsets;  // of the parameters
+    std::vector<uint32_t> sizes, offsets;  // of each parameter
     int static_shared = 0, constant = 0, local = 0, most_threads = 0, registers = 0, version = 0, dynamic_shared = 0;
     int error = kSuccess;
 };
@@ -104,27 +104,27 @@ struct Module {
     std::map<std::string, Function> functions;
     std::map<std::string, Variable> variables;
 };
-// Return the code in a fat binary, a cubin or PTX; `linked`: fat binaries that were linked to this one.
+// Return the code in a fat binary, a cubin or PTX; `linked` are fat binaries that are linked to this one.
 Module* load(const void* image, const std::vector<const void*>& linked = {});
-// Let kernrec read the code, and write the initial values of its variables.
+// Let kernrec read the code and initialize its variables.
 int prepare(Module& module);
 Function& function_of(Module& module, const std::string& name);
-// Parameters and attributes of a function.
+// Read the parameters and attributes of a function.
 int describe(Function& function);
 int blocks_per_multiprocessor(Function& function, int threads, size_t shared);
 
-// Work. On a stream that is being captured it becomes a node of a graph instead.
+// Work. On a captured stream, work becomes a node of the graph instead of running.
 
 struct Node {
     std::function<int()> work;
     int kind = 0;
     std::vector<Node*> before;
-    std::shared_ptr<const void> parameters;  // that a program can query
+    std::shared_ptr<const void> parameters;  // parameters that a program can query
     const void* original = nullptr;          // the node that this one was cloned from
 };
 struct Graph {
     std::vector<std::unique_ptr<Node>> nodes, removed;
-    bool ended = false;  // the capture has ended, but streams and events may still refer to it
+    bool ended = false;  // the capture ended; streams and events may still refer to it
 };
 struct Stream {
     std::shared_ptr<Graph> captured;
@@ -152,7 +152,7 @@ struct LaunchAttribute {
     };
 };
 
-// The configuration of an extended launch; the two libraries differ in the type of the shared bytes.
+// Configuration of an extended launch; the runtime and driver libraries differ in the type of the shared bytes.
 template <class Bytes>
 struct LaunchConfig {
     Extent grid, block;
@@ -172,15 +172,15 @@ struct LaunchConfig {
 };
 Stream* stream_of(void* handle);
 int submit(void* stream, int kind, std::function<int()> work);
-// Nodes of a graph, each after those that it depends on.
+// Return the nodes of a graph, each after the nodes that it depends on.
 std::vector<Node*> ordered(const Graph& graph);
 int record(Event& event);
-// Milliseconds between two events: those that the emulator took, because no GPU ran.
+// Store the milliseconds between two events, in emulation time because no GPU runs.
 int elapsed(float* milliseconds, void* first, void* second);
-// Arguments at their offsets.
+// Return the arguments, each at its offset.
 std::string pack(const Function& function, void** arguments);
 int launch(Function& function, const Launch& launch, void** arguments, void* stream);
-// Base and size of each allocation in the shared range that an argument points into.
+// Return base and size of each allocation in the shared range that an argument points into.
 std::string shared_allocations(const Function& function, const std::string& packed);
 int launch_packed(Function& function, const Launch& launch, const void* packed, size_t bytes, void* stream);
 int copy(void* to, const void* from, size_t bytes);
@@ -191,7 +191,7 @@ int fill(void* to, uint32_t value, int width, size_t count);
 struct Array {
     void* memory = nullptr;
     size_t width = 0, height = 0, depth = 0;  // texels; 0 for an extent that is absent
-    int bits[4] = {0, 0, 0, 0}, kind = 0;     // of a channel: 0 signed, 1 unsigned, 2 floating point
+    int bits[4] = {0, 0, 0, 0}, kind = 0;     // kind of a channel: 0 signed, 1 unsigned, 2 floating point
     unsigned flags = 0;
     int channels() const { return (bits[0] > 0) + (bits[1] > 0) + (bits[2] > 0) + (bits[3] > 0); }
     size_t texel() const { return (bits[0] + bits[1] + bits[2] + bits[3]) / 8; }
@@ -203,7 +203,7 @@ struct Sampler {
 };
 Array* new_array(size_t width, size_t height, size_t depth, const int* bits, int kind, unsigned flags);
 void free_array(Array* array);
-// Return a handle, or 0 after an error. `pitch`: bytes from row to row of linear memory with rows.
+// Return a handle, or 0 after an error. `pitch` is the bytes between rows of pitched linear memory.
 uint64_t new_image(const Array& array, size_t pitch, const Sampler& sampler);
 void free_image(uint64_t handle);
 

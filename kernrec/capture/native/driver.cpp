@@ -1,4 +1,4 @@
-// The CUDA driver API (libcuda.so.1), as Numba and PyCUDA use it.
+// The functions of the CUDA driver API (libcuda.so.1) that Numba and PyCUDA use.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Pointer = uint64_t;
 
-char context;  // the only one; its address is its handle
+char context;  // the only context; its address is its handle
 thread_local std::vector<void*> contexts;
 void* current() { return contexts.empty() ? nullptr : contexts.back(); }
 
@@ -33,7 +33,7 @@ int load_to(void** module, const void* image) {
     return *module = made, kSuccess;
 }
 
-// A function of a module, with which a launch needs no other handle.
+// Handle of a function, which also holds its module.
 int function_to(void** function, void* module, const char* name) {
     Function& found = function_of(*static_cast<Module*>(module), name);
     const int error = describe(found);
@@ -169,7 +169,7 @@ API int cuGetExportTable(const void**, const void*) {
     stop("the program, or a package that it loads (CuPy), has the CUDA runtime inside; rebuild it with -cudart shared");
 }
 API int cuGetProcAddress_v2(const char* symbol, void** function, int version, uint64_t, int* status) {
-    // The newest form of a function that the requested version has. Forms that later versions added are listed.
+    // Return the newest form of a function in the requested CUDA version. The table has forms of later versions.
     static const struct {
         const char* name;
         int since;
@@ -192,7 +192,7 @@ API int cuGetProcAddress(const char* symbol, void** function, int version, uint6
     return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
 }
 
-// Code. The link of PTX is PTX.
+// Code. Linking PTX results in PTX.
 
 API int cuModuleLoadData(void** module, const void* image) { return load_to(module, image); }
 API int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) { return load_to(module, image); }

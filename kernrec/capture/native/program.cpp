@@ -15,13 +15,13 @@ std::string image_bytes(const void* image) {
     const char* data = static_cast<const char*>(image);
     uint32_t magic;
     memcpy(&magic, data, 4);
-    if (magic == kFatBinary) {  // version and bytes of the header, then bytes of the content
+    if (magic == kFatBinary) {  // version, header size, then content size
         uint16_t header;
         uint64_t size;
         memcpy(&header, data + 6, 2), memcpy(&size, data + 8, 8);
         return std::string(data, header + size);
     }
-    if (!memcmp(data, "\x7f" "ELF", 4)) {  // the section headers come last in a cubin
+    if (!memcmp(data, "\x7f" "ELF", 4)) {  // in a cubin, the section headers come last
         uint64_t sections;
         uint16_t entry, count;
         memcpy(&sections, data + 0x28, 8), memcpy(&entry, data + 0x3A, 2), memcpy(&count, data + 0x3C, 2);
@@ -86,7 +86,7 @@ int blocks_per_multiprocessor(Function& function, int threads, size_t shared) {
 }
 
 Stream* stream_of(void* handle) {
-    static Stream legacy;  // handles 0 to 2 stand for it
+    static Stream legacy;  // handles 0 to 2 name the default stream
     return reinterpret_cast<uint64_t>(handle) <= 2 ? &legacy : static_cast<Stream*>(handle);
 }
 
@@ -101,7 +101,7 @@ int submit(void* handle, int kind, std::function<int()> work) {
 }
 
 std::vector<Node*> ordered(const Graph& graph) {
-    // A node was added after those it depends on, unless edges were added later.
+    // A node usually follows the nodes it depends on, but edges may have been added later.
     std::map<const Node*, bool> visited;
     std::vector<Node*> nodes;
     std::function<void(Node*)> visit = [&](Node* node) {

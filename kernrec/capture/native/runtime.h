@@ -1,18 +1,18 @@
-// What the files of the CUDA runtime API share: its structures, the last error, symbols and copies of rows.
+// Shared code of the CUDA runtime API's files: structures, the last error, symbols and copies of rows.
 #pragma once
 
 #include "core.h"
 
 namespace capture {
 
-// Return the error of a call, and keep it for cudaGetLastError.
+// Return the error of a call, and store it for cudaGetLastError.
 int done(int error);
-// Return the error of a failed kernel, if there was one.
+// Return the error of a failed kernel, or success.
 int synchronize();
 
-// The kernel whose host function has this address, or null.
+// Return the kernel whose host function has this address, or null.
 Function* find(const void* host);
-// Memory of a variable, or null.
+// Return the memory of a variable, or null.
 char* memory_of(const void* symbol, size_t offset = 0, size_t bytes = 0);
 
 struct Pitched {
@@ -49,7 +49,7 @@ struct KernelNode {
     void** arguments;
     void** extra;
 };
-// A kernel's parameters with their values, which cudaGraphKernelNodeGetParams returns.
+// Parameters and values of a kernel node, as cudaGraphKernelNodeGetParams returns them.
 struct KernelParameters {
     KernelNode node;
     std::string packed;
@@ -57,7 +57,7 @@ struct KernelParameters {
 };
 std::shared_ptr<const KernelParameters> parameters_of(const Function& function, const KernelNode& given);
 
-// The handle of a graph, which is valid until the program destroys the graph.
+// Return the graph's handle, which is valid until the program destroys the graph.
 Graph* handle_of(std::shared_ptr<Graph> graph);
 
 enum NodeKind { kKernelNode, kCopyNode, kFillNode, kHostNode, kChildNode, kEmptyNode, kWaitNode, kRecordNode,

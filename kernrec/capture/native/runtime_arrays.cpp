@@ -58,7 +58,7 @@ struct Resource {
         struct {
             void* pointer;
             Channels channels;
-            size_t width, height, pitch;  // of linear memory without rows: its bytes, and nothing
+            size_t width, height, pitch;  // for linear memory, the size in bytes and nothing else
         } linear;
         char bytes[64];
     };

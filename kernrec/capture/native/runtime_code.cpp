@@ -1,4 +1,4 @@
-// The CUDA runtime API: code that nvcc's host code registers, variables, functions and launches.
+// The CUDA runtime API: code that nvcc's host code registers, launches, functions and variables.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -14,7 +14,7 @@ struct Symbol {
     Variable* variable;
 };
 
-std::map<const void*, Function*>& functions() {  // by the address of the host's function
+std::map<const void*, Function*>& functions() {  // address of the host function -> kernel
     static auto* made = new std::map<const void*, Function*>;
     return *made;
 }
@@ -66,7 +66,7 @@ std::shared_ptr<const KernelParameters> parameters_of(const Function& function, 
 
 }  // namespace capture
 
-// What nvcc's host code calls.
+// Functions that nvcc's host code calls.
 
 API void** __cudaRegisterFatBinary(void* wrapper) {
     struct Wrapper {
@@ -75,7 +75,7 @@ API void** __cudaRegisterFatBinary(void* wrapper) {
         const void* const* linked;
     };
     const Wrapper* given = static_cast<const Wrapper*>(wrapper);
-    std::vector<const void*> linked;  // the fat binaries of a program of relocatable device code
+    std::vector<const void*> linked;  // fat binaries of a program with relocatable device code
     if (given->version == 2 && given->linked)
         for (const void* const* each = given->linked; *each; each++) linked.push_back(*each);
     return reinterpret_cast<void**>(load(given->data, linked));

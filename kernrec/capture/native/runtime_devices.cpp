@@ -8,7 +8,7 @@ using namespace capture;
 
 namespace {
 thread_local int last_error = kSuccess;
-int failed_kernel = kSuccess;  // after a failed kernel, each synchronization fails, too
+int failed_kernel = kSuccess;  // after a failed kernel, each synchronization also fails
 }  // namespace
 
 int capture::done(int error) {

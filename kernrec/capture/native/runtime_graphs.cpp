@@ -1,4 +1,4 @@
-// The CUDA runtime API: graphs of the calls of a stream, or of nodes that were added one by one.
+// The CUDA runtime API: graphs, captured from a stream or built node by node.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ Graph* graph_of(void* handle) {
     return at == graphs().end() ? nullptr : at->first;
 }
 
-// An instantiated graph: the work of its nodes in order. Later changes of the graph do not reach it.
+// An instantiated graph: the work of its nodes in order. Later changes of the graph do not affect it.
 struct Step {
     const Node* node;
     int kind;
@@ -26,7 +26,7 @@ struct Step {
     std::function<int()> work;
 };
 struct ExecutableGraph {
-    std::shared_ptr<Graph> graph;  // keeps the nodes, which identify the steps
+    std::shared_ptr<Graph> graph;  // keeps the nodes alive, because they identify the steps
     std::vector<Step> steps;
 };
 std::vector<Step> steps_of(const Graph& graph) {
@@ -77,7 +77,7 @@ int set_step(void* made, void* node, std::function<int()> work) {
     return step->work = std::move(work), kSuccess;
 }
 
-// The work of nodes. Structures of parameters are copied, as CUDA does.
+// Functions that return the work of a node. They copy parameter structures, like CUDA.
 
 struct Fill {
     void* to;
@@ -276,14 +276,14 @@ API int cudaGraphAddMemAllocNode(void** node, void* graph, void* const* before, 
         size_t accesses, bytes;
         void* pointer;
     };
-    // The address is known from now on, so the memory exists from now on, too.
+    // The program gets the address now, so allocate the memory now.
     Allocate& given = *static_cast<Allocate*>(parameters);
     given.pointer = allocate(given.bytes, Kind::kDevice);
     if (!given.pointer) return done(kOutOfMemory);
     return add(graph, node, before, count, kAllocateNode, nullptr);
 }
 API int cudaGraphAddMemFreeNode(void** node, void* graph, void* const* before, size_t count, void*) {
-    return add(graph, node, before, count, kFreeNode, nullptr);  // the next launch of the graph uses the memory again
+    return add(graph, node, before, count, kFreeNode, nullptr);  // keep the memory for the next launch of the graph
 }
 API int cudaGraphAddKernelNode(void** node, void* graph, void* const* before, size_t count, const KernelNode* given) {
     std::function<int()> work;
@@ -355,7 +355,7 @@ API int cudaGraphExecDestroy(void* made) { return delete static_cast<ExecutableG
 API int cudaGraphUpload(void*, void*) { return kSuccess; }
 API int cudaGraphLaunch(void* made, void* stream) {
     if (!made) return done(kInvalidValue);
-    // A captured launch keeps the work as it is now.
+    // A captured launch keeps the current work, even if the graph changes later.
     if (stream_of(stream)->capturing())
         return done(submit(stream, kChildNode,
                            [steps = static_cast<ExecutableGraph*>(made)->steps] { return run_steps(steps); }));

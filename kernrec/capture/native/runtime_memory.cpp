@@ -8,7 +8,7 @@ using namespace capture;
 
 namespace {
 
-// One side of a copy of rows: its first byte, and bytes from row to row and from slice to slice.
+// One side of a copy of rows: first byte, bytes between rows, and bytes between slices.
 struct Side {
     char* first;
     size_t row, slice;
@@ -59,7 +59,7 @@ int allocate_to(void** pointer, size_t bytes, Kind kind) {
     *pointer = bytes ? allocate(bytes, kind) : nullptr;
     return done(bytes && !*pointer ? kOutOfMemory : kSuccess);
 }
-char pool_handle;  // all pools are one
+char pool_handle;  // all pools share one handle
 
 int release_from(void* pointer) {
     return done(!pointer || release(pointer) ? kSuccess : kInvalidValue);
@@ -79,7 +79,7 @@ API int cudaMallocHost(void** pointer, size_t bytes) { return allocate_to(pointe
 API int cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return cudaMallocHost(pointer, bytes); }
 API int cudaFree(void* pointer) { return release_from(pointer); }
 API int cudaFreeAsync(void* pointer, void* stream) {
-    // A graph uses the memory again when it is launched again.
+    // Keep the memory, because the graph uses it again at its next launch.
     if (stream_of(stream)->capturing()) return submit(stream, kFreeNode, nullptr);
     return release_from(pointer);
 }

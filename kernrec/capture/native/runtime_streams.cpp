@@ -30,7 +30,7 @@ API int cudaStreamSetAttribute(void*, int, const void*) { return kSuccess; }
 API int cudaStreamCopyAttributes(void*, void*) { return kSuccess; }
 API int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
     const auto& graph = static_cast<Event*>(event)->captured;
-    if (graph && !graph->ended) stream_of(stream)->captured = graph;  // the stream joins the capture
+    if (graph && !graph->ended) stream_of(stream)->captured = graph;  // the stream joins the capture of the event
     return kSuccess;
 }
 API int cudaEventCreateWithFlags(void** event, unsigned) { return *event = new Event, kSuccess; }
@@ -94,5 +94,5 @@ API int cudaStreamGetCaptureInfo(void* stream, int* status, unsigned long long* 
     return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, before, edges, count);
 }
 #endif
-API int cudaStreamUpdateCaptureDependencies(...) { return kSuccess; }  // nodes run in the order of the calls
+API int cudaStreamUpdateCaptureDependencies(...) { return kSuccess; }  // nodes run in call order
 API int cudaThreadExchangeStreamCaptureMode(int*) { return kSuccess; }

@@ -1,5 +1,5 @@
-// What programs that kernrec writes share: tensors filled with numbers that follow from their places, one launch checked
-// against values computed on the CPU, and times of further launches. C++17; needs the CUDA runtime.
+// Common part of the programs that kernrec writes: fill tensors with numbers derived from their indices, check one
+// launch against values computed on the CPU, and time further launches. Requires C++17 and the CUDA runtime.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,7 +25,7 @@ struct Tensor {
     std::string name;
     std::string dtype;  // f64, f32, tf32, f16, bf16, f8e4m3 or i8
     long elements;
-    double mean, deviation;  // of the values that it is filled with
+    double mean, deviation;  // of the initial values
     bool output;
 };
 
@@ -83,7 +83,7 @@ inline double load(const char* memory, const std::string& dtype, long place) {
     return static_cast<double>(value);
 }
 
-// 64 bits that follow from a number (SplitMix64).
+// Return 64 pseudorandom bits derived from a number (SplitMix64).
 inline uint64_t mixed(uint64_t number) {
     uint64_t z = (number + 1) * 0x9E3779B97F4A7C15ull;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -91,7 +91,7 @@ inline uint64_t mixed(uint64_t number) {
     return z ^ (z >> 31);
 }
 
-// Uniform, of the tensor's mean and deviation.
+// Return a uniform number with the tensor's mean and standard deviation.
 inline double drawn(const Tensor& tensor, uint64_t number, uint64_t place) {
     const double unit = static_cast<double>(mixed((number << 40) + place) >> 11) * 0x1p-53;
     return tensor.mean + tensor.deviation * std::sqrt(12.0) * (unit - 0.5);
@@ -120,12 +120,12 @@ struct Case {
     std::string title;
     Dims dims;
     std::string layout;
-    std::vector<Tensor> tensors;  // the output is the last one
+    std::vector<Tensor> tensors;  // inputs, then the output
     size_t workspace_bytes;
     cudaError_t (*launch)(void* const* tensors, void* workspace, cudaStream_t stream);
     double (*expected)(const Dims& dims, const std::string& layout, const Values& values, long place);
-    long samples;  // elements of the output that are checked
-    double tolerance;  // relative to an element, or to the RMS of all if that is larger
+    long samples;  // number of output elements to check
+    double tolerance;  // relative to the larger of the element and the RMS of all
     double predicted_s;
 };
 
@@ -138,7 +138,7 @@ struct Case {
         }                                                                                     \
     } while (0)
 
-// Runs, checks and times a case; whether it was right.
+// Run, check and time a case; return whether the result was right.
 inline bool run(const Case& item) {
     Values values(item.tensors);
     std::vector<void*> device(item.tensors.size());
@@ -147,7 +147,7 @@ inline bool run(const Case& item) {
         const size_t bytes = values.memory[number].size();
         KERNREC_TRY(cudaMalloc(&device[number], bytes));
         if (item.tensors[number].output)
-            KERNREC_TRY(cudaMemset(device[number], 0xFF, bytes));  // NaN: what is not written is seen
+            KERNREC_TRY(cudaMemset(device[number], 0xFF, bytes));  // NaN shows elements that the kernel does not write
         else
             KERNREC_TRY(cudaMemcpy(device[number], values.memory[number].data(), bytes, cudaMemcpyHostToDevice));
     }
@@ -171,7 +171,7 @@ inline bool run(const Case& item) {
     double largest = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
         const double error = std::abs(actual[i] - expected[i]) / std::max(std::abs(expected[i]), rms > 0 ? rms : 1.0);
-        largest = error <= largest ? largest : error;  // NaN counts
+        largest = error <= largest ? largest : error;  // also true for NaN
     }
     const bool right = largest <= item.tolerance;
 
@@ -200,7 +200,7 @@ inline bool run(const Case& item) {
     return right;
 }
 
-// Runs all cases. With `--expected N`, which needs no GPU, prints the first N expected values of each instead.
+// Run all cases. With `--expected N`, print the first N expected values of each case instead, without a GPU.
 inline int main_of(const std::vector<Case>& cases, int count, char** arguments) {
     if (count == 3 && std::string(arguments[1]) == "--expected") {
         for (const Case& item : cases) {

@@ -1,4 +1,4 @@
-// One element of the result of each op of kernrec, in double precision, straight from its definition.
+// For each op of kernrec, one element of the result in double precision, straight from the op's definition.
 #pragma once
 
 #include "harness.h"

@@ -1,21 +1,17 @@
 """Predict with boosted trees without XGBoost, for queries.
 
-Importing XGBoost takes longer than a whole recommendation. Its model files are UBJSON (ubjson.org, with the typed
-arrays that XGBoost writes). `Forest.parse` converts every tree to a complete binary tree, so a step down is one
-comparison and needs no links. The arrays are stored beside the model (`Forest.packed`), because loading them is much
-faster than parsing UBJSON.
+Importing XGBoost takes longer than a whole recommendation. So training converts each tree to a complete binary tree, in
+which a step down is one comparison and needs no links, and stores the arrays.
 """
 
+import json
 import mmap
-import struct
 from collections.abc import Mapping
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from kernrec.errors import UsageError
 from kernrec.util.array_file import pack, unpack
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
@@ -23,107 +19,11 @@ from kernrec.util.light_dataclass import dataclass
 Array = np.ndarray
 
 _MOST_LEVELS = 10  # a complete tree doubles in size with each level
-_NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
-_SCALARS = {"i": ">b", "U": ">B", "I": ">h", "l": ">i", "L": ">q", "d": ">f", "D": ">d"}
-_MOST_DEPTH = 64
 _MOST_TREES = 1 << 16
 _LARGEST = 25.0
 """Largest leaf and base. No plausible log ratio exceeds 25."""
 _EIGHT = 8  # trees are evaluated eight at a time
 _MOST_FEATURES = 1 << 15  # a column index has two bytes
-
-
-class _Reader:
-    """Reader of one UBJSON document. Raises `ValueError`, `IndexError` or `struct.error` for other bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.offset = 0
-        self.depth = 0
-
-    def byte(self) -> str:
-        self.offset += 1
-        return chr(self.data[self.offset - 1])
-
-    def number(self, kind: str) -> int | float:
-        code = _SCALARS[kind]
-        value: int | float = struct.unpack_from(code, self.data, self.offset)[0]
-        self.offset += struct.calcsize(code)
-        return value
-
-    def length(self) -> int:
-        kind = self.byte()
-        if kind not in "iUIlL":
-            raise ValueError(f"a length of type {kind!r}")
-        value = int(self.number(kind))
-        if not 0 <= value <= len(self.data):
-            raise ValueError(f"length {value}")
-        return value
-
-    def text(self) -> str:
-        size = self.length()
-        end = self.offset + size
-        if end > len(self.data):
-            raise ValueError("a text beyond the end of the file")
-        text = self.data[self.offset : end].decode()
-        self.offset = end
-        return text
-
-    def value(self, kind: str | None = None) -> Any:
-        kind = kind or self.byte()
-        if kind in _NUMBERS:
-            return self.number(kind)
-        if kind == "S":
-            return self.text()
-        if kind == "C":
-            return self.byte()
-        if kind in "TFZN":
-            return {"T": True, "F": False}.get(kind)
-        if kind not in "[{":
-            raise ValueError(f"a value of type {kind!r}")
-        self.depth += 1
-        if self.depth > _MOST_DEPTH:
-            raise ValueError("nested too deeply")
-        container = self.array() if kind == "[" else self.object()
-        self.depth -= 1
-        return container
-
-    def header(self) -> tuple[str | None, int | None]:
-        """Return the type and count at the start of a container, if any."""
-        kind = count = None
-        if self.data[self.offset] == ord("$"):
-            self.offset += 1
-            kind = self.byte()
-        if self.data[self.offset] == ord("#"):
-            self.offset += 1
-            count = self.length()
-        return kind, count
-
-    def array(self) -> Any:
-        kind, count = self.header()
-        if kind in _NUMBERS and count is not None:
-            code = np.dtype(_NUMBERS[kind])
-            values = np.frombuffer(self.data, code, count, self.offset)
-            self.offset += count * code.itemsize
-            return values
-        items: list[Any] = []
-        while count is None or len(items) < count:
-            if count is None and self.data[self.offset] == ord("]"):
-                self.offset += 1
-                break
-            items.append(self.value(kind))
-        return items
-
-    def object(self) -> dict[str, Any]:
-        kind, count = self.header()
-        members: dict[str, Any] = {}
-        while count is None or len(members) < count:
-            if count is None and self.data[self.offset] == ord("}"):
-                self.offset += 1
-                break
-            name = self.text()
-            members[name] = self.value(kind)
-        return members
 
 
 @dataclass(frozen=True)
@@ -146,25 +46,20 @@ class Forest:
     """Constant added to every sum of leaves."""
 
     @classmethod
-    def parse(cls, data: bytes, source: str) -> "Forest":
-        """Read an XGBoost model in UBJSON.
+    def of_booster(cls, booster: Any) -> "Forest":
+        """Return the trees of an `xgboost.Booster` for squared errors.
 
-        Args:
-            source: Name of the model in the message of the `UsageError`.
+        Raises:
+            ValueError: A tree is too deep, or has an implausible number.
         """
-        try:
-            learner = _Reader(data).value()["learner"]
-            booster, shape = learner["gradient_booster"], learner["learner_model_param"]
-            if booster["name"] != "gbtree" or learner["objective"]["name"] != "reg:squarederror":
-                raise ValueError(f"{booster['name']} with {learner['objective']['name']}")
-            trees = booster["model"]["trees"]
-            return cls._laid_out(trees, int(shape["num_feature"]), float(shape["base_score"].strip("[]")))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-            raise UsageError(f"{source} is not a model of boosted trees, or is cut short ({reason:.80})") from None
+        learner = json.loads(booster.save_raw("json"))["learner"]
+        shape = learner["learner_model_param"]
+        trees = learner["gradient_booster"]["model"]["trees"]
+        return cls.laid_out(trees, int(shape["num_feature"]), float(shape["base_score"].strip("[]")))
 
     @classmethod
-    def _laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
+    def laid_out(cls, trees: list[Mapping[str, Any]], features: int, base: float) -> "Forest":
+        """Return complete trees from trees in XGBoost's JSON. Raises `ValueError` for malformed ones."""
         levels = max((_levels(tree) for tree in trees), default=0)
         if features > _MOST_FEATURES:
             raise ValueError(f"{features} features")
@@ -217,24 +112,18 @@ class Forest:
     def _in_engine(self) -> Any:
         return query.Forest(self.features, _width(self.trees), self.levels, self.column, self.value, self.base)
 
-    def packed(self, source: bytes) -> bytes:
-        """Return the trees in the format of an array file.
-
-        Args:
-            source: UBJSON that they were parsed from.
-        """
-        header = {"of": sha256(source).hexdigest(), "features": self.features, "trees": self.trees, "base": self.base}
-        return pack(header | {"levels": self.levels}, {"column": self.column, "value": self.value})
+    def packed(self) -> bytes:
+        """Return the trees in the format of an array file."""
+        header = {"features": self.features, "trees": self.trees, "levels": self.levels, "base": self.base}
+        return pack(header, {"column": self.column, "value": self.value})
 
     @classmethod
-    def unpacked(cls, data: bytes | mmap.mmap, source_sha256: str) -> "Forest":
+    def unpacked(cls, data: bytes | mmap.mmap) -> "Forest":
         """Read the result of `packed`. The caller has already verified a hash of the whole file. Raises `ValueError`
-        if the data is damaged, or belongs to UBJSON with another hash.
+        if the data is damaged.
         """
         header, arrays = unpack(data, intact=True)
         try:
-            if header["of"] != source_sha256:
-                raise ValueError("made of other trees")
             column, value = arrays["column"], arrays["value"]
             whole = (header[name] for name in ("features", "trees", "levels"))
             features, trees, levels = (int(number) if type(number) is int else -1 for number in whole)

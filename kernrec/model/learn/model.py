@@ -35,8 +35,6 @@ class Model:
 
     columns: tuple[str, ...]
     """Names of the features, in the order of the trees' columns."""
-    trees: Mapping[str, bytes]
-    """Trees in XGBoost's format (UBJSON), by head or `SHAPE`; empty in a model that was read from a file."""
     extent: Extent
     """Region of feature space that the training data covers."""
     intervals: Mapping[str, Mapping[str, Interval]]
@@ -55,7 +53,7 @@ class Model:
     only one kernel.
     """
     forests: Mapping[str, Forest] = field(repr=False, default_factory=dict)
-    """Trees as arrays, ready to predict."""
+    """Trees by head or `SHAPE`."""
 
     @property
     def helps_new_gpus(self) -> bool:

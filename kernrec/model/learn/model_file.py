@@ -1,13 +1,12 @@
-"""Model files: the trees of each head in XGBoost's format (UBJSON), and a JSON card that describes the model.
+"""Model files: the trees of each head as arrays, and a JSON card that describes the model.
 
     models/<name>.json                  the card: features, extent, intervals, scores, training data, versions, and the
                                         SHA-256 of every other file
-    models/<name>.latency.<hash>.ubj    the trees of a head
-    models/<name>.latency.<hash>.trees  the same trees as arrays, which load faster
+    models/<name>.latency.<hash>.trees  the trees of a head
 
 Nothing is unpickled. The card is written last and all files atomically, so a reader sees either the old model or the
-new one. A file that does not fit causes a one-line error. If the arrays do not match the card, they are computed again
-from the UBJSON file.
+new one. A file that does not fit causes a one-line error. The cards of kernrec 0.1.0 name a `.ubj` file beside the
+arrays, which is not read.
 """
 
 import hashlib
@@ -37,8 +36,8 @@ from kernrec.version import __version__
 
 FORMAT = 2
 """Version of the card's format."""
-ARRAYS = ".trees"
-"""Ending of the files that hold trees as arrays."""
+TREES = ".trees"
+"""Ending of the files of trees."""
 _PARTS = (*HEADS, SHAPE)
 _EXTENT = ("low", "high", "spread")
 _MOST_BYTES = 64 << 20
@@ -64,14 +63,12 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _only_writer(folder):
-            for head, trees in model.trees.items():
+            for head, forest in model.forests.items():
+                trees = forest.packed()
                 # The name contains a hash of the content, so an old card never refers to new trees.
                 digest = hashlib.sha256(trees).hexdigest()
-                file = f"{name}.{head}.{digest[:12]}.ubj"
-                write_whole(folder / file, trees, shared=True)
-                arrays = (model.forests.get(head) or Forest.parse(trees, file)).packed(trees)
-                write_whole((folder / file).with_suffix(ARRAYS), arrays, shared=True)
-                heads[head] = {"file": file, "sha256": digest, "arrays": hashlib.sha256(arrays).hexdigest()}
+                heads[head] = {"file": f"{name}.{head}.{digest[:12]}{TREES}", "sha256": digest}
+                write_whole(folder / heads[head]["file"], trees, shared=True)
             card = {
                 "format": FORMAT,
                 "name": name,
@@ -94,7 +91,7 @@ def save(model: Model, folder: Path, name: str, training: Mapping[str, Any]) -> 
             }
             path = folder / f"{name}.json"
             write_whole(path, (json.dumps(card, indent=1, sort_keys=True) + "\n").encode(), shared=True)
-            _delete_old(folder, name, {Path(head["file"]).stem for head in heads.values()})
+            _delete_old(folder, name, {head["file"] for head in heads.values()})
     except OSError as error:
         raise KernrecError(cannot_be("written", f"the model {folder / name}", error)) from None
     return path
@@ -118,7 +115,7 @@ def _delete_old(folder: Path, name: str, current: Collection[str]) -> None:
     trees = rf"{re.escape(name)}\.(?:{'|'.join(_PARTS)})\.[0-9a-f]{{12}}\.(?:ubj|trees)"
     left = re.compile(rf"\.(?:{trees}|{re.escape(name)}\.json)\.[0-9a-f]{{12}}")  # leftovers of `write_whole`
     for path in folder.iterdir():
-        if left.fullmatch(path.name) or (path.stem not in current and re.fullmatch(trees, path.name)):
+        if left.fullmatch(path.name) or (path.name not in current and re.fullmatch(trees, path.name)):
             path.unlink(missing_ok=True)
 
 
@@ -158,7 +155,6 @@ def load(path: Path, trees: bool = True) -> tuple[Model, dict[str, Any]]:
             dict(forests)  # reads all of them
         model = Model(
             columns,
-            {},
             _extent(path, card["extent"], columns),
             {
                 quantity: {key: interval_from(entry) for key, entry in entries.items()}
@@ -258,23 +254,23 @@ def _first_line(error: Exception) -> str:
 
 
 def _forest(card: Path, entry: Mapping[str, Any]) -> Forest:
-    """Read the trees of a head: the arrays if the card has their hash, otherwise the UBJSON file. Raises `UsageError`
-    if neither file matches the card, or its trees are invalid.
-    """
-    path = _trees_path(card, entry)
-    arrays, digest = path.with_suffix(ARRAYS), hashlib.sha256()
+    """Read the trees of a head. Raises `UsageError` if the file does not match the card, or its trees are invalid."""
+    file = str(entry["file"])
+    if Path(file).name != file:
+        raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")
+    path, digest = (card.parent / file).with_suffix(TREES), hashlib.sha256()
     try:
-        content = mapped(arrays, digest) if arrays.stat().st_size <= _MOST_BYTES else b""
-    except (OSError, ValueError):
+        content = mapped(path, digest) if path.stat().st_size <= _MOST_BYTES else b""
+    except OSError as error:
+        raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
+    except ValueError:  # an empty file
         content = b""
-    if not content or digest.hexdigest() != entry.get("arrays"):
-        if content and not path.exists():
-            raise UsageError(f"{arrays} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
-        return Forest.parse(_trees(card, entry), str(path))
+    if not content or digest.hexdigest() != entry.get("arrays", entry["sha256"]):
+        raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
     try:
-        return Forest.unpacked(content, str(entry["sha256"]))
+        return Forest.unpacked(content)
     except ValueError as error:
-        raise UsageError(f"{arrays} holds no trees that can be used: {_first_line(error)}") from None
+        raise UsageError(f"{path} holds no trees that can be used: {_first_line(error)}") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -290,21 +286,3 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(card, dict):
         raise UsageError(f"{path} is JSON, but not a model card")
     return card
-
-
-def _trees_path(card: Path, entry: Mapping[str, Any]) -> Path:
-    file = str(entry["file"])
-    if Path(file).name != file:
-        raise UsageError(f"{card} names trees outside of its folder: {file!r:.60}")
-    return card.parent / file
-
-
-def _trees(card: Path, entry: Mapping[str, Any]) -> bytes:
-    path = _trees_path(card, entry)
-    try:
-        data = read_input(path, _MOST_BYTES, f"the file of trees {path}")
-    except OSError as error:
-        raise UsageError(cannot_be("read", f"the trees {path} of {card.name}", error)) from None
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise UsageError(f"{path} is damaged or was replaced: its SHA-256 is not the one in {card.name}")
-    return data

@@ -1,1 +1,1 @@
-"""Static analysis of PTX: issue cost, register pressure, data dependence."""
+"""Analyze PTX statically: issue cost, register pressure and data dependence."""

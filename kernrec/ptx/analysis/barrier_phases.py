@@ -1,7 +1,7 @@
 """Find the phases of a kernel: code that a warp can run without a block-wide barrier in between.
 
-All warps of a block are in the same phase. While some wait for memory, the others can only run code of this phase. In a
-kernel that loads a tile, waits at a barrier and then computes, that is almost nothing.
+All warps of a block are in the same phase. While some warps wait for memory, the others can only run code of this
+phase. A kernel that loads a tile, waits at a barrier and then computes has almost no such code.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 
 def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
-    """Return the phases of a kernel in text order. A barrier is the last instruction of its basic block."""
+    """Return the phases of a kernel in text order; each barrier ends a basic block."""
     phase_of = list(range(len(function.blocks)))
 
     def first_of(index: int) -> int:
@@ -34,7 +34,7 @@ def barrier_phases(function: Function) -> list[tuple[BasicBlock, ...]]:
 
 
 def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> float:
-    """Return the number of waits for global memory in a piece; independent loads wait together.
+    """Return how often a warp waits for global memory in a piece of code; independent loads share one wait.
 
     Args:
         piece: the basic blocks.
@@ -42,19 +42,19 @@ def waits_for_loads(piece: Sequence[BasicBlock], ran: Mapping[int, float]) -> fl
     """
     guarded = [(block.index, ins) for block, instructions in _guarded(piece) for ins in instructions]
     depths = load_depths(ins for _, ins in guarded)
-    most: dict[int, float] = {}  # by place in a chain of loads: executions of the loads that run most often
+    most: dict[int, float] = {}  # position in a chain of loads -> maximum executions of a load there
     for place, depth in depths:
         most[depth] = max(most.get(depth, 0), ran.get(guarded[place][0], 0))
     return sum(most.values())
 
 
 def as_one(piece: Sequence[BasicBlock]) -> BasicBlock:
-    """Return several basic blocks as one, whose instructions wait for the conditions that guard them."""
+    """Return one basic block with the instructions of several, each guarded by the branch that skips it."""
     return BasicBlock(piece[0].index, tuple(ins for _, instructions in _guarded(piece) for ins in instructions), ())
 
 
 def _guarded(piece: Sequence[BasicBlock]) -> Iterator[tuple[BasicBlock, Sequence[Instruction]]]:
-    """Yield each basic block with its instructions, which have predicates if a branch of the piece skips the block."""
+    """Yield each basic block with its instructions. If a branch skips the block, its predicate guards them."""
     guard = None
     for block in piece:
         yield block, block.instructions if guard is None else [_with(guard, ins) for ins in block.instructions]
@@ -71,9 +71,9 @@ def overlapped_waits(
 ) -> float:
     """Return the fraction of waits for global memory during which other warps of the block have work.
 
-    A phase with a fraction `w` of the waits and `n` of the instructions has min(w, n), apart from one wait per
-    execution. All warps start together, so the first one finds all of them waiting. Without barriers, all code is one
-    phase that no barrier starts, and the fraction is 1.
+    A phase with fraction `w` of the waits and fraction `n` of the instructions overlaps min(w, n). One wait per
+    execution of the phase does not overlap: all warps start together, so all of them reach the first wait at once.
+    Without barriers, the kernel is a single phase and the fraction is 1.
 
     Args:
         function: the kernel.

@@ -26,7 +26,7 @@ class DefUse:
 
     @classmethod
     def of(cls, function: Function) -> "DefUse":
-        """Return the writers and readers of a function without calls; cached for the function."""
+        """Return the writers and readers of a function without calls, and cache them with the function."""
         if cls not in function.memo:
             function.memo[cls] = cls._of(function)
         uses: DefUse = function.memo[cls]

@@ -2,8 +2,8 @@
 
 A register depends on data if it was loaded from global memory, or computed from such a register. Shared memory that
 holds such a value counts too. If an address or a branch depends on data, the kernel's accesses and run time depend on
-its input. A static profile then holds for its inputs only. The analysis ignores the order of instructions, so it may
-report a dependence that no execution has. It misses none within the registers of one thread.
+its input. A profile is then valid only for the input it was taken with. The analysis ignores the order of instructions,
+so it may report a dependence that never occurs. Within the registers of one thread it misses none.
 """
 
 from collections import defaultdict
@@ -49,7 +49,7 @@ def loads_global(ins: Instruction) -> bool:
 
 
 def _copies_from_global(ins: Instruction) -> bool:
-    """Return whether an instruction copies from global memory, which is then the second memory space."""
+    """Return whether an instruction copies from global memory: `global` is the source, the second space it names."""
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
     return ins.opcode == "cp" and spaces[-1:] == ["global"] and "prefetch" not in ins.modifiers
 
@@ -68,8 +68,8 @@ def load_chain(block: BasicBlock) -> int:
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:
-    """Yield the index of each load from global memory, and its place from 1 in the chain of loads that it ends."""
-    depths: dict[str, int] = {}  # by register: dependent loads before its value, if any
+    """Yield (index of a load from global memory, its position in its chain of dependent loads, counted from 1)."""
+    depths: dict[str, int] = {}  # register -> number of dependent loads that its value waits for
     for number, ins in enumerate(instructions):
         depth = max([depths[name] for name in ins.sources if name in depths], default=0) if depths else 0
         if loads_global(ins):
@@ -80,7 +80,7 @@ def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]
 
 
 def data_dependences(function: Function) -> list[Dependence]:
-    """Return branches with conditions, and accesses with addresses, that depend on data; in text order, cached."""
+    """Return the branches and accesses that depend on data, in text order, and cache them with the function."""
     if Dependence not in function.memo:
         function.memo[Dependence] = _data_dependences(function)
     dependences: list[Dependence] = function.memo[Dependence]
@@ -122,7 +122,8 @@ def _from_memory(ins: Instruction, shared: bool) -> bool:
 def blocks_run_alike(function: Function) -> bool:
     """Return whether every block of a grid takes the same path, because no branch depends on the block.
 
-    It suffices that branches, exits and waits depend only on parameters and on the thread's number within its block.
+    Blocks take the same path if branches, exits and waits depend only on parameters and on the thread's index in its
+    block.
     """
     if _ALIKE not in function.memo:
         function.memo[_ALIKE] = _run_alike(function)

@@ -1,9 +1,9 @@
 """Find PTX instructions that the assembler folds into their users, or removes.
 
-Machine instructions accept certain operands besides registers: one operand from constant memory or one literal; an
-address with a literal offset; three terms in an integer addition (IADD3, and LEA for a shifted one); three inputs of a
-logic function (LOP3); a 64-bit sum of a product and a base (IMAD.WIDE); a predicate combined with the comparison that
-computes another (ISETP.AND); the negative or absolute value of a float.
+One machine instruction can do the work of several PTX instructions. It accepts one literal or one operand from constant
+memory, an address with a literal offset, and the negative or absolute value of a float. IADD3 adds three integers, and
+LEA adds a shifted one. LOP3 is a logic function of three inputs. IMAD.WIDE adds a product and a 64-bit base. ISETP.AND
+compares and combines the result with a predicate.
 
 PTX is no longer in SSA form: where paths merge, each path writes the register, usually by a copy. If source and
 destination of a copy never hold different live values, the assembler assigns one register to both, and the copy
@@ -20,7 +20,7 @@ from kernrec.ptx.ir.types import words
 
 
 def copied(function: Function, ins: Instruction) -> tuple[str, str] | None:
-    """Return (destination, source) of an instruction that copies a register of the program; None for any other."""
+    """Return (destination, source) if an instruction copies a virtual register, else None."""
     if ins.opcode != "mov" or ins.predicate is not None or len(ins.operands) != 2:
         return None
     to, source = ins.operands
@@ -59,7 +59,7 @@ def removed_copies(function: Function) -> set[int]:
 
 
 def _conflicts(function: Function, named: set[str]) -> dict[str, set[str]]:
-    """Return, for each register of `named`, those others that hold a different value while it is live."""
+    """Map each register of `named` to the registers that hold a different value while it is live."""
     conflicts: dict[str, set[str]] = {name: set() for name in named}
     for block, after in zip(function.blocks, live_after(function), strict=True):
         live = after & named
@@ -89,7 +89,7 @@ _NOTHING: Cost = ()
 
 
 def folded_costs(function: Function, def_use: DefUse, divergent: set[str]) -> list[Cost]:
-    """Return the machine instructions of each instruction of a function without calls; empty if folded.
+    """Return the machine instructions of each PTX instruction of a function without calls; empty if it is folded.
 
     Args:
         function: the function.
@@ -108,8 +108,8 @@ class _Folding:
         self.divergent = divergent
         self.instructions = function.instructions
         self.cost = [machine_cost(ins) for ins in function.instructions]
-        self.merged: set[int] = set()  # sums and logic functions that absorbed another
-        self.factors: set[tuple[int, object]] = set()  # literals in registers, by basic block
+        self.merged: set[int] = set()  # sums and logic functions that absorbed another instruction
+        self.factors: set[tuple[int, object]] = set()  # (basic block, literal held in a register)
 
     def costs(self) -> list[Cost]:
         for position in removed_copies(self.function):
@@ -137,12 +137,10 @@ class _Folding:
         return all(self.def_use.writer(name) is not None for name in ins.results)
 
     def _takes_constant(self, position: int) -> bool:
-        """Return whether the instruction at `position` accepts an operand from constant memory or a literal."""
         ins = self.instructions[position]
         return self._all_take_constants(ins) if ins.opcode == "cvta" else ins.opcode not in _REGISTERS_ONLY
 
     def _all_take_constants(self, ins: Instruction) -> bool:
-        """Return whether all readers of an instruction's results accept constants."""
         return all(self._takes_constant(reader) for reader in self._readers(ins))
 
     # Moves and constants
@@ -152,7 +150,7 @@ class _Folding:
             return _NOTHING
         to, source = ins.operands[0], ins.operands[1]
         if isinstance(to, Vector):
-            return _NOTHING  # halves of a register
+            return _NOTHING  # unpacking costs nothing: it names the halves of a register
         if isinstance(source, Vector):
             packs = ins.modifiers[-1] == "b32" and len(source.items) == 2
             return (("alu", 1),) if packs and not self._made_by_conversion(source) else _NOTHING
@@ -178,9 +176,10 @@ class _Folding:
         return True
 
     def _uniform(self, position: int) -> Cost:
-        """Return the cost of an instruction with equal operands in all threads of a warp.
+        """Return the cost of an instruction whose operands are equal in all threads of a warp.
 
-        Threads do not diverge in a division, and the uniform datapath executes integer arithmetic.
+        The uniform datapath executes integer arithmetic. A division needs no reconvergence, because threads do not
+        diverge.
         """
         cost = tuple(item for item in self.cost[position] if item[0] != "converge")
         whole = all(name in ("alu", "imad", "wide64") for name, _ in cost)
@@ -221,7 +220,7 @@ class _Folding:
             self.cost[position] = _NOTHING
 
     def _only_addresses(self, ins: Instruction) -> bool:
-        """Return whether an instruction adds a literal and its result is only used in addresses."""
+        """Return whether an instruction adds a literal to a value that is only used in addresses."""
         if ins.opcode != "add" or not isinstance(ins.operands[-1], Immediate) or not self._only_writer(ins):
             return False
         name = next(iter(ins.results), "")
@@ -236,7 +235,7 @@ class _Folding:
         return in_address and not any(Register(name) in elements(o) for o in values)
 
     def _sum(self, position: int, ins: Instruction) -> None:
-        """Fold a shift by a literal into LEA, and another sum into IADD3."""
+        """Fold a shift by a literal into an addition (LEA), and two additions into one (IADD3)."""
         for operand in ins.operands[1:]:
             writer = self._writer_near(operand, position)
             if writer is not None and self.instructions[writer].opcode == "shl" and self._shifts_by_literal(writer):
@@ -297,7 +296,7 @@ class _Folding:
                 self._drop_widening(operand)
 
     def _factor(self, position: int, product: Instruction) -> Cost:
-        """Return the cost of a literal factor, moved once per block: IMAD.WIDE takes a literal or a constant base."""
+        """Return the cost of moving a literal factor to a register once per block; IMAD.WIDE takes one constant."""
         factor = product.operands[-1]
         bases = [
             self.def_use.writer(o.name) for o in self.instructions[position].operands[1:] if isinstance(o, Register)
@@ -320,8 +319,9 @@ class _Folding:
     def _select(self, position: int, ins: Instruction) -> None:
         """Replace a select by a predicated computation of the value.
 
-        If a select of two literals is only added, both sums are computed, the second with a predicate; with a literal
-        of zero it is a move. A sum that replaces its term in a loop is computed elsewhere and copied.
+        If one of two literals is selected and only added, the assembler computes both sums, the second with a
+        predicate. If a literal is zero, its sum is a move. A sum that replaces its own term in a loop is computed
+        elsewhere and copied.
         """
         if (added := self._added_literals(position, ins)) is not None:
             register, total = added
@@ -339,7 +339,7 @@ class _Folding:
                 return
 
     def _added_literals(self, position: int, ins: Instruction) -> tuple[Register, Instruction] | None:
-        """Return the register to which one of two literals is added, and the sum, if nothing else reads it."""
+        """Return (register, sum) if a select between two literals is only added to a register, else None."""
         if not all(isinstance(operand, Immediate) for operand in ins.operands[1:3]) or not self._only_writer(ins):
             return None
         name = _result(ins)
@@ -354,7 +354,7 @@ class _Folding:
         return others[0], total
 
     def _back_to_predicate(self, position: int, ins: Instruction) -> None:
-        """Keep a predicate that was converted to a number, if the number is only compared with zero."""
+        """Keep a predicate instead of converting it to a number that is only compared with zero."""
         number, zero = ins.operands[1:3]
         if "ne" not in ins.modifiers or zero != Immediate(0, "int") or not isinstance(number, Register):
             return
@@ -368,7 +368,7 @@ class _Folding:
                 self.cost[writer] = _NOTHING
 
     def _predicate(self, position: int, ins: Instruction) -> None:
-        """Fold a logic function of predicates into a comparison that computes one of them."""
+        """Fold a logic function of predicates into the comparison that computes one of its inputs."""
         if ins.opcode == "not":
             self.cost[position] = _NOTHING
             return
@@ -388,5 +388,4 @@ def _result(ins: Instruction) -> str:
 
 
 def _moves(ins: Instruction) -> int:
-    """Return the machine instructions that copy the result of `ins`."""
     return max(words(ins.modifiers[-1]), 1)

@@ -1,8 +1,8 @@
 """Find buffers that contain indices into other buffers: a loaded value is part of another access's address.
 
 `x[index[i] * c + j]` makes `index` an index of `x` in steps of `c` elements. Offsets of a sparse matrix, `for (j =
-offsets[r]; j < offsets[r + 1]; ++j) x[j]`, differ from other indices, because they are compared with each other. Code
-is read in order until nothing changes, ignoring branches. So an index may be reported that no execution uses.
+offsets[r]; j < offsets[r + 1]; ++j) x[j]`, differ from other indices, because they are compared with each other. The
+analysis ignores branches and repeats until nothing changes. It may therefore report an index that no execution uses.
 """
 
 from collections.abc import Mapping
@@ -23,30 +23,31 @@ Step = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Index:
-    """Buffer whose values are indices of other buffers; buffers and numbers are named by parameter."""
+    """Buffer whose values are indices into other buffers. Parameters name the buffers and factors."""
 
     targets: Mapping[str, Step]
-    """Bytes between two indices, by indexed buffer."""
+    """For each indexed buffer, the bytes between the elements of consecutive indices."""
     ascending: bool
     """Whether consecutive values delimit ranges, like the offsets of a sparse matrix."""
 
 
 @dataclass(frozen=True)
 class _Value:
-    """Parts of a register's value."""
+    """Origin of a register's value."""
 
     pointers: frozenset[str] = frozenset()
     loaded: frozenset[tuple[str, Step | None]] = frozenset()
-    """Buffers that a part was loaded from, with its factor; None if the part is not linear in it."""
+    """(buffer, factor) of each loaded value that is a term of the register; None if the register is not linear in it.
+    """
     factor: Step | None = None
-    """Value if it is a product of numbers and parameters."""
+    """Value of the register if it is a product of numbers and parameters."""
 
 
 _NOTHING = _Value()
 
 
 def indexes_of(function: Function) -> dict[str, Index]:
-    """Return the buffers of a kernel that contain indices, by parameter."""
+    """Map parameters of a kernel to the index buffers that they point to."""
     values: dict[str, _Value] = {}
     for _ in range(_PASSES):
         before = dict(values)

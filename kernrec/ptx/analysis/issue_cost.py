@@ -1,16 +1,16 @@
 """Map PTX instructions to hardware pipes, issue slots and latencies.
 
-The GPU does not run PTX; one PTX instruction may become none or several. Classes and costs are those of machine
-instructions that a warp issues on sm_75 to sm_120, so that profiles can be compared with issue slots:
+The GPU does not run PTX: one PTX instruction may become no, one or several machine instructions. This module counts the
+machine instructions that a warp issues on sm_75 to sm_120, by class, so that profiles can be compared with issue slots:
 
 - one machine instruction: f32 add, mul and fma (FFMA), 32-bit integer add, logic, shift, compare (IADD3, LOP3, SHF,
   ISETP), 32-bit multiply-add (IMAD), its wide form (IMAD.WIDE), loads, stores, special functions (MUFU);
 - two: 64-bit integer add, shift, compare and select (the ALU is 32 bits wide);
 - sequences, by the assembler's code: division and remainder by a value that is not a literal (about 20), their 64-bit
   forms (about 80), IEEE division and square root of f32 (about 9), of f64 (about 20);
-- an f16 is widened to f32 by an addition on the f16 pipe, a bfloat16 by a shift; `ex2` and `tanh` of packed halves are
-  two;
-- a packed f32x2 operation counts as the two it replaces: it saves an issue slot, but no time of the FMA pipe;
+- conversions to f32 of an f16 (one addition on the f16 pipe) and of a bfloat16 (one shift); `ex2` and `tanh` of packed
+  halves take two instructions;
+- a packed f32x2 operation counts as two instructions: it saves an issue slot, but no time on the FMA pipe;
 - `mov`, `cvta` and packing form the class `mov`, because the assembler removes most of them.
 """
 
@@ -51,8 +51,8 @@ def classify(ins: Instruction) -> Cost:
 def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
     kind = modifiers[-1] if modifiers else ""
     if kind in ("f16", "bf16") and "f32" in modifiers and opcode in ("add", "sub", "fma"):
-        return (("fma32", 1),)  # FHADD, FHFMA: halves as sources of the f32 pipe, from sm_100
-    if "argument" in modifiers:  # of a call: the assembler uses registers
+        return (("fma32", 1),)  # FHADD and FHFMA: the f32 pipe reads halves from sm_100
+    if "argument" in modifiers:  # arguments of a call: the assembler keeps them in registers
         return (("mov", 1),)
     if opcode in ("ld", "ldu", "st", "atom", "red"):
         return ((_memory(opcode, modifiers), 1),)
@@ -119,14 +119,14 @@ def _classify(opcode: str, modifiers: tuple[str, ...], literal: bool) -> Cost:
 _NATIVE = {
     "f16": 2048, "bf16": 2048, "tf32": 1024, "s8": 4096, "u8": 4096, "s4": 8192, "u4": 8192, "b1": 32768, "f64": 256,
 }  # fmt: skip
-"""m n k of the machine instruction by type of A (PTX ISA, table of the shapes of `mma`: the largest of each)."""
+"""m * n * k of the largest `mma` instruction for each type of A (PTX ISA, table of the shapes of `mma`)."""
 
 
 _SHAPE = re.compile(r"m\d{1,4}n\d{1,4}k\d{1,4}")
 
 
 def _wmma(modifiers: tuple[str, ...]) -> Cost:
-    """Return the cost of a wmma operation: machine matmuls of the shape, or accesses of 4 bytes per lane."""
+    """Return the cost of a wmma operation: `mma` instructions that cover its shape, or accesses of 4 bytes per lane."""
     shape = next((mark for mark in modifiers if _SHAPE.fullmatch(mark)), "m16n16k16")
     m, n, k = (int(extent) for extent in re.split("[mnk]", shape)[1:])
     action = modifiers[0] if modifiers else ""
@@ -181,27 +181,29 @@ def _convert(modifiers: tuple[str, ...]) -> Cost:
     return (("mov", 1),)
 
 
-# From issue to the issue of an instruction that uses the result (Jia et al., "Dissecting the NVIDIA Turing T4 GPU via
-# Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv 2208.11174, tables of instruction latency,
-# rounded; 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060). Latencies that are the same on
-# all generations within a few clocks are taken as one figure.
+# Clocks from the issue of an instruction to the issue of one that uses its result, rounded. Sources: Jia et al.,
+# "Dissecting the NVIDIA Turing T4 GPU via Microbenchmarking", arXiv 1903.07486, and Abdelkhalik et al., arXiv
+# 2208.11174. 23 clocks of shared memory were also measured on an RTX 2070 and an RTX 3060. One figure serves all
+# generations, because they differ by a few clocks only.
 _LATENCY_CLK = {
     "fma32": 4, "alu": 4, "setp": 6, "imad": 5, "wide64": 5, "f16": 5, "f64": 8, "mov": 0, "cvt": 14, "mufu": 20,
     "ld_shared": 23, "st_shared": 1, "shfl": 23, "ld_const": 8, "ld_global": 1, "st_global": 1, "ld_local": 30,
     "st_local": 1, "mma": 18, "atomic": 1, "cp_async": 1, "branch": 8, "bar": 1, "other": 4,
 }  # fmt: skip
-_SHARED_ATOMIC_CLK = 50  # an addition to shared memory whose old value is used (assumption: twice a load)
+_SHARED_ATOMIC_CLK = 50  # atomic addition in shared memory that returns the old value (assumption: twice a load)
 _WGMMA_COLUMNS_PER_CLK = 2
-"""Columns of `wgmma.mma_async` that an SM's tensor cores finish per clock: 64 rows, 32 bytes along K, at 2,048
-multiply-adds of f16 per clock (H100 data sheet)."""
+"""Columns of `wgmma.mma_async` that an SM's tensor cores finish per clock. A column has 64 rows and 32 bytes along K,
+and an SM does 2,048 f16 multiply-adds per clock (H100 data sheet).
+"""
 
 
 def chain_clk(block: BasicBlock) -> int:
-    """Return the minimum clocks of a warp in a block: its longest dependency chain, or one per instruction.
+    """Return the minimum clocks of a warp in a basic block: its longest dependency chain, or one per instruction.
 
-    Loads from global memory take no time here. `dependence.load_chain` counts them, and their time depends on caches.
+    Loads from global memory count as 0 clocks, because their time depends on caches; `dependence.load_chain` counts
+    them.
     """
-    ready: dict[str, int] = {}  # by register: clock of its value
+    ready: dict[str, int] = {}  # register -> clock at which its value is ready
     last, issued = 0, 0
     for ins in block.instructions:
         cost = classify(ins)

@@ -1,8 +1,8 @@
 """Count the registers that a kernel's PTX needs: the maximum number of live 32-bit values.
 
-PTX has any number of registers, and the assembler maps them to real ones. It saves some (addresses are recomputed,
-64-bit values held in part) and adds some (loads are moved ahead). On variants of the library, this count was 0 to 30 %
-above the assembler's. It is used if no assembler is installed.
+PTX has an unlimited number of registers, and the assembler maps them to real ones. It saves some by recomputing
+addresses and keeping halves of 64-bit values, and adds some by moving loads ahead. On the library's kernels, this count
+was 0 to 30 % above the assembler's. kernrec uses it only if no assembler is installed.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _LIVE = "live registers"
 
 
 def live_before(function: Function) -> list[set[str]]:
-    """Return the registers that are live at the start of each basic block; cached for the function."""
+    """Return the registers that are live at the start of each basic block, and cache them with the function."""
     if _LIVE not in function.memo:
         function.memo[_LIVE] = _live_before(function)
     before: list[set[str]] = function.memo[_LIVE]

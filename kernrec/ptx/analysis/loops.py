@@ -6,7 +6,7 @@ from kernrec.ptx.ir.program import Function
 
 
 def stores_in_loops(function: Function) -> bool:
-    """Return whether a loop writes global memory, so that it may continue with the next tile of a result."""
+    """Return whether a loop writes global memory, as a kernel does that computes several result tiles per block."""
     following = [successors(function, index) for index in range(len(function.blocks))]
     for block in function.blocks:
         if any(stores_global(ins) for ins in block.instructions):

@@ -1,8 +1,8 @@
 """Estimate the machine instructions that a warp issues for each basic block after assembly.
 
-The GPU does not run PTX. `machine_cost` contains the machine instructions of one PTX instruction, and `folding` those
-that are absorbed by others. This module lowers control flow. Every warp executes a short piece of code after a branch
-with predicates, and the branch disappears. If threads of a warp may diverge, two more instructions (BSSY and BSYNC)
+The GPU does not run PTX. `machine_cost` counts the machine instructions of one PTX instruction, and `folding` finds
+those that others absorb. This module lowers control flow. The assembler replaces a branch over a short piece of code by
+predicates, so every warp executes that piece. If threads of a warp may diverge, two more instructions (BSSY and BSYNC)
 reconverge them. `tools/evidence counters` compares the result with counters of a real GPU.
 """
 
@@ -23,10 +23,10 @@ _MIXING = frozenset({"atom", "shfl", "ldmatrix", "mma", "wgmma", "tcgen05", "mov
 def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
     """Return the registers that may differ between the threads of a warp.
 
-    They depend on the thread number, a load with a divergent address, an atomic operation or a warp exchange. Others
-    are written under a divergent branch and elsewhere, or in a loop that threads leave at different times and read
-    after it. Code between a forward branch and its target, or between the target of a backward branch and the branch,
-    counts as under the branch, because compilers lay code out that way.
+    A register diverges if it depends on the thread index, a load with a divergent address, an atomic operation or a
+    warp exchange. It also diverges if it is written both under a divergent branch and elsewhere. So does a register
+    that a loop writes and later code reads, if threads leave the loop at different times. Code between a branch and its
+    target counts as under the branch, because compilers lay code out that way.
     """
     instructions = function.instructions
     divergent: set[str] = set()
@@ -55,22 +55,24 @@ def divergent_registers(function: Function, def_use: DefUse) -> set[str]:
 
 
 def _under(function: Function, position: int) -> range:
-    """Return the instructions that only some threads run if a branch diverges."""
+    """Return the range of instructions that only some threads run if a branch diverges."""
     label = function.instructions[position].operands[0]
     target = function.labels.get(label.name, position) if isinstance(label, Symbol) else position
     return range(target, position) if target <= position else range(position + 1, target)
 
 
 _MOST_PREDICATED = 8
-"""Maximum machine instructions after a branch that are executed with predicates instead."""
+"""Maximum machine instructions that the assembler executes with predicates instead of branching over them."""
 _MOST_PREDICATED_LOADING = 20
-"""Maximum if a load from global memory is among them: a branch would delay the load. Both limits are those of ptxas
-13.5 for sm_75, 86, 90 and 120, with bodies of arithmetic, loads and stores of each length."""
+"""Maximum if the code loads from global memory, because a branch would delay the load. Both limits were found with
+ptxas 13.5 for sm_75, 86, 90 and 120, with bodies of arithmetic, loads and stores of each length.
+"""
 _MOST_GUARDS = 6
-"""Maximum branches of one piece whose predicates are needed until a load arrives. A thread has seven (P0 to P6 in
-NVIDIA's "CUDA Binary Utilities"), of which the enclosing loop is assumed to use one; ptxas 13 has five such loads in
-flight. A predicate that only guards loads is free when they are issued: ptxas 13.5 has sixteen of them in flight."""
-_PROLOGUE = 1  # stack pointer
+"""Maximum branches of one piece whose predicates are needed until a load arrives. A thread has seven predicates (P0 to
+P6 in NVIDIA's "CUDA Binary Utilities"), and the enclosing loop is assumed to use one. ptxas 13 keeps five such loads in
+flight. A predicate that only guards loads is free once they are issued, so ptxas 13.5 keeps sixteen of them in flight.
+"""
+_PROLOGUE = 1  # sets the stack pointer
 _STAYS = frozenset(
     {
         "bar", "barrier", "shfl", "mma", "wmma", "wgmma", "tcgen05", "vote", "match", "redux", "ldmatrix", "bra", "brx",
@@ -80,7 +82,7 @@ _STAYS = frozenset(
 
 
 def lowered(function: Function) -> list[dict[str, int]]:
-    """Return the machine instructions by class for each basic block of a function without calls; cached."""
+    """Return the machine instructions by class for each basic block of a function without calls, and cache them."""
     if _Lowering not in function.memo:
         function.memo[_Lowering] = _Lowering(function).issue
     issue: list[dict[str, int]] = function.memo[_Lowering]
@@ -90,8 +92,8 @@ def lowered(function: Function) -> list[dict[str, int]]:
 def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> list[list[BasicBlock]]:
     """Return the basic blocks of a function, grouped into pieces of machine code.
 
-    After a branch that became a predicate, the assembler moves instructions freely. In an unrolled loop that checks
-    bounds before each load, it issues the loads in sequence and waits for all of them together.
+    The assembler moves instructions freely across a branch that it replaced by a predicate. In an unrolled loop that
+    checks bounds before each load, it issues all loads first and then waits once.
 
     Args:
         function: function without calls.
@@ -115,7 +117,6 @@ def straightened(function: Function, issue: Sequence[Mapping[str, float]]) -> li
 
 
 def _uses_load(block: BasicBlock) -> bool:
-    """Return whether a basic block reads a value that it loads from global memory."""
     loaded: set[str] = set()
     for ins in block.instructions:
         if not loaded.isdisjoint(ins.sources):
@@ -126,7 +127,6 @@ def _uses_load(block: BasicBlock) -> bool:
 
 
 def _entered(function: Function) -> dict[int, int]:
-    """Return the number of branches to each basic block, by block index."""
     targets = [_target(function, block) for block in function.blocks]
     return Counter(target for target in targets if target is not None)
 
@@ -186,7 +186,7 @@ class _Lowering:
     def _reconverge(self, predicated: set[int]) -> None:
         """Add the instructions that reconverge a warp after divergent branches."""
         blocks = self.function.blocks
-        joins: dict[int, int] = {}  # block of reconvergence -> first block that diverges
+        joins: dict[int, int] = {}  # block of reconvergence -> first block with a divergent branch to it
         for block in blocks:
             target, predicate = _skips(self.function, block), block.instructions[-1].predicate
             if target is None or predicate is None or predicate[0] not in self.divergent or block.index in predicated:

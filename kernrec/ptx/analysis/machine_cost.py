@@ -3,19 +3,19 @@
 `kernrec.ptx.analysis.lowering` handles combinations of PTX instructions. The classes are those of
 `kernrec.ptx.analysis.issue_cost`, with eight additional ones:
 
-- `fcmp`: comparison, minimum and maximum of f32 (FSETP, FMNMX), which run beside the integer instructions;
+- `fcmp`: comparison, minimum and maximum of f32 (FSETP, FMNMX), which run in parallel with integer instructions;
 - `i2f`: integers to f32 that ptxas converts by I2FP from sm_86, and by I2F before;
-- `f2i`: conversions to integers, all others from integers, and rounding to integers (F2I, I2F, FRND);
+- `f2i`: conversions to integers, conversions from integers that are not `i2f`, and rounding to integers (F2I, I2F,
+  FRND);
 - `cvt64`: conversions from and to 64-bit types, which take the slow conversion path;
-- `move` and `load_const`: moves and loads of constants that remain, in place of `mov` and `ld_const`, which count PTX
-  instructions whether or not the assembler removes them;
+- `move` and `load_const`: moves and loads of constants that the assembler keeps; `mov` and `ld_const` also count the
+  PTX instructions that it removes;
 - `uniform`: warp-uniform integer arithmetic and loads of constants, on the uniform datapath;
 - `converge`: reconvergence of a warp after a branch (BSSY, BSYNC).
 
-The sequences are those of ptxas 13 for sm_75, sm_86 and sm_90, counted by assembling the instruction alone. Those of
-conversions are for sm_75 to sm_120, as nvdisasm shows them. IEEE division, reciprocal and square root call a separate
-function for operands that are zero, infinite, denormal or near the limits of the exponent. The count is that of the
-path for all other operands.
+The counts come from assembling each instruction separately with ptxas 13 for sm_75, sm_86 and sm_90. Those of
+conversions come from nvdisasm for sm_75 to sm_120. IEEE division, reciprocal and square root call a separate function
+for operands that are zero, infinite, denormal or near the limits of the exponent. The counts leave out this function.
 """
 
 from functools import lru_cache
@@ -34,7 +34,7 @@ _PACKED = ("u32", "s32", "u16")
 _NEAR = frozenset({"rn", "rz"})
 """Rounding modes of I2FP."""
 
-# Special functions of f32 that keep denormal values (without .ftz) scale their operand and result.
+# Without .ftz, special functions of f32 scale their operand and result to keep denormal values.
 _APPROXIMATE = {
     "ex2": (("fcmp", 1), ("fma32", 2)), "lg2": (("fcmp", 1), ("fma32", 2)), "rsqrt": (("fcmp", 1), ("fma32", 2)),
     "sqrt": (("fcmp", 1), ("fma32", 2)), "rcp": (("fcmp", 2), ("fma32", 2), ("alu", 2)),
@@ -73,7 +73,7 @@ _RENAMED = {"mov": "move", "ld_const": "load_const"}
 
 @lru_cache(maxsize=4096)
 def _special(opcode: str, modifiers: tuple[str, ...]) -> Cost | None:
-    """Return the cost if it differs from `issue_cost`; else None."""
+    """Return the cost of an instruction if it differs from `issue_cost`; else None."""
     kind = modifiers[-1] if modifiers else ""
     if opcode in ("setp", "min", "max", "set") and kind in _F32:
         return (("fcmp", 2 if opcode in ("min", "max") and "NaN" in modifiers else 1),)

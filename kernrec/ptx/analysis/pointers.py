@@ -12,9 +12,10 @@ _POINTER_BYTES = 8
 
 
 def global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the parameters and variables of global memory reads, and those of writes; None if others are used too.
+    """Return (pointers that are read, pointers that are written) as parameter and variable names; None if some are
+    unknown.
 
-    An atomic operation whose result is unused counts as a write. The result is cached for the function.
+    An atomic operation whose result is unused counts as a write. The function caches the result.
     """
     if global_pointers not in function.memo:
         function.memo[global_pointers] = _global_pointers(function)
@@ -40,7 +41,7 @@ def _global_pointers(function: Function) -> tuple[frozenset[str], frozenset[str]
 
 
 def pointers_of(function: Function, ins: Instruction) -> set[str] | None:
-    """Return the parameters and variables that an instruction's addresses derive from; None if others are used too."""
+    """Return the parameters and variables that an instruction's addresses derive from; None if some are unknown."""
     writers = DefUse.of(function).writers
     sizes = {parameter.name: parameter.size for parameter in function.parameters}
     pointers = _symbols(ins)

@@ -1,7 +1,7 @@
 """Find loops in which threads only wait for others, such as `while (*flag == 0);`.
 
-Such a loop is one basic block that computes everything from its loads, and stores nothing. Its lanes run if no other
-lane can. So the others progress, and a wait for their store takes one iteration, whatever the order of blocks.
+Such a loop is one basic block that stores nothing and computes only from its own loads. The emulator runs its lanes
+only if no other lane can run. So a wait takes one iteration, regardless of the order of blocks.
 """
 
 from kernrec.ptx.ir.operand import Symbol
@@ -9,7 +9,7 @@ from kernrec.ptx.ir.program import BasicBlock
 
 _LOOKS = frozenset({"ld", "atom"})
 _NEVER_PROGRESS = frozenset({"cas", "exch"})
-"""Atomic operations that do not change memory until another thread changes it first."""
+"""Atomic operations that, in a waiting loop, do not change memory until another thread does."""
 _ACTS = frozenset({"st", "red", "cp", "bar", "barrier", "mbarrier", "wgmma", "tcgen05", "call"})
 
 

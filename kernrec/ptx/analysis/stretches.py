@@ -1,9 +1,8 @@
 """Divide a kernel's code into stretches that the warps of a block run one after another.
 
-The warps of a block start together after a barrier and stay close. So the pipes of one stretch are idle while the warps
-are in another. In a kernel that loads a tile, waits at a barrier and then computes, the load pipes are idle during the
-computation. The f64 pipe is idle until the sum that it rounds is ready. Only other blocks use these pipes meanwhile. A
-stretch ends at a barrier, or if it is long.
+The warps of a block start together after a barrier and stay close. So a pipe that only one stretch uses is idle while
+the warps run another, except for other blocks on the SM. For example, a kernel loads a tile, waits at a barrier and
+then computes: its load pipes are idle during the computation. A stretch ends at a barrier or at its maximum length.
 """
 
 from collections import Counter
@@ -14,12 +13,13 @@ from kernrec.ptx.analysis.issue_cost import classify
 from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
 
 LENGTH = 16
-"""PTX instructions of a stretch without a barrier: the distance that warps are assumed to run ahead of each other.
-Chosen from two recorded convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64). Their time is
-the sum of the times of f64, DRAM and issue within 1 to 2 %. Such kernels come out 11 to 18 % below that sum if only
-barriers divide the code, and from 6 % below to 1 % above at this length."""
+"""Maximum PTX instructions of a stretch: the distance that warps are assumed to run ahead of each other. It was fitted
+to two recorded convolutions (RTX 3080, tiles in shared memory, one block per SM, bound by f64). Their time is the sum
+of the times of f64, DRAM and issue within 1 to 2 %. Estimates are 6 % below to 1 % above that sum at this length, and
+11 to 18 % below it if only barriers end a stretch.
+"""
 MOST = 12
-"""Number of stretches to distinguish: long code has longer stretches, and some stretches span several barriers."""
+"""Approximate number of stretches per kernel; in long code, stretches are longer and may span several barriers."""
 
 
 def issued_by_stretch(
@@ -33,7 +33,7 @@ def issued_by_stretch(
         ran: executions of each basic block by a warp, by block index.
     """
     executed = [block for block in function.blocks if ran.get(block.index)]
-    # Lengthen stretches instead of adding more, because a profile has a number for each class in each stretch.
+    # Lengthen stretches instead of adding more, because a profile stores one number per class and stretch.
     length = max(LENGTH, -(-sum(len(block.instructions) for block in executed) // MOST))
     stretches: list[dict[str, float]] = [{}]
     room = length
@@ -52,7 +52,7 @@ def issued_by_stretch(
 
 
 def _merged(stretches: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Return the stretches, merged if there are more than twice the number to distinguish."""
+    """Merge neighboring stretches if there are more than twice `MOST`."""
     together = -(-len(stretches) // (2 * MOST))
     if together <= 1:
         return stretches

@@ -2,11 +2,11 @@
 
 Compilers emit accesses to neighboring words of shared memory as single accesses. The assembler merges two or four of
 them (LDS.64, LDS.128, STS.128) if it can prove that their address is a multiple of the width. It does not know the
-alignment of pointers to global memory, so these accesses do not change. In the code of ptxas 13 for register-tiled
-matmuls, 16 scalar loads and 4 of two words became 6 of four words.
+alignment of pointers to global memory, so it leaves accesses to global memory unchanged. For register-tiled matmuls,
+ptxas 13 merged 16 one-word and 4 two-word loads into 6 four-word loads.
 
-The alignment of an address follows from its computation: literals and shifts, sums and products, addresses of
-variables. The number of threads is unknown.
+The alignment of an address follows from literals, shifts, sums, products and addresses of variables. The number of
+threads counts as unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _WIDEST = 16  # bytes per access
 _BYTES = {f"{kind}{bits}": bits // 8 for kind in "busf" for bits in (32, 64)}  # mergeable types
 _ALL_BITS = 64
 _LowBits = tuple[int, int]
-"""Number of known low bits of a value, and their value."""
+"""(number of known low bits, value of these bits)."""
 _UNKNOWN: _LowBits = (0, 0)
 _NO_REGISTER = Register("")
 _MEMORY = frozenset(
@@ -43,7 +43,7 @@ def with_wide_accesses(module: Module, kernel: str) -> Module:
 
 @dataclass(frozen=True)
 class _Access:
-    """Access that may be merged with others."""
+    """Access to shared memory that may be merged with others."""
 
     position: int
     """Index of the instruction in the function."""
@@ -90,7 +90,7 @@ def _joined(function: Function, module: Module) -> Function:
 
 
 def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
-    """Yield loads, or stores, from one address register without conflicting instructions between."""
+    """Yield lists of loads, or of stores, with one address register and no conflicting instruction between them."""
     position = 0
     for block in function.blocks:
         loads: dict[Register, list[_Access]] = {}
@@ -121,7 +121,7 @@ def _runs(function: Function) -> Iterator[tuple[Register, list[_Access], bool]]:
 
 
 def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
-    """Return the mergeable access of an instruction (or None), and the register in its address."""
+    """Return (the instruction's mergeable access or None, the register in its address)."""
     unit = _BYTES.get(ins.modifiers[-1] if ins.modifiers else "")
     plain = set(ins.modifiers[:-1]) <= {"shared", "v2"} and "shared" in ins.modifiers
     if ins.opcode not in ("ld", "st") or not plain or unit is None or ins.predicate is not None:
@@ -133,14 +133,15 @@ def _access(position: int, ins: Instruction) -> tuple[Register, _Access | None]:
 
 
 def _may_touch_shared(ins: Instruction) -> bool:
-    """Return whether an instruction may access shared memory."""
     if ins.opcode not in _MEMORY:
         return False
     return not {"global", "local", "param", "const"} & {*ins.modifiers} or "shared" in ins.modifiers
 
 
 def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
-    """Yield accesses that together cover 16, or else 8, aligned bytes; `base` has the bits of the address register."""
+    """Yield groups of accesses that cover 16, or else 8, aligned bytes; `base` is the known low bits of the address
+    register.
+    """
     by_offset = {access.offset: access for access in accesses}
     taken: set[int] = set()
     for width in (_WIDEST, _WIDEST // 2):
@@ -158,7 +159,7 @@ def _chunks(accesses: list[_Access], base: _LowBits) -> Iterator[list[_Access]]:
 
 
 def _can_move(def_use: DefUse, access: _Access, place: int, is_load: bool) -> bool:
-    """Return whether an access can move to another position without changing the use of its registers."""
+    """Return whether moving an access to another position leaves all values unchanged."""
     first, last = min(access.position, place), max(access.position, place)
     names = [name for item in access.items for name in registers_of(item)]
     users = [p for name in names for p in def_use.writers.get(name, ())]
@@ -176,7 +177,7 @@ def _wide(ins: Instruction, base: Register, members: list[_Access]) -> Instructi
 
 
 class _KnownBits:
-    """Low bits of registers that every writer agrees on."""
+    """Low bits of each register that are equal after every write."""
 
     def __init__(self, function: Function, module: Module, def_use: DefUse) -> None:
         variables = [*module.variables.values(), *function.variables.values()]
@@ -186,11 +187,11 @@ class _KnownBits:
 
     def of(self, register: Register) -> _LowBits:
         """Return the low bits of a register."""
-        # Registers are unknown until an instruction that writes them is understood, because loops are cyclic.
+        # Start with every register unknown and iterate, because registers in loops depend on each other.
         bits_of = self._known
         needed = [] if register.name in bits_of else [register.name]
         bits_of |= dict.fromkeys(needed)
-        for name in needed:  # grows during iteration
+        for name in needed:  # the loop appends to this list
             for place in self._def_use.writers.get(name, ()):
                 new = [source for source in self._instructions[place].sources if source not in bits_of]
                 needed += new
@@ -257,7 +258,7 @@ def _sum(first: _LowBits, second: _LowBits, sign: int) -> _LowBits:
 
 
 def _product(first: _LowBits, second: _LowBits) -> _LowBits:
-    """Return the product (x + 2**a u) (y + 2**b v), with unknown u and v."""
+    """Return the known low bits of a product (x + 2**a u) (y + 2**b v), with unknown u and v."""
     (a, x), (b, y) = first, second
     return _low(min(a + min(_zeros(y), b), b + min(_zeros(x), a)), x * y)
 
@@ -268,5 +269,4 @@ def _low(count: int, value: int) -> _LowBits:
 
 
 def _zeros(value: int) -> int:
-    """Return the number of low zero bits of a value."""
     return (value & -value).bit_length() - 1 if value else _ALL_BITS

@@ -1,1 +1,1 @@
-"""Emulate PTX: schedule the basic blocks of many thread blocks, and hold them at barriers."""
+"""Emulate PTX: run the basic blocks of many thread blocks, and stop threads at barriers."""

@@ -1,12 +1,13 @@
-"""Execute PTX on the CPU in the compiled engine, with exact counters.
+"""Execute PTX on the CPU in the compiled engine, and count events exactly.
 
 Counters are totals over the blocks that ran. `issue.<class>` counts machine instructions of warps, as
 `analysis.issue_cost` estimates them; `issue` is their sum. `lanes` counts their active lanes, including lanes whose
-predicate is off, because the instruction was issued for them. `shared.{load,store,atomic}_{wavefronts,ideal}` count
-shared memory, and `shared.atomic_repeats` the additional wavefronts if lanes that add 1 to the same word took turns.
-`barriers` counts barriers that blocks passed. `global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}` and
-`local.{read,write}_{sectors,requests,bytes}` count accesses. `atomic.<buffer>` and `atomic.shared` count lane
-operations, and `mma.<type>` operations of tensor cores. On request, `lanes.<class>` divides `lanes` by class.
+predicate is off, because the warp issues the instruction anyway. `shared.{load,store,atomic}_{wavefronts,ideal}` count
+wavefronts of shared memory, actual and without bank conflicts. `shared.atomic_repeats` counts the additional wavefronts
+needed if lanes that add 1 to one word took turns. `barriers` counts barriers that blocks passed.
+`global.<buffer>.{read,write,atomic}_{sectors,requests,bytes}` and `local.{read,write}_{sectors,requests,bytes}` count
+accesses. `atomic.<buffer>` and `atomic.shared` count lane operations, and `mma.<type>` operations of tensor cores. On
+request, `lanes.<class>` divides `lanes` by class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from kernrec.ptx.state.launch_layout import (
 )
 from kernrec.ptx.state.register_pool import WARP
 
-_MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, and 16 on request of the kernel
+_MOST_CLUSTER_BLOCKS = 16  # CUDA C++ Programming Guide: 8, or 16 if the kernel requests it
 
 
 def emulate(
@@ -43,7 +44,7 @@ def emulate(
     budget: int = BUDGET,
     check_races: bool = False,
 ) -> Counts:
-    """Run thread blocks of a kernel on the CPU; `launch.buffers` are global memory and change in place.
+    """Run thread blocks of a kernel on the CPU. The kernel changes `launch.buffers`, its global memory, in place.
 
     Args:
         module: module from `parse`.
@@ -51,8 +52,8 @@ def emulate(
         blocks: linear numbers of the blocks to run (x fastest), with whole clusters; None for all.
         count: whether to count events.
         budget: maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop.
-        check_races: whether races are errors: two threads access a byte of shared memory without a barrier between, and
-            one writes. `bar.warp.sync` and shuffles order threads of one warp.
+        check_races: whether a race is an error: two threads access a byte of shared memory with no barrier between the
+            accesses, and at least one writes. `bar.warp.sync` and shuffles order threads of one warp.
 
     Returns:
         Totals over the blocks that ran, by metric: see the module's docstring.
@@ -88,7 +89,7 @@ def check_block(module: Module, launch: KernelLaunch) -> None:
 
 
 class Emulation:
-    """Launch whose thread blocks run a few at a time.
+    """Emulated launch that runs its thread blocks a few at a time.
 
     Raises:
         EmulationError: as `emulate`.
@@ -113,7 +114,7 @@ class Emulation:
         self.lowered = None if options.lowering is None else options.lowering(function)
         """Machine instructions by class of each basic block; None without a lowering."""
         self.pieces = [[block] for block in function.blocks]
-        """Basic blocks of the kernel, grouped where the assembler merges them."""
+        """Basic blocks of the kernel; the assembler merges the blocks of each group."""
         if self.lowered is not None:
             self.pieces = straightened(function, self.lowered)
         self._options = options
@@ -179,7 +180,7 @@ class Emulation:
         return self._engine.watched()
 
     def whole_clusters(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return all blocks of the clusters of some blocks: the blocks themselves if a cluster has one."""
+        """Return all blocks of every cluster that contains one of the given blocks."""
         return self._clusters.complete(block_numbers)
 
     def unsupported(self) -> list[str]:
@@ -205,7 +206,7 @@ class Emulation:
 
 
 def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
-    """Return the values of special registers with shared memory sizes."""
+    """Return the values of special registers that depend on memory sizes and addresses."""
     reserved = layout.reserved_offset
     return {
         "%dynamic_smem_size": launch.shared_bytes,
@@ -215,7 +216,7 @@ def _sizes(launch: KernelLaunch, layout: LaunchLayout) -> dict[str, int]:
         "%reserved_smem_offset_begin": reserved,
         "%reserved_smem_offset_end": reserved + RESERVED_BYTES,
         "%reserved_smem_offset_cap": reserved + RESERVED_BYTES,
-        # The contents of these two are the compiler's; the parts do not overlap.
+        # The compiler decides what these two parts hold; they only must not overlap.
         "%reserved_smem_offset_0": reserved,
         "%reserved_smem_offset_1": reserved + RESERVED_BYTES // 2,
     }
@@ -230,10 +231,10 @@ def _extents(name: str, extents: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _cluster_extents(function: Function, launch: KernelLaunch, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the blocks of a cluster, x first, that the kernel was compiled for or the launch states.
+    """Return the blocks per cluster, x first, as compiled into the kernel or given by the launch.
 
     Raises:
-        UsageError: both differ, or the grid does not consist of whole clusters.
+        UsageError: kernel and launch differ, or the grid does not consist of whole clusters.
     """
     required = function.directives.get("reqnctapercluster")
     extents = tuple(int(n) for n in launch.cluster) or required or (1,)

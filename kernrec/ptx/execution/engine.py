@@ -1,4 +1,4 @@
-"""Run launches in the compiled engine (`engine/`), which takes a decoded kernel as flat arrays."""
+"""Run launches in the compiled engine (`engine/`), which reads a decoded kernel as flat arrays."""
 
 import os
 import re
@@ -28,7 +28,7 @@ _LABEL, _TEXEL, _OTHER = 12, 13, 14
 _LITERALS = {"int": _INTEGER, "f32": _F32, "f64": _F64}
 _UNSUPPORTED, _BUDGET = 1, 2  # kinds of faults
 _NAMED = re.compile("\x01([0-9]+)\x01")
-"""Pattern of an instruction that a message names by its index in the function."""
+"""Marks an instruction in an engine message by its index in the function."""
 
 
 class Shape(NamedTuple):
@@ -75,17 +75,19 @@ class RawFinding(NamedTuple):
 
 
 class _Code(NamedTuple):
-    """Function in the engine's form, shared by all launches."""
+    """Function as the engine's flat arrays, shared by all launches."""
 
     names: list[str]
     """Opcodes with modifiers."""
     instructions: np.ndarray[Any, Any]
-    """Name, number of operands, register of the guard or -1, and whether it is inverted, for each instruction."""
+    """Per instruction: name index, number of operands, guard register or -1, and whether the guard is negated."""
     operands: np.ndarray[Any, Any]
-    """Kind, register or symbol or number of parts, and value of each operand, in preorder."""
+    """Per operand, in preorder: kind; index of a register or symbol, or number of parts; value."""
     blocks: np.ndarray[Any, Any]
-    """First instruction, count, and four flags of each basic block: its last instruction transfers control, lanes of a
-    warp run the first one together, threads wait in it, it continues the previous block."""
+    """Per basic block: first instruction, number of instructions, and four flags. The flags say whether the last
+    instruction transfers control, lanes of a warp run the first instruction together, threads wait in the block, and
+    the block continues the previous one.
+    """
     widths: list[int]
     """Bits of each register."""
     specials: list[str]
@@ -93,7 +95,7 @@ class _Code(NamedTuple):
 
 
 def known_opcodes() -> frozenset[str]:
-    """Return the opcodes that the engine supports, some with their first modifier; without control flow."""
+    """Return the opcodes that the engine supports, without control flow; some include their first modifier."""
     return frozenset(module().opcodes())
 
 
@@ -117,7 +119,7 @@ class EngineLaunch:
             shape: extents of the launch.
             special_values: values of the special registers that depend on the launch.
             options: options for running blocks.
-            goes_on: basic blocks that form one piece of machine code with the previous block.
+            goes_on: basic blocks that the assembler merges with the previous block.
         """
         code = _code(function)
         values = FIXED | dict(special_values)
@@ -127,7 +129,7 @@ class EngineLaunch:
         self.warps = np.zeros(len(function.blocks), np.int64)
         """Number of warps that ran each basic block so far."""
         self.lanes = np.zeros(len(function.blocks), np.int64)
-        """Active lanes of these warps."""
+        """Active lanes of the warps that ran each basic block so far."""
         self.barriers = 0
         """Number of barriers that blocks passed."""
         self.counts = Counts()
@@ -156,7 +158,7 @@ class EngineLaunch:
     def check(
         self, arrays: Sequence[tuple[str, int, int]], uninitialized: Sequence[str], shared: bool, races: bool
     ) -> None:
-        """Check the behavior of blocks from now on.
+        """Check all blocks that run from now on.
 
         Args:
             arrays: Variables of shared memory: name, start and bytes.
@@ -175,7 +177,7 @@ class EngineLaunch:
 
     @property
     def sites(self) -> list[SiteCounts]:
-        """Data moved by the accesses of each instruction so far, if blocks are checked."""
+        """Data moved by the accesses of each instruction so far; empty without checks."""
         return [SiteCounts(*counts) for counts in self._kernel.sites()]
 
     def set_parameters(self, parameters: bytes) -> None:

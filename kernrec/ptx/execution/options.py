@@ -43,14 +43,15 @@ class EmulationOptions:
     """Checks beyond fatal errors (`Emulation.findings`); None for none."""
 
     watched: Sequence[int] = ()
-    """Linear numbers of blocks whose global memory accesses are recorded (`Emulation.accesses`). With any,
-    `global.<buffer>.{read,write,atomic}_passes` (L1 clocks) and `global.<buffer>.atomic_turns` (of lanes in a sector)
-    are counted, because they depend on the start of tiles."""
+    """Linear numbers of blocks whose global memory accesses are recorded (`Emulation.accesses`). If there are any, the
+    engine also counts `global.<buffer>.{read,write,atomic}_passes` (L1 clocks) and `global.<buffer>.atomic_turns`
+    (turns of lanes in one sector). Both depend on where tiles start.
+    """
 
     lanes_by_class: bool = False
-    """Whether to count active lanes by class of instruction."""
+    """Whether to count active lanes by instruction class."""
 
     lowering: Lowering | None = None
-    """Function for the machine instructions by class of each basic block, which `issue` and `lanes` count
-    (`kernrec.ptx.analysis.lowering`). None to count each PTX instruction separately
-    (`kernrec.ptx.analysis.issue_cost`)."""
+    """Function that returns the machine instructions of each basic block by class (`kernrec.ptx.analysis.lowering`),
+    which `issue` and `lanes` count. None counts each PTX instruction separately (`kernrec.ptx.analysis.issue_cost`).
+    """

@@ -1,7 +1,7 @@
 """Record global memory accesses of watched thread blocks in order, for models of caches and DRAM.
 
-Counts only show how much a block requests. Addresses show whether another block requests the same data. They also show
-whether L1 still holds a sector on a repeated request, and whether DRAM delivers long runs or scattered sectors.
+Counters only show how much a block requests. Addresses also show whether another block requests the same data, whether
+L1 still holds a sector on a repeated request, and whether DRAM reads long runs or scattered sectors.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from kernrec.util.light_dataclass import dataclass
 from kernrec.util.light_property import cached_property
 
 SECTOR = 32
-"""Bytes that move between caches and memory together."""
+"""Bytes of a sector, the unit that moves between caches and memory."""
 _WORD = 4
 _WORDS = SECTOR // _WORD
 
@@ -24,10 +24,10 @@ class Touched:
     """4-byte words of a buffer that a block accessed."""
 
     words: Array
-    """Word numbers in ascending order; if not `fine`, the first word of each sector."""
+    """Word numbers in ascending order; only the first word of each sector unless `fine`."""
 
     fine: bool
-    """Whether words are distinguished; buffers above 1 GiB only distinguish sectors."""
+    """Whether `words` lists every word; for buffers above 1 GiB it lists sectors only."""
 
     @cached_property
     def sector_numbers(self) -> Array:
@@ -40,10 +40,10 @@ class Touched:
         return len(self.sector_numbers)
 
     def new_bytes(self, other: "Touched") -> float:
-        """Return the additional bytes of `other`, the next block, if more blocks follow in the same way.
+        """Return the additional bytes that `other`, the next block, moves, if further blocks follow the same pattern.
 
-        A block that continues a sector where this one stops moves only its own bytes, wherever its sectors start. If it
-        accesses other places, whole sectors move.
+        If `other` continues where this block stops, it moves only its own bytes, even if it starts within a sector.
+        Elsewhere, whole sectors move.
         """
         sectors = int(np.count_nonzero(~among(other.sector_numbers, self.sector_numbers)))
         new = other.words[~among(other.words, self.words)]
@@ -51,7 +51,7 @@ class Touched:
             return float(sectors * SECTOR)
         breaks = np.diff(new) != 1
         begins, ends = new[np.append(True, breaks)], new[np.append(breaks, True)]
-        # Runs of new words that continue where this block stopped, or end where it starts.
+        # Runs of new words that begin where this block stopped, or end where it starts.
         before, behind = among(begins - 1, self.words).sum(), among(ends + 1, self.words).sum()
         share = max(int(before), int(behind)) / len(begins)
         return share * len(new) * _WORD + (1.0 - share) * sectors * SECTOR
@@ -65,9 +65,9 @@ class BlockTrace:
     """Sectors that a block requested, in order: each warp's request with its distinct sectors; arrays (N,)."""
 
     step: Array
-    """Run of a piece of machine code that contains the request, counted from the start of the block's batch."""
+    """Execution step of the request: runs of pieces of machine code since the block's batch started."""
     warp: Array
-    """Warp of the block."""
+    """Index of the requesting warp in its block."""
     sector: Array
     """Address of the sector / 32; buffers are far apart."""
     is_read: Array
@@ -89,7 +89,7 @@ class BlockAccesses:
 
 
 def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockAccesses:
-    """Return the accesses of a block from the engine's form."""
+    """Convert a block's accesses from the engine's arrays."""
     step, warp, sector, is_read, atomics, parts = watched
     touched: tuple[dict[str, Touched], dict[str, Touched]] = {}, {}
     for number, written, words in parts:
@@ -98,7 +98,7 @@ def block_accesses(watched: Any, buffers: list[str], sizes: list[int]) -> BlockA
 
 
 def without_repeats(values: Array) -> Array:
-    """Return ascending values, each once; faster than `np.unique`."""
+    """Return sorted values without duplicates; faster than `np.unique`."""
     first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=first[1:])
     distinct: Array = values[first]
@@ -106,7 +106,7 @@ def without_repeats(values: Array) -> Array:
 
 
 def among(values: Array, ascending: Array) -> Array:
-    """Return which values are among others, which ascend."""
+    """Return a mask of the values that `ascending`, a sorted array, contains."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)

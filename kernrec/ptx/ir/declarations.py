@@ -18,7 +18,7 @@ memory (CUDA C++ Programming Guide, technical specifications), a kernel 32,764 b
 5.1.6). The limits for constant and global variables are kernrec's."""
 
 MOST_REGISTERS = 1 << 18
-"""Maximum number of registers of a function, kernrec's limit: the emulator has a row for each."""
+"""Maximum number of registers of a function, limited by kernrec because the emulator allocates a row for each."""
 
 _MOST_ALIGN = 1024
 _VARIABLE = re.compile(
@@ -37,7 +37,7 @@ def integer(text: str) -> int:
 
 
 def read_variable(text: str) -> Variable:
-    """Return the variable of a declaration such as `.shared .align 4 .b8 tile[512]`.
+    """Return the variable that a text declares, such as `.shared .align 4 .b8 tile[512]`.
 
     Raises:
         ValueError: the text is not a declaration.
@@ -59,7 +59,7 @@ def read_variable(text: str) -> Variable:
             unsized = True
     if wide := re.search(r"\.v([24])", attributes):
         count *= int(wide[1])
-    # The values of a sampler are its modes; here the launch determines how a texture is read.
+    # Ignore a sampler's initial modes: the launch determines how a texture is read.
     init = None if kind in OPAQUE_TYPES else match["init"]
     data, pointers = _initial_value(init, kind, element)
     if unsized:
@@ -77,7 +77,7 @@ def read_variable(text: str) -> Variable:
 
 
 def _initial_value(text: str | None, kind: str, element: int) -> tuple[bytes | None, tuple[tuple[int, str, int], ...]]:
-    """Return the initial content, and its addresses: (byte offset, symbol, byte offset into the symbol)."""
+    """Return the initial bytes, and the addresses among them as (byte offset, symbol, byte offset into the symbol)."""
     if text is None:
         return None, ()
     data, pointers = bytearray(), []

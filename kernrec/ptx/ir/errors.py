@@ -11,5 +11,5 @@ class ParseError(KernrecError):
         self.message, self.line = message, line
 
     def __reduce__(self) -> tuple[type["ParseError"], tuple[str, int]]:
-        """Support pickling, because worker processes send the error to their parent."""
+        """Support pickling: worker processes send the error to their parent."""
         return type(self), (self.message, self.line)

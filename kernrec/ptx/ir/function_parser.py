@@ -29,20 +29,19 @@ _Scopes = tuple[dict[str, str], ...]
 class FunctionParser:
     """Parser of one function's body.
 
-    Names declared in a nested `{ }` scope (as in inline assembly) get unique names in the function. Unreadable text
-    raises
-    `ValueError` with a message for `ParseError`.
+    Names declared in a nested `{ }` scope (as in inline assembly) get unique names in the function. Methods raise
+    `ValueError` for unreadable text; the caller turns it into a `ParseError`.
     """
 
     def __init__(self, function: Function, numbers: Iterator[int]) -> None:
-        """Start a function; `numbers` make names unique within a module."""
+        """Start a function; `numbers` is a counter that makes names unique within a module."""
         self.function = function
         self._numbers = numbers
         self._operands = OperandReader(function)
-        self._scopes: list[dict[str, str]] = [{}]  # unique names by declared name, for each scope, outermost first
+        self._scopes: list[dict[str, str]] = [{}]  # per scope, outermost first: declared name -> unique name
         self._declared = 0  # number of registers so far
         self._last_label = ""
-        self._branches: list[tuple[int, _Scopes]] = []  # their labels may be declared later, in any scope
+        self._branches: list[tuple[int, _Scopes]] = []  # resolved at the end: a label may be declared later
 
     @property
     def closed(self) -> bool:
@@ -50,7 +49,7 @@ class FunctionParser:
         return not self._scopes
 
     def take_instruction(self, line: str, number: int) -> bool:
-        """Parse a line with exactly one instruction, number `number`; return False for anything else."""
+        """Parse line `number` if it has exactly one instruction; otherwise return False."""
         match = _INSTRUCTION.match(line)
         if match is None:
             return False
@@ -113,7 +112,7 @@ class FunctionParser:
         """Complete the function, whose last line is `number`.
 
         Raises:
-            ParseError: the function lacks the label of a branch.
+            ParseError: a branch names a label that the function does not have.
         """
         function = self.function
         instructions = function.instructions
@@ -129,7 +128,7 @@ class FunctionParser:
         last = instructions[-1] if instructions else None
         label_at_end = any(index == len(instructions) for index in function.labels.values())
         if last is None or label_at_end or last.predicate is not None or last.opcode not in _LAST:
-            # Reaching the end of a function is a return.
+            # A function that reaches its end returns.
             instructions.append(Instruction("ret", (), (), None, number, "ret;"))
 
     def _label(self, label: re.Match[str], text: str) -> str | None:
@@ -137,7 +136,7 @@ class FunctionParser:
         name = label.group(1)
         if (described := re.match(r"\.call(?:prototype|targets)\b[^;]*", text[label.end() :])) is not None:
             rest = text[label.end() + described.end() :]
-            return rest[1:] if rest else None  # of a call through a pointer, which is resolved at run time
+            return rest[1:] if rest else None  # describes a call through a pointer, which is resolved at run time
         if len(self._scopes) > 1:
             self._scopes[-1][name] = name = f"{name}@{next(self._numbers)}"
         rest = text[label.end() :]
@@ -159,7 +158,7 @@ class FunctionParser:
         match = re.match(r"\.\w+", statement)
         word = match[0] if match else statement
         if word == ".branchtargets" and self._last_label in self.function.labels:
-            # The label was on a separate line: it names the table, not a position.
+            # The label on the line before names this table, not a position.
             del self.function.labels[self._last_label]
             targets = statement[len(word) :].split(",")
             self.function.tables[self._last_label] = tuple(target.strip() for target in targets)
@@ -169,7 +168,7 @@ class FunctionParser:
                 self._declare(registers[1], name.strip())
         elif word in _VARIABLES:
             variable = read_variable(statement)
-            if word == ".param" and len(self._scopes) > 1:  # every call has a scope, with the same names
+            if word == ".param" and len(self._scopes) > 1:  # every call has its own scope, and all use the same names
                 unique = f"{variable.name}@{next(self._numbers)}"
                 self._scopes[-1][variable.name] = unique
                 variable = replace(variable, name=unique)
@@ -200,12 +199,12 @@ class FunctionParser:
             function.registers[name] = kind
 
     def _resolve(self, text: str) -> str:
-        """Return a text with the names of the current scopes replaced by their unique names."""
+        """Replace each name declared in the current scopes by its unique name."""
         scopes = tuple(self._scopes)
         return _NAME.sub(lambda match: _innermost(scopes, match.group()), text)
 
 
-_LAST = ("ret", "exit", "bra", "trap")  # control does not continue after these
+_LAST = ("ret", "exit", "bra", "trap")  # control does not continue after these instructions
 
 
 def _innermost(scopes: _Scopes, name: str) -> str:

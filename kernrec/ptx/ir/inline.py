@@ -1,10 +1,10 @@
-"""Inline calls of device functions, because the emulator runs kernels without calls.
+"""Inline calls of device functions, because the emulator cannot run calls.
 
-A call becomes the callee's instructions with new registers, labels and variables. PTX passes arguments and results
-through `.param` variables. They become a state space `argument`, private to a thread. The assembler keeps them in
-registers, so accesses count as moves. A call through a pointer becomes a choice among the functions whose address the
-module takes. A call that cannot be inlined (of a recursive function, or of one without a body in the module) remains,
-and is an error for the thread that reaches it.
+The callee's instructions, with new registers, labels and variables, replace a call. PTX passes arguments and results in
+`.param` variables, which move to a state space `argument`, private to a thread. The assembler keeps them in registers,
+so accesses to them count as moves. A call through a pointer becomes a choice among the functions whose address the
+module takes. Calls of recursive functions, and of functions without a body, stay. A thread that reaches such a call
+raises an error.
 """
 
 import re
@@ -16,13 +16,13 @@ from kernrec.ptx.ir.program import Function, Instruction, Module
 from kernrec.util.light_dataclass import dataclass
 
 _MOST_INSTRUCTIONS = 1 << 18
-_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # no effect on the kernel's results: nothing is printed
+_WITHOUT_EFFECT = ("vprintf", "cudaGraphSetConditional")  # they do not change a kernel's results
 _ZERO = Immediate(0, "int")
-_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # called by assert() if its condition is false
+_ASSERT_FAILS = ("__assertfail", "__assert_fail")  # assert() calls this function if its condition is false
 
 
 def inlined(module: Module, name: str) -> Function:
-    """Return a function with all calls inlined, cached for the module; unchanged if it has none."""
+    """Return a function with all calls inlined, cached per module; a function without calls is unchanged."""
     function = module.functions[name]
     if not any(ins.opcode == "call" for ins in function.instructions):
         return function
@@ -30,7 +30,7 @@ def inlined(module: Module, name: str) -> Function:
     if _Inliner not in memo or memo[_Inliner][0]() is not module:
         inliner = _Inliner(module, function)
         inliner.append(_Body(function, {}, "", (function.name,), None))
-        memo[_Inliner] = ref(module), inliner.result  # a module that refers to itself would be freed late
+        memo[_Inliner] = ref(module), inliner.result  # a reference cycle would delay release
     whole: Function = memo[_Inliner][1]
     return whole
 
@@ -42,16 +42,16 @@ class _Body:
     function: Function
 
     names: dict[str, str]
-    """New names of its variables, parameters and labels."""
+    """New names of the body's variables, parameters and labels."""
 
     suffix: str
-    """Suffix for the names of its registers; empty to keep them."""
+    """Suffix for the body's register names; empty to keep them."""
 
     callers: tuple[str, ...]
-    """Functions that are being inlined, this one last."""
+    """Functions that are being inlined; the body's own function comes last."""
 
     end: str | None
-    """Label that replaces its `ret`; None to keep the `ret`."""
+    """Label to branch to instead of `ret`; None to keep `ret`."""
 
 
 class _Inliner:
@@ -73,7 +73,7 @@ class _Inliner:
     def append(self, body: _Body) -> None:
         """Append the instructions of a body."""
         result, suffix, instructions = self.result, body.suffix, body.function.instructions
-        labels: dict[int, list[str]] = {}  # by index of the next instruction
+        labels: dict[int, list[str]] = {}  # index of the next instruction -> labels before it
         for label, index in body.function.labels.items():
             labels.setdefault(index, []).append(label + suffix)
         for index, ins in enumerate(instructions):
@@ -88,7 +88,7 @@ class _Inliner:
         result.labels.update(dict.fromkeys(labels.get(len(instructions), ()), len(result.instructions)))
 
     def _append_call(self, ins: Instruction, callers: tuple[str, ...]) -> None:
-        """Append the callee's body, or the call if that is impossible."""
+        """Append the callee's body, or the call itself if it cannot be inlined."""
         result = self.result
         results, called, arguments = _parts(ins)
         pointer = next((operand for operand in ins.operands if isinstance(operand, Register)), None)
@@ -112,7 +112,7 @@ class _Inliner:
         suffix = f"@call{self.calls}"
         names = dict(zip((v.name for v in (*callee.returns, *callee.parameters)), (*results, *arguments), strict=True))
         for variable in callee.variables.values():
-            if variable.space == "shared":  # shared by all calls
+            if variable.space == "shared":  # all calls share one variable
                 result.variables[variable.name] = variable
             else:
                 names[variable.name] = variable.name + suffix
@@ -172,7 +172,7 @@ class _Inliner:
         result.labels[end] = len(result.instructions)
 
     def _renamed(self, ins: Instruction, body: _Body) -> Instruction:
-        """Return an instruction of a body with its new names."""
+        """Return an instruction with the new names of its registers and symbols."""
 
         def register(name: str) -> str:
             kind = body.function.register_type(name)
@@ -194,7 +194,7 @@ class _Inliner:
 
 
 def _through_arguments(ins: Instruction, function: Function) -> Instruction:
-    """Return an access to a body's `.param` variable as an access to the state space `argument`."""
+    """Move an access to a body's `.param` variable to the state space `argument`."""
     if ins.opcode not in ("ld", "st") or "param" not in ins.modifiers:
         return ins
     base = next((o.base for o in ins.operands if isinstance(o, Address)), None)
@@ -204,7 +204,7 @@ def _through_arguments(ins: Instruction, function: Function) -> Instruction:
 
 
 def addressed_functions(module: Module) -> list[str]:
-    """Return the device functions whose address the module takes, which a pointer may refer to."""
+    """Return the device functions that a pointer may refer to, because the module takes their address."""
     named = {symbol for variable in module.variables.values() for _, symbol, _ in variable.pointers}
     for function in module.functions.values():
         for ins in function.instructions:
@@ -218,7 +218,7 @@ def _takes(function: Function, results: int, arguments: int) -> bool:
 
 
 def _parts(ins: Instruction) -> tuple[list[str], str, list[str]]:
-    """Return a call's result variables, function and argument variables."""
+    """Return (result variables, function, argument variables) of a call."""
     listed = [operand.name if isinstance(operand, Symbol) else "" for operand in ins.operands]
     results = _names(listed.pop(0)) if listed and listed[0].startswith("(") else []
     called = listed.pop(0) if listed else ""

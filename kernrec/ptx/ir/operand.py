@@ -1,4 +1,4 @@
-"""Represent operands of PTX instructions: registers, literals, symbols, and compounds of them."""
+"""Represent operands of PTX instructions: registers, literals, symbols and their combinations."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ class Immediate:
     """Literal."""
 
     value: int | float
-    """Value; for kinds `f32` and `f64`, its bits."""
+    """Value, or its bits if the kind is `f32` or `f64`."""
 
     kind: str
     """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
@@ -79,7 +79,7 @@ class Texel:
     """Coordinates, layer first."""
 
     sampler: "Register | Symbol | None" = None
-    """Sampler, if the instruction names one."""
+    """Sampler, or None if the instruction names none."""
 
 
 Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Texel
@@ -111,7 +111,7 @@ def registers_of(operand: Operand) -> tuple[str, ...]:
 
 
 def with_leaves(operand: Operand, new: Callable[[Register | Symbol], Register | Symbol]) -> Operand:
-    """Return the operand with registers and symbols replaced; `new` returns a register for each register."""
+    """Return the operand with each register and symbol replaced by `new` of it; `new` must keep registers registers."""
     if isinstance(operand, Register | Symbol):
         return new(operand)
     if isinstance(operand, Address):

@@ -8,7 +8,7 @@ from kernrec.ptx.ir.program import Function
 
 _REGISTER = re.compile(r"%[%$\w.@]*|_")
 _NAME = re.compile(r"[A-Za-z_$.%(][\w$.@%, ()]*")
-"""Pattern of a symbol, or of a call's argument list."""
+"""Matches a symbol, or the argument list of a call."""
 _F32 = re.compile(r"0[fF][0-9a-fA-F]{8}")
 _F64 = re.compile(r"0[dD][0-9a-fA-F]{16}")
 
@@ -21,7 +21,7 @@ class OperandReader:
         self._cached: dict[str, Operand] = {}
 
     def forget(self) -> None:
-        """Clear the cache, because declarations may have changed the meaning of texts."""
+        """Clear the cache after a declaration, which may change what a text means."""
         self._cached.clear()
 
     def read(self, text: str) -> Operand:

@@ -83,13 +83,13 @@ class Variable:
 
     @property
     def placed_align(self) -> int:
-        """Alignment in shared memory: it allows wide accesses to arrays, unless that takes more space."""
+        """Alignment in shared memory, raised to allow wide accesses to arrays if that takes no extra space."""
         return max(self.align, 1 if self.size % _WIDEST else _WIDEST)
 
 
 @dataclass(frozen=True)
 class BasicBlock:
-    """Instructions that run in sequence, entered only at the first."""
+    """Instructions that run in sequence; control enters only at the first."""
 
     index: int
     """Index in the function."""
@@ -114,7 +114,7 @@ def has_result(ins: Instruction) -> bool:
     """Return whether an instruction writes its first operand."""
     if ins.opcode in _NO_RESULT or not ins.operands or ins.modifiers[:1] in (("store",), ("dealloc",)):
         return False
-    return not isinstance(ins.operands[0], Address | Texel)  # operands in brackets are read
+    return not isinstance(ins.operands[0], Address | Texel)  # an operand in brackets is an address, which is read
 
 
 _ENDS_BLOCK = frozenset({"bra", "brx", "exit", "ret", "trap", "bar", "barrier", "call"})
@@ -129,7 +129,7 @@ def ends_block(ins: Instruction) -> bool:
 
 
 def is_warp_synchronous(ins: Instruction) -> bool:
-    """Return whether the threads of a warp run an instruction together; they wait at the start of its basic block."""
+    """Return whether a warp's threads run an instruction together, after waiting at the start of its basic block."""
     alone = ins.opcode in _WARP_SYNCHRONOUS or (ins.opcode == "bar" and ins.modifiers[:1] == ("warp",))
     alone = alone or (ins.opcode == "tcgen05" and "sync" in ins.modifiers)
     return alone or is_warpgroup_synchronous(ins)
@@ -141,7 +141,7 @@ def is_warpgroup_synchronous(ins: Instruction) -> bool:
 
 
 def waits_for_phase(ins: Instruction) -> bool:
-    """Return whether an instruction may wait for a barrier phase in memory; it starts a basic block."""
+    """Return whether an instruction, which starts a basic block, may wait for a phase of an mbarrier."""
     return ins.opcode == "mbarrier" and ins.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
@@ -198,14 +198,14 @@ class Function:
     """Literals among the operands."""
 
     returns: tuple[Variable, ...] = ()
-    """Results of a device function, with its names."""
+    """Result variables of a device function."""
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """Cached results of analyses of the function, by their keys."""
+        """Cached results of analyses of this function, by key."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:  # do not pickle derived values
+    def __getstate__(self) -> dict[str, Any]:  # derived values are not pickled
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def register_type(self, name: str) -> str | None:
@@ -224,15 +224,14 @@ class Function:
 
     @cached_property
     def _of_ranges(self) -> dict[str, str]:
-        """Cached types of range registers."""
         return {}
 
     @cached_property
     def blocks(self) -> tuple[BasicBlock, ...]:
         """Basic blocks in text order."""
         starts = {0, *self.labels.values()}
-        together = False  # whether the lanes of each warp are known to be together
-        groups_together = False  # whether those of each warpgroup are
+        together = False  # whether all lanes of a warp are sure to be at this instruction
+        groups_together = False  # whether all lanes of a warpgroup are
         for i, ins in enumerate(self.instructions):
             together = together and i not in starts
             groups_together = groups_together and i not in starts
@@ -265,7 +264,7 @@ class Function:
 
     @cached_property
     def block_index(self) -> dict[str, int]:
-        """Index of the basic block by label; past the last block for a label at the end."""
+        """Index of the basic block by label; a label at the end has the number of blocks."""
         index = {label: block.index for block in self.blocks for label in block.labels}
         return {label: index.get(label, len(self.blocks)) for label in self.labels}
 

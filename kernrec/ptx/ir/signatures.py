@@ -1,7 +1,7 @@
 """Define the operands of instructions: number, types, and access (PTX ISA, section 9.7).
 
-Only instructions with one fixed list of operands are here, which form most of a text. The code that executes other
-instructions (tensor cores, textures, votes, ...) checks their operands.
+This module covers instructions with one fixed list of operands, which are the most frequent. The code that executes
+other instructions (tensor cores, textures, votes, ...) checks their operands itself.
 """
 
 import re
@@ -52,10 +52,10 @@ _PREDICATE = Slot("read", "pred")
 
 @cache
 def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of an instruction; None for an unknown one.
+    """Return the operands of an instruction; None if the instruction is not covered.
 
     Raises:
-        ValueError: it names several types instead of one, or does not end with a required type.
+        ValueError: the instruction names several types instead of one, or lacks a type at its end.
     """
     if (slots := _async_signature(opcode, modifiers)) is not None:
         return slots
@@ -77,7 +77,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
         return _access(opcode, modifiers, kind)
     if opcode in ("set", "slct"):
         return _two_types(opcode, types)
-    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # mixed precision: sources but the last are halves
+    if types[:-1] == ["f32"] and opcode in ("add", "sub", "fma"):  # only the last source is an f32
         half, single = Slot("read", kind), Slot("read", "f32")
         return (Slot("write", "f32"), half, *((half,) if opcode == "fma" else ()), single)
     slots = _same_type(opcode, modifiers, kind)
@@ -87,7 +87,7 @@ def signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
 
 
 def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | None:
-    """Return the operands of instructions with one type."""
+    """Return the operands of an instruction that names one type."""
     wide = "wide" in modifiers
     if wide and not (opcode in ("mul", "mad") and kind in ("u16", "s16", "u32", "s32")):
         raise ValueError(f"{opcode}.wide has no type .{kind}; mul and mad have it for .u16, .s16, .u32 and .s32")
@@ -123,7 +123,7 @@ def _same_type(opcode: str, modifiers: tuple[str, ...], kind: str) -> Slots | No
 
 
 def _barrier(opcode: str, marks: tuple[str, ...]) -> Slots | None:
-    """Return the operands of block barriers, except reductions, whose second operand is optional."""
+    """Return the operands of a block barrier; the second is optional. Reductions are not covered."""
     if marks == ("warp", "sync"):
         return (_U32,)
     if marks in (("sync",), ("arrive",)):
@@ -161,7 +161,7 @@ def _two_types(opcode: str, types: list[str]) -> Slots | None:
 
 
 def _async_signature(opcode: str, modifiers: tuple[str, ...]) -> Slots | None:
-    """Return the operands of instructions on barriers in memory, bulk copies and clusters."""
+    """Return the operands of an instruction for mbarriers, bulk copies or clusters."""
     first = modifiers[0] if modifiers else ""
     if opcode == "mbarrier":
         return _mbarrier(first, "parity" in modifiers)

@@ -1,4 +1,4 @@
-"""Map PTX lines to source lines by `.loc` and `.file` directives (nvcc -lineinfo)."""
+"""Map PTX lines to source lines with `.loc` and `.file` directives (nvcc -lineinfo)."""
 
 import re
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""Define PTX types of declarations and instructions (PTX ISA, section 5.2), and compatible registers."""
+"""Define the PTX types of declarations and instructions (PTX ISA, section 5.2), and which types are compatible."""
 
 from functools import cache
 
@@ -30,7 +30,7 @@ def words(kind: str) -> int:
 
 
 def size_of(kind: str) -> int:
-    """Return the bytes of a value in memory; a texture, sampler or surface counts as a word."""
+    """Return the bytes of a value in memory; a texture, sampler or surface takes 4."""
     return max(BITS.get(kind, 32) // 8, 1)
 
 
@@ -38,8 +38,8 @@ def size_of(kind: str) -> int:
 def agrees(register: str, wanted: str, wider: bool = False) -> bool:
     """Return whether a register of one type may be an operand of another (PTX ISA, section 9.4.1).
 
-    Bits agree with everything of their size, integers with integers, floating-point numbers with floating-point
-    numbers, and predicates only with predicates.
+    A `b` type agrees with every type of its size. Otherwise integers agree with integers, floating-point numbers with
+    floating-point numbers, and predicates with predicates.
 
     Args:
         register: declared type of the register.

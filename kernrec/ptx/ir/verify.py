@@ -3,8 +3,8 @@
 Like the assembler, it rejects undeclared registers, a wrong number of operands, an integer register in f32 arithmetic,
 a literal with more bits than its type, and an unknown symbol, each with the line. It also rejects a register that is
 read but never written, except for a part of a pack (`mov.b64 %rd1, {%r1, %r2}`) with other written parts. Compilers
-leave halves undefined that nothing unpacks. Instructions without an entry in `signatures` are only checked for declared
-registers, and may write all of them.
+leave a half undefined if nothing unpacks it. Instructions without an entry in `signatures` are only checked for
+declared registers, and may write all of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,8 +47,8 @@ def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> No
 
     Args:
         module: the parsed module.
-        undefined: registers that the compiler leaves without a value; None for any. LLVM leaves irrelevant registers
-            undefined, does not always say so, and the assembler accepts them.
+        undefined: registers that may be read without being written; None for any. LLVM leaves irrelevant registers
+            undefined without always marking them, and the assembler accepts them.
 
     Raises:
         ParseError: an instruction is wrong; the error names its line.
@@ -58,16 +58,16 @@ def verify(module: Module, undefined: frozenset[str] | None = frozenset()) -> No
 
 
 class _FunctionCheck:
-    """Checks of one function. Problems are `ValueError`s until their line is added."""
+    """Checks of one function. Checks raise `ValueError`, to which `run` adds the line."""
 
     def __init__(self, module: Module, function: Function) -> None:
         self._function = function
         parameters = (v.name for v in (*function.parameters, *function.returns))
         self._symbols = {*module.variables, *module.functions, *function.variables, *parameters}
-        self._types: dict[str, str] = {}  # of registers, cached
+        self._types: dict[str, str] = {}  # register -> type
         self._written: set[str] = set()
-        self._reads: dict[str, Instruction] = {}  # first reader by register
-        self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers that form one value
+        self._reads: dict[str, Instruction] = {}  # register -> first instruction that reads it
+        self._packs: list[tuple[frozenset[str], Instruction]] = []  # registers packed into one value
 
     def run(self, undefined: frozenset[str] | None) -> None:
         """Check the instructions in order, then that every register that is read is also written."""
@@ -213,12 +213,10 @@ class _FunctionCheck:
 
 
 def _registers(operands: Iterable[Operand]) -> Iterator[str]:
-    """Yield the registers among operands, except `_`."""
     return (name for operand in operands for name in registers_of(operand) if name != "_")
 
 
 def _special(name: str) -> str | None:
-    """Return the type of a special register; None for any other name."""
     base, dot, axis = name[1:].partition(".")
     if dot:
         return "u32" if base in _COORDINATES and axis in ("x", "y", "z", "w") else None

@@ -1,1 +1,1 @@
-"""State of a running kernel: lanes, registers, memories, and costs of accesses."""
+"""State of a running kernel: memories, arguments, special registers and counters."""

@@ -1,4 +1,4 @@
-"""Clusters of thread blocks: grouping of blocks, and their order in a batch."""
+"""Group thread blocks into clusters, and order them within a batch."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class Clusters:
         return self.extents[0] * self.extents[1] * self.extents[2]
 
     def complete(self, block_numbers: Sequence[int]) -> Sequence[int]:
-        """Return all blocks of the clusters of some blocks."""
+        """Return all blocks of every cluster that contains one of the given blocks."""
         if self.size == 1 or not len(block_numbers):
             return block_numbers
         clusters = np.unique(self._cluster_and_rank(np.asarray(block_numbers))[0])
@@ -56,7 +56,7 @@ class Clusters:
         return blocks
 
     def _cluster_and_rank(self, block_numbers: Array) -> tuple[Array, Array]:
-        """Return the linear number of the cluster of each block, and its rank there."""
+        """Return (linear number of each block's cluster, rank of each block in its cluster)."""
         cluster, rank = np.zeros_like(block_numbers), np.zeros_like(block_numbers)
         scale, blocks, rest = 1, 1, block_numbers
         for extent, along in zip(self.grid, self.extents, strict=True):

@@ -5,7 +5,7 @@ from kernrec.ptx.ir.program import Function, Instruction
 
 
 class EmulationError(KernrecError):
-    """The kernel made an error, or needs an unsupported feature; the message names the location."""
+    """The kernel does something illegal, or needs an unsupported feature; the message names the location."""
 
 
 class BudgetError(EmulationError):

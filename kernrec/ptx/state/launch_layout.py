@@ -25,18 +25,19 @@ WINDOW_SHIFT = 56
 CODE_WINDOW = 0x7D
 """High bits of function addresses."""
 IMAGE_WINDOW = 0x7E
-"""High bits of texture and surface handles, which no address has."""
+"""High bits of texture and surface handles; no address has these bits."""
 WINDOWS = {"global": 0, "shared": 1, "local": 2, "const": 3, "param": 4}
 
 _DYNAMIC_ALIGN = 16
 
 RESERVED_BYTES = 1024
 """Shared memory per block that the system reserves from compute capability 8.0 (CUDA C++ Programming Guide). The PTX
-ISA, section 10.35, does not specify its location; here it follows the kernel's memory."""
+ISA, section 10.35, does not specify where it lies; here it follows the kernel's shared memory.
+"""
 
 
 class BufferPlace(str):
-    """The name of a buffer as the argument of a launch, with the bytes from its start to where the pointer points."""
+    """Pointer argument of a launch: the name of a buffer, and the pointer's offset from its start in bytes."""
 
     offset: int
 
@@ -48,7 +49,7 @@ class BufferPlace(str):
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """Kernel launch, like one of a host program."""
+    """Kernel launch: kernel, grid, arguments and memory."""
 
     entry: str
     """Name of the kernel."""
@@ -60,13 +61,15 @@ class KernelLaunch:
     """Threads per block: one to three extents, x first."""
 
     arguments: Sequence[Any]
-    """Arguments in the order of the parameters: the name of a buffer for a pointer (0 for a null pointer, a
-    `BufferPlace` for one into a buffer), a NumPy scalar of the parameter's size, an int for an integer parameter, a
-    `TensorMap` for a parameter of 128 bytes, or `bytes`."""
+    """Arguments in the order of the parameters. A pointer is the name of a buffer, a `BufferPlace` inside a buffer, or
+    0 for null. Other arguments are NumPy scalars of the parameter's size, ints for integer parameters, a `TensorMap`
+    for 128 bytes, or `bytes`.
+    """
 
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
-    kernel too. A name that is a `.global` variable of the module refers to this variable."""
+    kernel too. The name of a `.global` variable of the module refers to that variable.
+    """
 
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
@@ -75,22 +78,23 @@ class KernelLaunch:
     """Contents of `__constant__` variables by name; a missing variable has its initial value."""
 
     images: Mapping[str, Image] = field(default_factory=dict)
-    """Textures and surfaces by name. As an argument, the name refers to the handle. A `.texref` or `.surfref` variable
-    has the image with its name."""
+    """Textures and surfaces by name. As an argument, the name stands for the handle. A `.texref` or `.surfref` variable
+    refers to the image with its name.
+    """
 
     cluster: Sequence[int] = ()
-    """Thread blocks per cluster: one to three extents, x first; empty for the compiled size, or else one."""
+    """Thread blocks per cluster: one to three extents, x first. If empty, the size compiled into the kernel, or 1."""
 
     addresses: Mapping[str, int] = field(default_factory=dict)
-    """Addresses of `.global` variables in `buffers`; their contents, including pointers, do not change."""
+    """Fixed addresses of `.global` variables in `buffers`; pointers in their contents are already resolved."""
 
     grid_barrier: int = 0
-    """Address of eight bytes in `buffers` for the grid barrier of a cooperative launch."""
+    """Address of the grid barrier of a cooperative launch: eight bytes in `buffers`."""
 
 
 @dataclass(frozen=True)
 class LaunchLayout:
-    """Addresses of symbols, sizes of memories, and initial contents."""
+    """Addresses of symbols, sizes of memories, and initial contents of one launch."""
 
     symbols: dict[str, int]
     """Address of every variable and parameter in its state space."""
@@ -123,7 +127,7 @@ class LaunchLayout:
 
 
 def impossible_shape(grid: Sequence[int], block: Sequence[int]) -> str:
-    """Return why no GPU runs blocks of these extents, x first; empty if one does."""
+    """Return why no GPU can run a grid and block of these extents (x first); empty if one can."""
     threads = prod(block)
     if any(extent < 1 for extent in (*grid, *block)):
         return f"the grid {tuple(grid)} of blocks {tuple(block)} is empty"
@@ -144,7 +148,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
         module: the module.
         function: the kernel.
         launch: the launch.
-        guarded: Whether unused bytes separate the arrays of shared memory, to detect accesses beyond one.
+        guarded: Whether to separate the arrays of shared memory by unused bytes, to detect accesses beyond an array.
 
     Raises:
         UsageError: arguments, buffers or constants do not fit the kernel.
@@ -211,7 +215,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
     # Functions have addresses too, for calls through pointers.
     codes = {name: CODE_WINDOW << WINDOW_SHIFT | i for i, name in enumerate(module.functions, 1)}
     addresses = {name: (i + 1) << BUFFER_SHIFT for i, name in enumerate(memories)}
-    # A buffer with the name of a shared or constant variable is reachable only through arguments.
+    # Only arguments can reach a buffer that has the name of a shared or constant variable.
     symbols = {**codes, **addresses, **symbols, **launch.addresses}
     for variable in variables:
         if variable.name in launch.addresses or variable.name in contents:
@@ -233,7 +237,7 @@ def lay_out(module: Module, function: Function, launch: KernelLaunch, guarded: b
 
 
 def _guard(size: int) -> int:
-    """Return the number of unused bytes after an array: an index that is off by a row still ends in them."""
+    """Return the unused bytes after an array, enough to catch an index that is off by one row."""
     return _align(min(max(size, 256), 4096), _DYNAMIC_ALIGN)
 
 
@@ -254,7 +258,7 @@ def pack_arguments(
 
     Args:
         function: The kernel.
-        arguments: As those of a `KernelLaunch`.
+        arguments: As in `KernelLaunch.arguments`.
         addresses: Addresses of buffers and images by name.
         symbols: Receives the offset of each parameter in bytes.
 

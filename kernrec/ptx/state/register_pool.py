@@ -1,8 +1,8 @@
 """Registers per thread at launch, which warps of a block can exchange (PTX ISA, "setmaxnreg").
 
-A kernel states them by `.maxnreg`. Otherwise they are the maximum that allows the blocks of `.maxntid` and
-`.minnctapersm`, like in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 threads). If neither
-is stated, they are unknown.
+`.maxnreg` sets the number. Otherwise it is the maximum with which the blocks of `.maxntid` and `.minnctapersm` fit, as
+in the assembler (`ptxas -v` reports 168 and 128 for kernels of 384 and 512 threads). Without these directives it is
+unknown.
 """
 
 from collections.abc import Mapping

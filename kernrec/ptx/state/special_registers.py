@@ -1,4 +1,4 @@
-"""Names and widths of the special registers (`%tid.x`, `%laneid`, ...), and values common to all launches."""
+"""Define the special registers (`%tid.x`, `%laneid`, ...): names, widths, and values common to all launches."""
 
 _COORDINATES = ("%tid", "%ntid", "%ctaid", "%nctaid")
 _CLUSTER_COORDINATES = ("%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid")
@@ -10,10 +10,10 @@ _OF_LAUNCH = (
 )
 FIXED = {
     **{"%smid": 0, "%nsmid": 1, "%gridid": 0, "%clock": 0, "%clock_hi": 0, "%clock64": 0, "%globaltimer": 0},
-    # Carry of extended-precision arithmetic, and the next one during its computation.
+    # The carry of extended-precision arithmetic, and the next carry while it is computed.
     **{"%carry": 0, "%carry_next": 0},
 }
-"""Values of the registers that are equal in every launch."""
+"""Values of the special registers that are equal in every launch."""
 
 
 _OF_LANE = ("%laneid", "%warpid", *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "ge", "gt")))

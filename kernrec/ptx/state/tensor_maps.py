@@ -1,9 +1,9 @@
-"""Tensor maps: layout of a tensor in global memory, and the box of it that a copy moves.
+"""Define tensor maps: the layout of a tensor in global memory, and the box that one copy moves.
 
-The driver's layout of a map's 128 bytes is not published (CUDA Driver API, `cuTensorMapEncodeTiled`). So a map for the
-emulator must be built by `TensorMap`, or by `tensormap.replace` in the kernel. The layout is: address (8 bytes), mark
-(4), rank, element type, interleave, swizzle, fill (1 each), 3 empty, five extents (4 each), four strides in bytes (8
-each), five extents of the box (2 each), five element strides (2 each). Numbers of types and modes are those of
+NVIDIA does not publish how the driver lays out a map's 128 bytes (CUDA Driver API, `cuTensorMapEncodeTiled`). So maps
+for the emulator must come from `TensorMap`, or from `tensormap.replace` in the kernel. The layout is: address (8
+bytes), mark (4), rank, element type, interleave, swizzle, fill (1 each), 3 empty, five extents (4 each), four strides
+in bytes (8 each), five extents of the box (2 each), five element strides (2 each). Types and modes have the numbers of
 `tensormap.replace` (PTX ISA, section 9.7.9.27.1.1).
 """
 
@@ -21,17 +21,17 @@ ELEMENT_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz
 """Names of the element types, by number."""
 _ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 SWIZZLES = (0, 32, 64, 128)
-"""Bytes of the span in which 16-byte pieces are permuted, by number of the mode."""
+"""Span in bytes in which 16-byte pieces are permuted, by number of the swizzle mode."""
 _MOST_BOX = 256
 
 
 class TensorMapError(Exception):
-    """No copy can use the map; the text gives the reason."""
+    """No copy can use the tensor map; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Tensor in global memory, and the box of it that one copy moves; dimension 0 is contiguous."""
+    """Tensor in global memory, and the box that one copy moves; dimension 0 is contiguous."""
 
     address: int | str
     """Start of the tensor, a multiple of 16 bytes; the name of a buffer in a launch argument."""
@@ -58,7 +58,7 @@ class TensorMap:
     """Whether elements outside of the tensor read as NaN instead of zero."""
 
     interleave: int = 0
-    """Bytes of interleaved channels: 0 (none); layouts with 16 and 32 are rejected on use."""
+    """Bytes of interleaved channels: 0 (none); a copy rejects 16 and 32."""
 
     @property
     def rank(self) -> int:
@@ -95,10 +95,10 @@ class TensorMap:
         return raw
 
     def _check(self, address: int) -> None:
-        """Reject a map that no copy can use (CUDA Driver API, `cuTensorMapEncodeTiled`).
+        """Raise if no copy can use the map (CUDA Driver API, `cuTensorMapEncodeTiled`).
 
         Raises:
-            TensorMapError: no copy can use the map; the text gives the reason.
+            TensorMapError: no copy can use the map; the message gives the reason.
         """
         rank = self.rank
         strides, box, steps = (_padded(v, MOST_RANK) for v in (self.strides, self.box, self.steps))

@@ -1,13 +1,13 @@
-"""Textures and surfaces: images in global memory, mapping of coordinates to texels, and results of fetches.
+"""Define textures and surfaces: images in global memory, and how fetches map coordinates to texels.
 
 The rules are those of the CUDA C++ Programming Guide, appendix "Texture Fetching", and of the PTX ISA, section 9.7.10.
-Weights of linear filters have 9 bits, 8 of them fractional. Coordinates that are not normalized are clamped or have a
-border; `wrap` and `mirror` need normalized ones. Cube faces are filtered separately. A missing channel reads as 0.
+Weights of linear filters have 9 bits, 8 of them fractional. `wrap` and `mirror` need normalized coordinates; others are
+clamped or have a border. Filters do not cross the edges of cube faces. A missing channel reads as 0.
 
 An image is dense in its buffer: x fastest, with a texel's channels together. Layers (including the six faces of a cube)
-follow one another, then levels of detail, each half as large as the last. Accesses are *counted* in the hardware's
-layout of 2-D images: blocks of 64 bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear layout,
-`drm_fourcc.h` of the Linux kernel).
+follow one another, then levels of detail, each half as large as the last. Accesses, however, are counted as if 2-D
+images had the hardware's layout: blocks of 64 bytes x 8 rows, with sectors of 16 bytes x 2 rows (NVIDIA's block linear
+layout, `drm_fourcc.h` of the Linux kernel).
 """
 
 from functools import cached_property
@@ -27,19 +27,19 @@ ELEMENTS = {
 
 @dataclass(frozen=True)
 class Sampler:
-    """Read modes of a texture."""
+    """How fetches read a texture."""
 
     filter: str = "point"
     """Filter, `point` or `linear`."""
 
     address: str = "clamp"
-    """Handling of outside coordinates: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
+    """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
 
     normalized: bool = False
     """Whether coordinates from 0 to 1 span the image."""
 
     unit_range: bool = False
-    """Whether integers are read as numbers from 0 (signed: -1) to 1."""
+    """Whether integers are read as fractions from 0 (signed: -1) to 1."""
 
     def __post_init__(self) -> None:
         for kind, name, accepted in (("filter", self.filter, FILTERS), ("address mode", self.address, ADDRESSES)):
@@ -69,7 +69,7 @@ class Image:
     levels: int = 1
 
     sampler: Sampler = Sampler()
-    """Read modes as a texture; unused for surfaces."""
+    """How fetches read the texture; unused for surfaces."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.extents) <= 3 or any(extent < 1 for extent in self.extents):

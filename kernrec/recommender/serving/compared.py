@@ -24,7 +24,7 @@ PAIR_SPREAD = 0.16
 
 vLLM's tuner selected the configs of its files as the best of hundreds. So the factor by which a prediction ranks such
 a config behind the first candidate is an error. The value is its root mean square over eight pairs of an A100 and an
-H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`tools/evidence expert-files`).
+H100 with 1,024 tokens. With 16 tokens, the candidates are too similar (`docs/accuracy/triton.md`).
 """
 OTHER_SPREAD = math.log(SPREADS[REGIMES.index("DRAM")].ratio) / DEVIATIONS
 """Standard deviation as `PAIR_SPREAD`, for kernels without engine files. It is the analytical model's on other kernels

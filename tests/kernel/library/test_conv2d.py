@@ -8,11 +8,11 @@ import pytest
 from kernrec.kernel import find_kernel
 from kernrec.op import Problem, encode_elements
 from kernrec.ptx import EmulationError
-from tests.helpers.counted import profiled, unpredicted
+from tests.helpers.counted import unpredicted
 from tests.helpers.kernel_code import Config, not_assembled
 from tests.helpers.products import broken
 from tests.helpers.run_cache import Tensors
-from tests.helpers.trial import CASES, Case, flaws, given_inputs, run, runs, sample
+from tests.helpers.trial import CASES, Case, flaws, given_inputs, run, runs
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def is_right(case: Case, config: Config, problem: Problem) -> bool:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("part", range(3))
-def test_tiles_that_come_through_registers_compute_awkward_convolutions_without_races(part):
+def test_register_tiles_compute_awkward_convolutions_without_races(part):
     for config, problem in runs(TURING)[part::3]:
         operands = given_inputs(problem)
         assert flaws(problem, operands, run(TURING, config, problem, operands)) == [], config
@@ -49,14 +49,14 @@ def test_tiles_that_come_through_registers_compute_awkward_convolutions_without_
 
 @pytest.mark.every(4)
 @EACH
-def test_an_infinity_is_noticed_by_the_outputs_that_meet_it_alone(case):
+def test_infinity_affects_only_the_outputs_that_read_it(case):
     for config, problem in runs(case)[1::6]:
         assert is_right(case, config, problem), (config, problem.key)
 
 
 @pytest.mark.every(4)
 @EACH
-def test_edges_issue_exactly_what_the_profile_of_full_tiles_says(case):
+def test_edge_tiles_issue_what_the_profile_of_full_tiles_predicts(case):
     kernel = case.kernel
     for config, problem in runs(case)[2::9]:
         code = not_assembled(kernel, config, case.dtype, case.layout, case.sm)
@@ -83,13 +83,5 @@ def notices(old: str, new: str, met_by: Config) -> bool:
     ("old", "new", "vector"),
     [("tap.meets(g, window[i]) && k < k_end", "tap.meets(g, window[i])", 8), ("k + half < k_end", "k < k_end", 1)],
 )
-def test_reading_inputs_past_the_reduction_is_noticed_where_one_is_infinite(old, new, vector):
+def test_input_read_past_the_reduction_is_detected(old, new, vector):
     assert notices(old, new, {"vector": vector})
-
-
-def test_lines_of_tiles_in_nchw_are_read_with_few_bank_conflicts():
-    (case,) = (case for case in CASES if case.kernel is DEPTHWISE and (case.dtype, case.layout) == ("f32", "nchw"))
-    for config in sample(case):
-        code = not_assembled(DEPTHWISE, config, "f32", "nchw", case.sm)
-        counts = profiled(DEPTHWISE, [config], "f32", "nchw", case.sm, code)[0].profile.counts({"block": 1})
-        assert counts["shared.load_wavefronts"] <= 3 * counts["shared.load_ideal"]

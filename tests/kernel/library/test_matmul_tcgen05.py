@@ -2,8 +2,7 @@
 
 import pytest
 
-from kernrec.kernel import able_kernels, bind_launches, find_kernel
-from kernrec.kernel.tensor_map import MapHandle
+from kernrec.kernel import find_kernel
 from kernrec.ptx import EmulationError
 from tests.helpers.counted import per_trip, profiled
 from tests.helpers.kernel_code import assembled, not_assembled
@@ -22,7 +21,7 @@ LONG = CONFIG | {"block_tiles": 4}, {"m": 200, "n": 1032, "k": 72}
     ("dtype", "config", "dims"),
     [("f16", *LONG), ("bf16", CONFIG | {"cluster": 1, "block_tiles": 2}, {"m": 200, "n": 264, "k": 72})],
 )
-def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(dtype, config, dims):
+def test_exact_sums_round_to_nearest_bit_for_bit_without_races(dtype, config, dims):
     assert exact(KERNEL, config, matmul(dtype, "nt", **dims), SM)
 
 
@@ -31,7 +30,7 @@ def test_exact_sums_are_rounded_to_nearest_bit_for_bit_without_races(dtype, conf
     ("CLUSTER * (BLOCK_M / 32)", "BLOCK_M / 32"), ("barrier_wait(drained(number), parity ^ 1);", ""),
     ("barrier_arrive(drained(number), 0);", "barrier_arrive(drained(number), rank);"),
 ])  # fmt: skip
-def test_a_pair_whose_sums_are_overwritten_too_early_is_noticed(old, new):
+def test_sums_overwritten_too_early_by_a_pair_are_detected(old, new):
     config, dims = LONG
     problem = matmul("f16", "nt", **dims)
     with pytest.raises(EmulationError, match=r"tensor memory|deadlock"):
@@ -40,7 +39,7 @@ def test_a_pair_whose_sums_are_overwritten_too_early_is_noticed(old, new):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once(cluster):
+def test_loop_trip_multiplies_its_tiles_and_loads_each_byte_once(cluster):
     """Each block of a pair loads its tile of A and half of the tile of B; tensor cores read both once a product."""
     config = CONFIG | {"cluster": cluster}
     code = not_assembled(KERNEL, config, "f16", "nt", SM)
@@ -55,24 +54,10 @@ def test_a_trip_multiplies_its_tiles_and_brings_each_byte_of_them_once(cluster):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "block_n", "cluster"), [("bf16", 256, 1), ("f8e4m3", 256, 2)])
-def test_the_assembler_takes_it_without_a_spill_or_a_warning(dtype, block_n, cluster):
+def test_assembler_reports_no_spill_or_warning(dtype, block_n, cluster):
     block_k, stages = 128 if dtype == "f8e4m3" else 64, 4 if block_n // cluster == 256 else 6
     config = CONFIG | {"block_n": block_n, "block_k": block_k, "stages": stages, "cluster": cluster}
     compiled = assembled(KERNEL, config, dtype, "nt", SM)
     resources = compiled.resources["matmul_tcgen05"]
     assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
     assert "warning" not in compiled.log
-
-
-def test_only_data_center_blackwell_has_it():
-    offered = {sm: {kernel.name for kernel in able_kernels("matmul", "bf16", "nt", sm)} for sm in (90, 100, 120)}
-    assert [sm for sm, names in offered.items() if "matmul_tcgen05" in names] == [100]
-    assert {kernel.name for kernel in able_kernels("matmul", "f8e4m3", "nt", 100)} == {"matmul_tcgen05"}
-
-
-def test_each_block_of_a_pair_copies_half_of_the_columns_of_b():
-    problem = matmul("bf16", "nt", m=300, n=264, k=72, batch=3)
-    [launch] = bind_launches(KERNEL, CONFIG, problem, SM)
-    a, b = (argument for argument in launch.arguments if isinstance(argument, MapHandle))
-    assert (a.extents, a.box, b.box) == ((72, 300, 3), (64, 128, 1), (64, 64, 1))
-    assert launch.grid[0] == 2 * 3 * 2 * 3  # pairs of 256 rows, columns of 128, matrices

@@ -117,7 +117,7 @@ def test_every_kernel_has_mutants(kernel):
     if kernel.name in ELSEWHERE:
         text = FOLDER.with_name(ELSEWHERE[kernel.name]).read_text(encoding="utf-8")
         assert kernel.name in text
-        assert "def test_breaking_one_thing_in_the_source_is_noticed(" in text
+        assert "def test_mutated_source_fails(" in text
         return
     assert sum(mutant.kernel == kernel.name for mutant in MUTANTS) >= LEAST, f"mutants/{kernel.name}.toml has too few"
 
@@ -130,21 +130,16 @@ def test_every_header_has_mutants():
             assert any(mutant.old in header.read_text() for mutant in MUTANTS), header.name
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *EQUIVALENT], ids=str)
-def test_a_mutant_changes_one_place_of_the_source(mutant):
-    assert mutant.sound.kernel.source.count(mutant.old) == 1, f"{mutant.old!r} must occur once"
-
-
 @pytest.mark.every(8)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_mutant_is_noticed(mutant):
+def test_mutant_fails(mutant):
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert noticed(mutant)
 
 
 @pytest.mark.every(12)  # each is executed to its end
 @pytest.mark.parametrize("mutant", EQUIVALENT, ids=str)
-def test_a_change_that_breaks_nothing_is_not_noticed(mutant):
+def test_harmless_change_passes(mutant):
     assert mutant.why
     assert mutant.runs(), f"no run of the suite has {mutant.when}"
     assert not noticed(mutant)
@@ -152,6 +147,6 @@ def test_a_change_that_breaks_nothing_is_not_noticed(mutant):
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("mutant", OF_THEIR_OWN, ids=str)
-def test_the_sound_kernel_passes_on_a_problem_that_a_mutant_needs(mutant):
+def test_unchanged_kernel_passes_the_mutant_problem(mutant):
     [(config, problem)] = mutant.runs()
     assert not fails(mutant.sound, config, problem)

@@ -1,11 +1,9 @@
 """Every kernel of the library on a real card, where there is one, against the op's float64 reference."""
 
-import numpy as np
 import pytest
 
-from kernrec.kernel import bind_launches
-from tests.helpers.kernel_code import assembled, module_of
-from tests.helpers.on_gpu import Code, Prepared, arguments
+from tests.helpers.kernel_code import assembled
+from tests.helpers.on_gpu import Code, Prepared
 from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
 
 
@@ -15,7 +13,7 @@ from tests.helpers.trial import CASES, Case, flaws, given_inputs, runs
     list(dict.fromkeys((case.kernel, case.dtype, case.layout) for case in CASES)),
     ids=lambda value: getattr(value, "name", value),
 )
-def test_configs_at_the_corners_of_the_space_compute_the_op_on_the_card(card, kernel, dtype, layout):
+def test_extreme_configs_compute_the_op_on_the_gpu(card, kernel, dtype, layout):
     if not kernel.runs_on(dtype, card.sm):
         pytest.skip(f"{kernel.name} has no {dtype} on {card.name}, sm_{card.sm}")
     case = Case(kernel, dtype, layout, card.sm)
@@ -34,18 +32,7 @@ THOROUGH = pytest.mark.parametrize("case", [case for case in CASES if case.thoro
 
 
 @THOROUGH
-def test_arguments_have_the_sizes_that_the_kernel_expects(case):
-    config, problem = next((c, p) for c, p in runs(case) if c.get("split_k", 1) == 1)
-    names = [*problem.tensors, *(workspace.name for workspace in case.kernel.workspaces)]
-    addresses = {name: np.uint64(1) for name in names}
-    module = module_of(case.kernel, config, case.dtype, case.layout, case.sm)
-    for launch in bind_launches(case.kernel, config, problem, case.sm):
-        sizes = [np.asarray(argument).nbytes for argument in arguments(launch, addresses)]
-        assert sizes == [parameter.size for parameter in module.functions[launch.entry].parameters]
-
-
-@THOROUGH
-def test_machine_code_has_every_entry_that_is_launched(case):
+def test_machine_code_has_every_launched_entry_point(case):
     compiled = assembled(case.kernel, runs(case)[0][0], case.dtype, case.layout, case.sm)
     assert compiled.cubin[:4] == b"\x7fELF"
     assert {launch.entry for launch in case.kernel.launches} <= compiled.resources.keys()

@@ -59,7 +59,7 @@ def _streamed(entry: str, config: dict[str, int]) -> tuple[str, int, list[str]]:
 
 @pytest.mark.every(2)
 @PER_CASE
-def test_a_full_tile_moves_every_element_once_and_whole_sectors_only(case):
+def test_full_tile_moves_every_element_once_in_whole_sectors(case):
     for config, entry, counts in _profiles(case):
         if entry == "matvec_rows_reduce":
             continue
@@ -72,7 +72,7 @@ def test_a_full_tile_moves_every_element_once_and_whole_sectors_only(case):
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.kernel.name == "matvec_rows" and case.dtype in ("f32", "f16")], ids=str
 )
-def test_a_trip_of_the_matrix_vector_product_does_exactly_its_multiply_adds(case):
+def test_matvec_trip_does_exactly_its_multiply_adds(case):
     for config, entry, counts in _profiles(case):
         if entry in ("matvec_rows", "matvec_rows_partial"):
             _, elements, _ = _streamed(entry, config)

@@ -21,7 +21,7 @@ _TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster":
         {"head": 64, "block_q": 64, "block_k": 128, "stages": 3, "overlap": 1, "turns": 0},
     ),
 ])  # fmt: skip
-def test_shared_memory_is_declared_to_begin_where_a_swizzle_does(name, sm, layout, config):
+def test_swizzled_shared_memory_is_declared_aligned(name, sm, layout, config):
     """The pattern of a swizzle of 128 bytes begins anew every 1024."""
     ptx = not_assembled(find_kernel(name), config, "f16", layout, sm).ptx
     assert re.findall(r"\.extern \.shared \.align (\d+) ", ptx) == ["1024"]

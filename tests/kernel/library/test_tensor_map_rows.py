@@ -14,7 +14,7 @@ TILES = {"block_m": 128, "block_n": 128, "block_k": 64, "stages": 6, "cluster": 
     ("name", "sm", "config"),
     [("matmul_wgmma", 90, TILES | {"split_k": 1, "stream": 0}), ("matmul_tcgen05", 100, TILES)],
 )
-def test_rows_that_no_tensor_map_describes_are_refused(name, sm, config):
+def test_rows_that_a_tensor_map_cannot_describe_are_refused(name, sm, config):
     kernel = find_kernel(name)
     space = Space(kernel, sm, limits(sm), "bf16", "nt")
     assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)

@@ -60,7 +60,7 @@ def _children(pid: int) -> list[int]:
     return [int(client) for client in path.read_text().split()] if path.exists() else []
 
 
-def test_kill_nine_of_the_collector_loses_nothing_and_repeats_nothing(server, tmp_path: Path) -> None:
+def test_killed_collector_loses_and_repeats_nothing(server, tmp_path: Path) -> None:
     random.seed(7)
     database, count, acknowledged = tmp_path / "k.duckdb", 1000, set()
     workers: set[int] = set()
@@ -95,7 +95,7 @@ def test_kill_nine_of_the_collector_loses_nothing_and_repeats_nothing(server, tm
     assert rig.gone(workers)
 
 
-def test_kill_nine_of_the_child_costs_at_most_the_config_in_flight(tmp_path: Path) -> None:
+def test_killed_child_loses_at_most_the_config_in_flight(tmp_path: Path) -> None:
     random.seed(11)
     database, count = tmp_path / "k.duckdb", 400
     killed: list[int] = []
@@ -124,7 +124,7 @@ def test_kill_nine_of_the_child_costs_at_most_the_config_in_flight(tmp_path: Pat
 
 
 @pytest.mark.parametrize("most_bytes", [80_000, 300_000])
-def test_a_full_disk_ends_in_one_line_and_keeps_what_was_acknowledged(server, tmp_path: Path, most_bytes: int) -> None:
+def test_full_disk_ends_in_one_line_and_keeps_acknowledged_rows(server, tmp_path: Path, most_bytes: int) -> None:
     database = tmp_path / "k.duckdb"
     process, pipe = _start(server, database, 200, most_bytes)
     *received, last = _acks(pipe)

@@ -29,7 +29,7 @@ def row(**arguments: object) -> dict:
     }  # fmt: skip
 
 
-def test_rows_of_a_block_that_nobody_closed_stay_and_say_so() -> None:
+def test_rows_of_an_unclosed_block_are_kept_and_marked() -> None:
     records = [
         row(block=0), {"closed": 0, "session": "s"}, row(block=1), row(block=1, outcome="timeout", error="slow"),
         {"closed": 1, "session": "another"},
@@ -38,7 +38,7 @@ def test_rows_of_a_block_that_nobody_closed_stay_and_say_so() -> None:
     assert rows == [("ok", None, None), ("ok", None, True), ("timeout", "slow", None)]
 
 
-def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
+def test_rows_of_a_drifted_block_are_quarantined() -> None:
     records = [
         row(block=0), row(block=1, config={"a": 2}), row(block=1, outcome="timeout", error="slow", latency_s=None),
         {"closed": 0, "session": "s"}, {"drifted": 1, "session": "s", "error": "reference kernels drifted"},
@@ -50,7 +50,7 @@ def test_rows_of_a_block_in_which_the_card_drifted_are_quarantined() -> None:
     ]  # fmt: skip
 
 
-def test_the_journal_is_emptied_only_when_the_database_has_its_rows(tmp_path: Path) -> None:
+def test_journal_is_emptied_only_after_the_database_has_its_rows(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     with Journal(journal_path(database)) as journal:
         journal.append(row())
@@ -61,17 +61,7 @@ def test_the_journal_is_emptied_only_when_the_database_has_its_rows(tmp_path: Pa
     assert [r["row"]["latency_s"] for r in drained(journal_path(database))] == [1e-3, 2e-3]
 
 
-def test_ingesting_twice_adds_nothing(tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    for _ in range(2):  # as after a kill between the database's commit and the deletion from the journal
-        with Journal(journal_path(database)) as journal:
-            journal.append(row())
-            assert ingest(journal, database) == 1
-    with Database.open(database) as opened:
-        assert opened.counts()["measurement"] == 1
-
-
-def test_a_problem_that_only_a_spec_declares_comes_back_without_the_spec(tmp_path: Path) -> None:
+def test_declared_problem_is_restored_without_its_spec(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     about = {"key": "mine[n=3]f32,any", "op": "mine", "dims": {"n": 3}, "dtype": "f32", "layout": "any"}
     with Journal(journal_path(database)) as journal:
@@ -94,7 +84,7 @@ def test_a_problem_that_only_a_spec_declares_comes_back_without_the_spec(tmp_pat
         {"closed": [1], "session": {}},
     ],
 )
-def test_a_line_that_no_collector_wrote_is_put_aside_and_the_others_are_kept(tmp_path, line) -> None:
+def test_foreign_journal_line_is_set_aside_and_others_are_kept(tmp_path, line) -> None:
     database, notes = tmp_path / "a.duckdb", []
     with Journal(journal_path(database)) as journal:
         journal.append(row())

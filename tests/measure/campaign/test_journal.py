@@ -17,7 +17,6 @@ from kernrec.measure.campaign.journal import (
     journal_path,
     waiting_measurements,
 )
-from tests.helpers.refusals import Refuses
 
 END = {"closed": 0, "session": "s"}
 
@@ -36,7 +35,7 @@ def another_run(database: Path, statements: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-c", program, str(database)], capture_output=True, text=True, check=False)
 
 
-def test_rows_of_a_killed_run_are_stored_by_the_next(tmp_path: Path) -> None:
+def test_next_run_stores_the_rows_of_a_killed_run(tmp_path: Path) -> None:
     database = tmp_path / "k.duckdb"
     records = [{"row": {"a": 1}}, {"row": {"a": [1.5, None, "ä\n"]}}]
     assert another_run(database, f"journal.append(*{records!r})").returncode == 9
@@ -47,7 +46,7 @@ def test_rows_of_a_killed_run_are_stored_by_the_next(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_journal_that_holds_something_stays_and_an_empty_one_is_deleted(tmp_path: Path) -> None:
+def test_nonempty_journal_is_kept_and_an_empty_one_deleted(tmp_path: Path) -> None:
     path = journal_path(tmp_path / "k.duckdb")
     with Journal(path) as journal:
         journal.append(row())
@@ -73,17 +72,7 @@ def test_journal_refuses_second_campaign_and_names_the_first(tmp_path: Path) -> 
     assert another_run(database, "print(len(journal.records()))").stdout == "2\n"
 
 
-def test_a_batch_has_measurements_with_the_ends_of_their_blocks(tmp_path: Path) -> None:
-    with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
-        journal.append(row(a=1), row(a=2), row(block=1), END, {"closed": 5, "session": "t"})
-        assert journal.batch(1)[1] == [row(a=1), END]
-        numbers, records = journal.batch(10, ended_only=True)
-        assert records == [row(a=1), row(a=2), END]
-        journal.delete(numbers)
-        assert journal.records() == [row(block=1)]
-
-
-def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     with Journal(journal_path(tmp_path / "k.duckdb")) as journal:
         journal.append(row(a=1))
         ((pages,),) = journal._query("PRAGMA page_count")
@@ -93,15 +82,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
         assert journal.records() == [row(a=1)]
 
 
-def test_a_file_that_is_no_journal_is_one_line(tmp_path: Path, refuses: Refuses) -> None:
-    path = journal_path(tmp_path / "k.duckdb")
-    path.write_text("no journal " * 100)
-    refuses(lambda: Journal(path))
-    (tmp_path / "file").write_text("")
-    refuses(lambda: Journal(journal_path(tmp_path / "file" / "k.duckdb")))
-
-
-def test_a_record_that_somebody_damaged_is_a_measurement_that_cannot_be_read(tmp_path: Path) -> None:
+def test_damaged_record_becomes_an_unreadable_measurement(tmp_path: Path) -> None:
     path = journal_path(tmp_path / "k.duckdb")
     with Journal(path) as journal:
         journal.append(row())
@@ -111,7 +92,7 @@ def test_a_record_that_somebody_damaged_is_a_measurement_that_cannot_be_read(tmp
         assert journal.records() == [{"row": "{"}]
 
 
-def test_a_damaged_journal_is_one_line(tmp_path: Path) -> None:
+def test_damaged_journal_is_refused_in_one_line(tmp_path: Path) -> None:
     (path := journal_path(tmp_path / "own.duckdb")).write_bytes(b"no database")
     with pytest.raises(UsageError, match="cannot be used: file is not a database"):
         Journal(path)
@@ -119,7 +100,7 @@ def test_a_damaged_journal_is_one_line(tmp_path: Path) -> None:
         waiting_measurements(tmp_path / "own.duckdb")
 
 
-def test_a_journal_whose_tables_run_queries_is_refused(tmp_path: Path) -> None:
+def test_journal_with_queries_in_its_tables_is_refused(tmp_path: Path) -> None:
     path = journal_path(tmp_path / "own.duckdb")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,21 +12,12 @@ from kernrec.compile import NoCompilerError
 from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.measure.campaign import compile_queue
-from kernrec.measure.campaign.campaign import Campaign
 from kernrec.measure.campaign.compile_queue import CompiledVariant, CompileQueue
-from kernrec.measure.campaign.ingest import ingest
-from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.measure.campaign.plan import PlannedProblem, PlanOptions, Task, plan_library
-from kernrec.measure.campaign.results import CampaignSettings, MeasuringEffort
-from kernrec.measure.worker.worker_client import WorkerClient
-from kernrec.model.search.expected_improvement import FIRST_COLD, ExpectedImprovement
+from kernrec.measure.campaign.plan import PlanOptions, Task, plan_library
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.context import Context
-from kernrec.store import Database, ProfileTable, Stack
-from tests.helpers.fault_injection import OPENING
-from tests.helpers.refusals import Refuses
+from kernrec.store import ProfileTable
 from tests.helpers.rig import KERNEL
 
 GPU = find_gpu("h200")
@@ -43,14 +33,14 @@ def nvrtc() -> None:
         pytest.skip(str(error))
 
 
-def test_the_first_config_is_the_one_that_would_be_recommended() -> None:
+def test_first_planned_config_is_the_top_recommendation() -> None:
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     best = Recommender([]).recommend("matvec", "h200", MATVEC.dim, query=Query(Objective.LATENCY)).best
     assert target.tasks[0].kernel_name == best.kernel.name
     assert target.tasks[0].config == dict(best.config)
 
 
-def test_the_plan_is_the_whole_space_each_config_once() -> None:
+def test_plan_contains_every_config_once() -> None:
     (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
     kernels = [find_kernel(name) for name in ("matvec_rows", "matmul_skinny", "matmul_simt")]
     valid = {kernel.name: int(Space.of(kernel, MATVEC, GPU).valid(MATVEC).sum()) for kernel in kernels}
@@ -59,7 +49,7 @@ def test_the_plan_is_the_whole_space_each_config_once() -> None:
     assert Counter(task.kernel_name for task in target.tasks) == valid
 
 
-def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() -> None:
+def test_lower_effort_plans_the_most_promising_configs_first() -> None:
     (whole,), (few,) = (plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(most)) for most in (None, 7))
     assert few.tasks == whole.tasks
     assert (whole.most, few.most) == (None, 7)
@@ -67,7 +57,7 @@ def test_an_effort_takes_some_of_the_space_and_the_most_promising_one_first() ->
     assert few.search.order(np.array([], dtype=int), np.array([]))[0] == 0
 
 
-def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config_was() -> None:
+def test_sample_is_spread_over_the_space_and_states_its_probabilities() -> None:
     problem = find_op("matmul").problem(m=1024, n=1024, k=1024)
     (whole,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions())
     (drawn,) = plan_library([("gemm", problem)], GPU, Context([]), PlanOptions(100, drawn=True))
@@ -78,75 +68,10 @@ def test_a_drawn_sample_is_spread_over_the_space_and_says_how_likely_each_config
     assert 0.35 < np.mean(places) / len(whole.tasks) < 0.65
 
 
-def test_a_problem_that_the_card_cannot_hold_is_refused(refuses: Refuses) -> None:
-    problem = find_op("matmul").problem(m=40_000, n=40_000, k=40_000)
-    refuses(lambda: plan_library([("large", problem)], find_gpu("t4"), Context([]), PlanOptions()))
-
-
-def test_a_kernel_whose_source_has_no_profile_is_planned_in_random_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stack, "profiles", lambda *_: {})
-    first, same, other = (
-        plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions(20, seed=seed))[0].tasks for seed in (1, 1, 2)
-    )
-    assert first == same != other
-
-
-def test_without_any_prediction_the_search_begins_cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stack, "profiles", lambda *_: {})
-    (target,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
-    assert target.search is not None
-    assert target.search.batch(0) == FIRST_COLD
-
-
-def test_configs_without_a_profile_are_predicted_from_those_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    (whole,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
-    profiles = Stack.profiles
-
-    def of_a_half(stack: Stack, kernel: str, kernel_hash: str, sm: int) -> dict[int, ProfileTable]:
-        return {launch: half_of(table) for launch, table in profiles(stack, kernel, kernel_hash, sm).items()}
-
-    monkeypatch.setattr(Stack, "profiles", of_a_half)
-    (part,) = plan_library([("gemv", MATVEC)], GPU, Context([]), PlanOptions())
-    predicted, completed = predictions_of(whole), predictions_of(part)
-    assert set(completed) == set(predicted)
-    exact = sum(completed[key] == seconds for key, seconds in predicted.items())
-    assert 0.2 * len(predicted) < exact < 0.9 * len(predicted)
-    errors = [np.log(completed[key] / seconds) for key, seconds in predicted.items()]
-    assert np.std(errors) < 0.5 * np.std(np.log(list(predicted.values())))
-
-
-def predictions_of(planned: PlannedProblem) -> dict[tuple[str, str, str], float]:
-    """Predicted seconds by the key of the task."""
-    assert isinstance(planned.search, ExpectedImprovement)
-    assert planned.search.space.predicted_s is not None
-    keys = (task.key for task in planned.tasks)
-    return dict(zip(keys, planned.search.space.predicted_s.tolist(), strict=True))
-
-
 def half_of(table: ProfileTable) -> ProfileTable:
     """Every other variant of a table."""
     columns = ("variant_keys", "registers", "spill_bytes", "stack_bytes", "static_smem_bytes", "counts")
     return replace(table, **{name: getattr(table, name)[::2] for name in columns})
-
-
-def test_rows_of_library_kernels_carry_what_was_compiled(nvrtc: None, tmp_path: Path) -> None:
-    database = tmp_path / "k.duckdb"
-    (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(3))
-    ahead = CompileQueue(GPU.sm, processes=2)
-    with Journal(journal_path(database)) as journal:
-        client, settings = WorkerClient(OPENING), CampaignSettings("s", MeasuringEffort(None, 0))
-        campaign = Campaign(client, [target], journal, settings, compile_queue=ahead)
-        campaign.run()
-        ingest(journal, database)
-    with Database.open(database) as opened:
-        rows = opened.rows("measurement", outcome="ok")
-    assert len(rows) == 3
-    for row in rows:
-        assert row["compiler"] == compiler()
-        assert len(str(row["cubin_hash"])) == 16
-        assert 8 <= np.int64(row["registers"]) <= 255
-        assert "--gpu-architecture=sm_90" in str(row["compiler_flags"])
-        assert row["smem_bytes"] is not None
 
 
 def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
@@ -161,21 +86,7 @@ def _used(ahead: CompileQueue, tasks: Sequence[Task]) -> list[CompiledVariant]:
     return codes
 
 
-def test_urgent_code_is_compiled_before_unused_code(nvrtc: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A problem whose time is over leaves codes behind that are compiled and never asked for."""
-    monkeypatch.setattr(compile_queue, "VARIANTS_AHEAD", 2)
-    (first,), (second,) = (plan_library([("", p)], GPU, Context([]), PlanOptions(6)) for p in (SOFTMAX, MATVEC))
-    ahead = CompileQueue(GPU.sm, processes=1)
-    try:
-        ahead.want(first.tasks)
-        _used(ahead, first.tasks[:1])
-        ahead.want(second.tasks[:6])
-        assert [code.error for code in _used(ahead, second.tasks[:6])] == [None] * 6
-    finally:
-        ahead.stop()
-
-
-def test_code_that_does_not_compile_is_a_stored_outcome_with_the_compilers_words(nvrtc: None) -> None:
+def test_compile_error_is_stored_with_the_compilers_message(nvrtc: None) -> None:
     kernel = replace(find_kernel("softmax_rows"), source="this is no CUDA", hash="broken")
     (target,) = plan_library([("softmax", SOFTMAX)], GPU, Context([]), PlanOptions(1))
     task = Task(KERNEL[0], "broken", target.tasks[0].config, SOFTMAX, kernel)

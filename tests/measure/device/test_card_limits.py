@@ -108,7 +108,7 @@ def test_limits_are_set_and_restored_after_a_failure(card: EmulatedCard) -> None
     assert present_entry(CARD.uuid) is None
 
 
-def test_a_killed_program_leaves_no_limits(card: EmulatedCard) -> None:
+def test_killed_program_leaves_no_limits(card: EmulatedCard) -> None:
     program = card.hold("wait")
     assert card.state == SET
     assert present_entry(CARD.uuid) == LimitsEntry(650.0, 1.2e9)
@@ -136,7 +136,7 @@ def _restored(card: EmulatedCard) -> bool:
     return card.state == AS_IT_WAS
 
 
-def test_the_limits_of_a_run_that_is_alive_are_left_alone_and_cannot_be_changed_by_another(card: EmulatedCard) -> None:
+def test_limits_of_a_running_process_are_kept_and_locked(card: EmulatedCard) -> None:
     journal = LimitsJournal(CARD.uuid)
     journal.write(LimitsEntry(650.0, None))
     card.become(SET)
@@ -149,7 +149,7 @@ def test_the_limits_of_a_run_that_is_alive_are_left_alone_and_cannot_be_changed_
     assert card.state["limit"] == AS_IT_WAS["limit"]
 
 
-def test_without_the_right_to_set_them_nothing_is_changed_and_one_line_says_so(card: EmulatedCard) -> None:
+def test_missing_permission_is_reported_in_one_line_and_changes_nothing(card: EmulatedCard) -> None:
     card.become(AS_IT_WAS | {"administrator": False})
     card.hold("end").wait(60)
     assert card.reply.startswith("NVIDIA H200: limits of a card can be set by an administrator only")
@@ -176,7 +176,7 @@ def test_limits_that_cannot_be_restored_are_reported_and_kept(card: EmulatedCard
         ),
     ],
 )
-def test_a_limit_that_is_not_accepted_is_one_line(card: EmulatedCard, point: OperatingPoint, line: str) -> None:
+def test_rejected_limit_is_reported_in_one_line(card: EmulatedCard, point: OperatingPoint, line: str) -> None:
     check_limits(CARD, [OperatingPoint(200.0, 1.2e9)])
     with pytest.raises(UsageError) as refused:
         check_limits(CARD, [OperatingPoint(400.0), point])
@@ -184,7 +184,7 @@ def test_a_limit_that_is_not_accepted_is_one_line(card: EmulatedCard, point: Ope
     assert card.state == AS_IT_WAS
 
 
-def test_an_entry_that_was_being_written_says_that_nothing_was_set(card: EmulatedCard) -> None:
+def test_unfinished_entry_means_that_nothing_was_set(card: EmulatedCard) -> None:
     LimitsJournal(CARD.uuid).close()
     journal_path(CARD.uuid).write_text('{"power_limit_w": 65')
     assert present_entry(CARD.uuid) is None
@@ -193,7 +193,7 @@ def test_an_entry_that_was_being_written_says_that_nothing_was_set(card: Emulate
 
 
 @pytest.mark.parametrize("strategy", ["all", "refine"])
-def test_collect_measures_under_each_limit_and_leaves_the_card_as_it_was(
+def test_collect_measures_at_each_limit_and_restores_the_gpu(
     card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, strategy: str
 ) -> None:
     seen = []
@@ -214,7 +214,7 @@ def test_collect_measures_under_each_limit_and_leaves_the_card_as_it_was(
     assert (refused.returncode, len(refused.stderr.splitlines()), len(seen)) == (2, 1, 2)
 
 
-def test_a_dry_run_lists_visits_at_each_limit_and_sets_none(
+def test_dry_run_lists_visits_at_each_limit_and_sets_none(
     card: EmulatedCard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(nvml, "cards", lambda: [CARD])

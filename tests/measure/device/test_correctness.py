@@ -33,14 +33,14 @@ def _errors(dtype: str, k: int, spoil: float = 0.0) -> tuple[float, int, float]:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("k", [8, 300, 4096])
-def test_rounding_is_within_the_tolerance_and_a_wrong_value_is_not(dtype: str, k: int) -> None:
+def test_rounding_error_is_accepted_and_a_wrong_value_is_not(dtype: str, k: int) -> None:
     largest, unwritten, allowed = _errors(dtype, k)
     assert unwritten == 0
     assert largest <= allowed
     assert _errors(dtype, k, spoil=0.02)[0] > allowed  # results are of order 1
 
 
-def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -> None:
+def test_f32_tolerance_detects_a_missing_term_of_a_sum() -> None:
     problem = MATMUL.problem(dtype="f32", m=64, n=64, k=1024)
     tensors = inputs(problem, seed=0)
     shorter = {"a": tensors["a"].copy(), "b": tensors["b"]}
@@ -49,33 +49,13 @@ def test_the_tolerance_is_not_so_wide_that_a_lost_term_of_a_sum_hides_in_f32() -
     assert compared(output, reference(problem, tensors)["c"]).largest > 10.0 * tolerance(problem)
 
 
-def test_the_peaks_of_a_softmax_are_rounded_on_their_own_scale() -> None:
-    problem = find_op("softmax").problem(dtype="f16", rows=4, columns=20_000)
-    expected = reference(problem, inputs(problem, seed=0))["y"]
-    assert expected.max() > 10.0 * np.sqrt(np.mean(expected**2))
-    output = encode_elements(expected, "f16").reshape(-1)
-    assert compared(output, expected, "f16").largest <= tolerance(problem)
-
-
-def test_elements_that_were_never_written_are_counted() -> None:
-    output = np.ones(16, dtype=np.float32)
-    output[3:5] = np.nan
-    assert compared(output, np.ones((4, 4))).unwritten == 2
-
-
-def test_an_element_near_zero_is_held_against_the_whole_output() -> None:
-    expected = np.array([1e-12, 1.0, -1.0, 1.0])
-    output = np.array([1e-7, 1.0, -1.0, 1.0], dtype=np.float32)
-    assert compared(output, expected).largest < 1e-6
-
-
-def test_whole_numbers_have_to_be_equal_however_large() -> None:
+def test_integers_must_be_equal_at_any_size() -> None:
     expected = np.array([2**62, 5, -7], dtype=np.int64)
     assert compared(expected.copy(), expected, "i64").largest == 0.0
     assert compared(expected + np.array([1, 0, 0]), expected, "i64").largest > 0.0
 
 
-def test_nan_is_not_compared_and_infinity_is() -> None:
+def test_expected_nan_is_skipped_and_expected_infinity_is_compared() -> None:
     expected = np.array([np.nan, 1.0, np.inf, -np.inf])
     right = np.array([3.0, 1.0, np.inf, -np.inf], dtype=np.float32)
     assert compared(right, expected) == OutputError(0.0, 0, 0.0, "")
@@ -98,7 +78,7 @@ def kernel(problem: str) -> Kernel:
     )  # fmt: skip
 
 
-def test_a_declared_output_is_held_to_what_the_spec_says_or_to_rounding_of_both_sides() -> None:
+def test_tolerance_of_a_declared_output_comes_from_the_spec_or_rounding() -> None:
     def allowed(problem: str) -> dict[str, float]:
         made = kernel(problem)
         return tolerances(made.definition.problem(), made)
@@ -113,7 +93,7 @@ def test_a_declared_output_is_held_to_what_the_spec_says_or_to_rounding_of_both_
     assert allowed(f"tolerance = 0.25, tensors = {{ {y} }}, {counts} }}") == {"y": 0.25, "counts": 0.25}
 
 
-def test_attention_of_8_bits_may_be_off_by_its_weights_and_a_wrong_scale_is_not() -> None:
+def test_8_bit_attention_tolerates_rounded_weights_but_not_a_wrong_scale() -> None:
     attention = find_op("attention")
     problem = attention.problem("fp8", heads=2, queries=64, head_dim=64)
     tensors = inputs(problem)
@@ -127,8 +107,3 @@ def test_attention_of_8_bits_may_be_off_by_its_weights_and_a_wrong_scale_is_not(
         assert compared(encode_elements(other, "bf16").reshape(-1), expected, "bf16").largest > allowed
     product = MATMUL.problem("fp8", m=64, n=64, k=64)
     assert tolerance(product) < 0.1 * allowed
-
-
-def test_tf32_has_the_tolerance_of_its_products() -> None:
-    f32, tf32, bf16 = (tolerance(MATMUL.problem(dtype=dtype, m=48, n=48, k=300)) for dtype in ("f32", "tf32", "bf16"))
-    assert 10 * f32 < tf32 < bf16

@@ -49,23 +49,23 @@ def _waiting(device, nanoseconds: int):
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 2e-4])
-def test_a_kernel_of_known_duration_takes_it(device, seconds: float) -> None:
+def test_kernel_of_known_duration_takes_that_long(device, seconds: float) -> None:
     times = _waiting(device, int(seconds * 1e9)).times(10)
     assert sorted(times)[5] == pytest.approx(seconds, rel=0.03, abs=4e-6)
 
 
-def test_launches_back_to_back_have_no_gap_of_the_hosts(device) -> None:
+def test_consecutive_launches_have_no_host_gap(device) -> None:
     assert _waiting(device, 20_000).back_to_back(100) == pytest.approx(20e-6, abs=4e-6)
 
 
-def test_a_copy_reaches_most_of_the_bandwidth_and_never_more_than_all(device) -> None:
+def test_copy_reaches_most_of_the_bandwidth_but_never_more(device) -> None:
     reference = device.references()["memory"]
     seconds = sorted(reference.times(10))[5]
     share = reference.footprint_bytes / seconds / find_gpu(device.info.gpu).memory_bandwidth
     assert 0.5 < share <= 1.02
 
 
-def test_a_kernel_of_the_library_is_right_and_has_a_latency(device) -> None:
+def test_library_kernel_is_correct_and_has_a_latency(device) -> None:
     device.prepare(PreparedProblem(PROBLEM))
     report = measure_config(device, subject(device), Tier.SCREEN, None, SensorTraits())
     assert 1e-6 < report.latency.latency_s < 1e-2
@@ -73,7 +73,7 @@ def test_a_kernel_of_the_library_is_right_and_has_a_latency(device) -> None:
     assert report.state.sm_clock_mean_hz > 2e8
 
 
-def test_a_kernel_that_computes_something_else_is_incorrect(device) -> None:
+def test_wrong_kernel_is_incorrect(device) -> None:
     device.prepare(PreparedProblem(PROBLEM))
     device._buffers.expect({name: array.get() * 1.01 for name, array in device._buffers._expected.items()})
     with pytest.raises(MeasurementFailure, match="at most") as caught:
@@ -82,7 +82,7 @@ def test_a_kernel_that_computes_something_else_is_incorrect(device) -> None:
     device.prepare(PreparedProblem(PROBLEM))
 
 
-def test_a_launch_that_asks_for_too_much_is_refused_and_the_device_goes_on(device) -> None:
+def test_oversized_launch_is_refused_and_the_device_stays_usable(device) -> None:
     import ctypes
 
     from kernrec.measure.device.launch import DeviceLaunch
@@ -95,7 +95,7 @@ def test_a_launch_that_asks_for_too_much_is_refused_and_the_device_goes_on(devic
     assert _waiting(device, 100_000).times(1)[0] > 5e-5
 
 
-def test_energy_is_power_times_time_and_both_are_plausible(device) -> None:
+def test_energy_is_power_times_time_and_plausible(device) -> None:
     from kernrec.measure.protocol.probe import probe_sensors
 
     probe = probe_sensors(device)
@@ -109,7 +109,7 @@ def test_energy_is_power_times_time_and_both_are_plausible(device) -> None:
     assert probe.idle_w < report.energy.power_w < 1.1 * gpu.power_max_w
 
 
-def test_a_child_survives_as_a_campaign_when_its_context_is_lost(device, tmp_path: Path) -> None:
+def test_child_survives_when_its_context_is_lost(device, tmp_path: Path) -> None:
     from kernrec.measure.device.nvml import cards
     from kernrec.measure.worker.worker_client import WorkerClient
 

@@ -16,24 +16,24 @@ def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_auto_takes_a_card_that_nobody_uses() -> None:
+def test_auto_selects_an_idle_gpu() -> None:
     assert choose_cards("auto") == [FREE]
     assert choose_cards("all") == [BUSY, FREE]
     assert choose_cards("0") == [BUSY]
 
 
 @pytest.mark.parametrize("visible", ["0", "GPU-aaaa", "GPU-a"])
-def test_cards_that_are_hidden_are_not_taken_unasked(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_gpu_is_used_only_on_request(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert choose_cards("auto") == choose_cards("all") == [BUSY]
     assert choose_cards("1") == [FREE]
 
 
-def test_an_index_without_a_card_is_one_line_that_names_those_there_are(refuses: Refuses) -> None:
+def test_unknown_gpu_index_is_reported_in_one_line_with_the_known_ones(refuses: Refuses) -> None:
     refuses(lambda: choose_cards("7"))
 
 
-def test_a_card_is_known_by_a_hash_that_does_not_tell_its_uuid() -> None:
+def test_gpu_is_identified_by_a_hash_of_its_uuid() -> None:
     assert BUSY.uuid_hash != FREE.uuid_hash
     assert BUSY.uuid not in BUSY.uuid_hash
     assert len(BUSY.uuid_hash) == 16

@@ -7,7 +7,7 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.measure.device.replay import load_recordings
-from kernrec.measure.device.shipped_recording import KERNEL, shipped_file, shipped_recording
+from kernrec.measure.device.shipped_recording import KERNEL, shipped_recording
 from kernrec.store import Database
 from tests.helpers.paths import ROOT
 
@@ -26,7 +26,7 @@ def own_cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared_cache
 
 
-def test_every_config_is_there_and_ships_under_its_licence() -> None:
+def test_every_recorded_config_ships_with_its_licence() -> None:
     (recording,) = load_recordings(shipped_recording(), None)
     assert (recording.gpu, len(recording.outcomes)) == ("rtx-a4000", 4362)
     assert recording.problem.key.startswith("conv2d[n=1,c=1,h=4110,w=4110,k=1,r=15,s=15")
@@ -35,20 +35,7 @@ def test_every_config_is_there_and_ships_under_its_licence() -> None:
     assert "AutoTuningAssociation/benchmark_hub" in (ROOT / "NOTICE").read_text()
 
 
-def test_all_recorded_rows_together_are_small() -> None:
-    files = [shipped_file(), *(ROOT / "db/prebuilt/recorded").glob("*.parquet")]
-    assert sum(path.stat().st_size for path in files) <= LARGEST
-
-
-def test_recording_is_read_once(own_cache: Path) -> None:
-    first = shipped_recording()
-    written = first.stat().st_mtime_ns
-    assert shipped_recording() == first
-    assert first.stat().st_mtime_ns == written
-    assert not list((own_cache / "replay").glob("*.part"))
-
-
-def test_search_replays_it_where_nothing_is_named(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_replays_the_shipped_recording_by_default(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["collect", "--strategy", "guide", "--replay", "shipped", "--budget", "12configs"]) == 0
     printed = capsys.readouterr()
     assert "latency of 12 of 4362 configs" in " ".join(printed.out.split())
@@ -58,6 +45,6 @@ def test_search_replays_it_where_nothing_is_named(own_cache: Path, capsys: pytes
         assert {row["replayed"] for row in database.rows("unretracted_rows")} == {True}
 
 
-def test_a_recording_that_is_named_still_needs_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_recording_still_needs_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["collect", "--replay", str(tmp_path / "own.duckdb")]) == 2
     assert "needs --db" in capsys.readouterr().err

@@ -15,7 +15,7 @@ def sample(time_s: float, power_w: float | None, energy_j: float | None = None, 
     return TraceSample(time_s, power_w, energy_j, 1.5e9, None, 60.0, reasons)
 
 
-def test_the_counter_is_believed_before_the_samples() -> None:
+def test_energy_counter_is_preferred_to_power_samples() -> None:
     counted = summarize_trace([sample(0, 100, 50), sample(1, 300, 260)])
     sampled = summarize_trace([sample(0, 100), sample(1, 300)])
     assert (counted.energy_j, counted.energy_from) == (210, "counter")
@@ -25,14 +25,14 @@ def test_the_counter_is_believed_before_the_samples() -> None:
 
 
 @given(power=st.floats(1, 1000), steps=st.lists(st.floats(0.01, 10), min_size=1, max_size=30))
-def test_constant_power_is_power_times_time(power: float, steps: list[float]) -> None:
+def test_constant_power_gives_power_times_time(power: float, steps: list[float]) -> None:
     times = [sum(steps[:i]) for i in range(len(steps) + 1)]
     summary = summarize_trace([sample(time, power) for time in times])
     assert summary.energy_j == pytest.approx(power * times[-1])
     assert summary.mean_power_w == pytest.approx(power)
 
 
-def test_throttling_is_a_share_of_the_samples() -> None:
+def test_throttling_is_a_fraction_of_the_samples() -> None:
     samples = [
         sample(0, 1, reasons="idle"),
         sample(1, 1, reasons="power cap|idle"),
@@ -42,7 +42,7 @@ def test_throttling_is_a_share_of_the_samples() -> None:
     assert summarize_trace(samples).throttled == {"idle": 0.5, "power cap": 0.25}
 
 
-def test_a_trace_is_complete_at_the_end_and_beside_it_before(tmp_path: Path) -> None:
+def test_trace_is_written_beside_its_path_until_complete(tmp_path: Path) -> None:
     samples = [sample(0.0, 100.25, 3.5, "power cap|idle"), sample(0.125, None)]
     path = tmp_path / "it's a trace.csv"
     with TraceFile(path) as file:
@@ -58,6 +58,6 @@ def test_a_trace_is_complete_at_the_end_and_beside_it_before(tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_no_samples_have_no_summary() -> None:
+def test_empty_trace_has_no_summary() -> None:
     with pytest.raises(UsageError, match="the trace has no samples"):
         summarize_trace([])

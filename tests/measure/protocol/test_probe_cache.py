@@ -20,21 +20,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_probe_holds_for_its_card_and_driver() -> None:
+def test_probe_is_reused_for_its_gpu_and_driver() -> None:
     save_probe(INFO, PROBE)
     assert load_probe(INFO) == PROBE
     assert load_probe(replace(INFO, driver="590")) is None
     assert load_probe(replace(INFO, uuid_hash="fedcba9876543210")) is None
 
 
-def test_a_probe_does_not_outlive_the_boot(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_probe_expires_at_reboot(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     save_probe(INFO, PROBE)
     (cache / "boot_id").write_text("another")
     monkeypatch.setattr("kernrec.measure.protocol.probe._BOOT", cache / "boot_id")
     assert load_probe(INFO) is None
 
 
-def test_a_file_that_is_damaged_counts_as_none_and_a_cache_that_cannot_be_written_is_no_error(cache: Path) -> None:
+def test_damaged_probe_file_is_ignored_and_unwritable_cache_is_no_error(cache: Path) -> None:
     (cache / "probe").mkdir()
     (cache / "probe" / f"{INFO.uuid_hash}.json").write_text('{"of": [')
     assert load_probe(INFO) is None
@@ -43,8 +43,3 @@ def test_a_file_that_is_damaged_counts_as_none_and_a_cache_that_cannot_be_writte
     (cache / "probe").write_text("in the way")
     save_probe(INFO, PROBE)
     assert load_probe(INFO) is None
-
-
-def test_a_replayed_card_is_probed_every_time() -> None:
-    save_probe(replace(INFO, uuid_hash=None), PROBE)
-    assert load_probe(replace(INFO, uuid_hash=None)) is None

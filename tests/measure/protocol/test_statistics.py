@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,22 +9,14 @@ SAMPLES = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=60)
 
 
 @given(SAMPLES)
-def test_the_median_lies_within_its_interval_and_quantiles_are_in_order(samples: list[float]) -> None:
+def test_median_is_inside_its_interval_and_quantiles_are_ordered(samples: list[float]) -> None:
     s = summarize_latency(samples)
     assert s.q10 <= s.median <= s.q90
     if s.low is not None and s.high is not None:
         assert min(samples) <= s.low <= s.median <= s.high <= max(samples)
 
 
-@given(SAMPLES, st.floats(0.5, 2.0))
-def test_statistics_scale_with_the_unit(samples: list[float], factor: float) -> None:
-    first, second = summarize_latency(samples), summarize_latency([s * factor for s in samples])
-    assert second.median == pytest.approx(first.median * factor)
-    assert second.mad == pytest.approx(first.mad * factor, abs=1e-12 * factor)
-    assert (second.low is None) == (first.low is None)
-
-
-def test_four_samples_are_too_few_for_an_interval_and_five_have_one() -> None:
+def test_interval_needs_at_least_five_samples() -> None:
     # Of five samples, all lie on one side of the median with probability 2 / 32: below 10 %. Of four, 2 / 16: above.
     assert interval_rank(4) is None
     assert interval_rank(5) == 0
@@ -34,7 +24,7 @@ def test_four_samples_are_too_few_for_an_interval_and_five_have_one() -> None:
 
 
 @pytest.mark.parametrize("n", [6, 10, 25, 80, 1500])
-def test_the_interval_covers_the_median_at_least_as_often_as_it_says(n: int) -> None:
+def test_interval_covers_the_median_as_often_as_stated(n: int) -> None:
     draw = np.random.default_rng(n)
     rank = interval_rank(n)
     assert rank is not None
@@ -43,25 +33,14 @@ def test_the_interval_covers_the_median_at_least_as_often_as_it_says(n: int) -> 
     assert covered > 0.89
 
 
-def test_outliers_are_flagged_and_kept() -> None:
-    samples = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 9.0]
-    s = summarize_latency(samples)
-    assert (s.n, s.outliers) == (8, 1)
-    assert s.median == pytest.approx(1.0)
-
-
-def test_sampling_ends_when_the_median_is_known_to_one_percent() -> None:
+def test_sampling_ends_at_one_percent_of_the_median() -> None:
     steady = [1.0, 1.001, 0.999, 1.0, 1.002, 0.998, 1.0, 1.001, 0.999, 1.0]
     assert converged(steady, 0.01, least=10)
     assert not converged(steady[:9], 0.01, least=10)
     assert not converged([1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.2, 0.8, 1.1, 0.9], 0.01, least=10)
 
 
-def test_a_config_twice_as_slow_as_the_best_is_hopeless_and_without_a_best_none_is() -> None:
+def test_config_twice_as_slow_as_the_best_is_hopeless() -> None:
     assert hopeless([2.1, 2.2, 2.3], 1.0, 2.0)
     assert not hopeless([1.9, 5.0, 1.9], 1.0, 2.0)
     assert not hopeless([9.0, 9.0, 9.0], None, 2.0)
-
-
-def test_too_few_samples_are_never_converged() -> None:
-    assert math.isinf(summarize_latency([1.0, 1.0, 1.0]).half_width)

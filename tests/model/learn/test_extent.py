@@ -5,7 +5,7 @@ import numpy as np
 from kernrec.model.learn.extent import Extent
 
 
-def test_distance_is_none_inside_and_grows_outside():
+def test_distance_is_zero_inside_and_grows_outside():
     rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
     rows[:, 3] = np.nan
     extent = Extent.of(rows)
@@ -20,7 +20,7 @@ def test_distance_is_none_inside_and_grows_outside():
     assert not complete.has([0.0, 8.0, 0.0])
 
 
-def test_distance_keeps_news_of_one_group_of_features():
+def test_distance_separates_groups_of_features():
     """A shape of a new size differs in its size alone."""
     rows = np.random.default_rng(0).normal(size=(500, 40)).astype(np.float32)
     candidates = np.zeros((1, 40), dtype=np.float32)
@@ -29,7 +29,7 @@ def test_distance_keeps_news_of_one_group_of_features():
     assert apart.distance(candidates)[0] > 2 * Extent.of(rows).distance(candidates)[0] > 0
 
 
-def test_a_feature_that_never_varied_is_far_where_it_does():
+def test_constant_feature_is_far_once_it_varies():
     rows = np.ones((50, 2), dtype=np.float32)
     assert Extent.of(rows).distance(np.array([[1.0, 1.0], [1.0, 2.0]], dtype=np.float32)).tolist()[0] == 0.0
     assert Extent.of(rows).distance(np.array([[1.0, 2.0]], dtype=np.float32))[0] > 0.2

@@ -18,7 +18,7 @@ def test_every_feature_is_documented_and_named_once():
         assert feature.formula
 
 
-def test_a_matrix_has_a_row_a_candidate_and_a_column_a_name():
+def test_matrix_has_a_row_per_candidate_and_a_column_per_name():
     inputs = simulated_inputs(7, 0)
     columns = features.names(("stages", "tile"))
     matrix = features.matrix(inputs, columns)
@@ -27,11 +27,11 @@ def test_a_matrix_has_a_row_a_candidate_and_a_column_a_name():
     assert np.allclose(matrix[:, columns.index("tunable.tile")], np.log2(1 + inputs.tunables["tile"]))
 
 
-def test_a_tunable_of_another_kernel_is_missing():
+def test_tunable_of_another_kernel_is_missing():
     assert np.isnan(features.matrix(simulated_inputs(3, 0), ("tunable.raster",))).all()
 
 
-def test_the_alignment_of_a_tunable_is_the_power_of_two_that_divides_it():
+def test_alignment_of_a_tunable_is_its_largest_power_of_two_divisor():
     inputs = replace(simulated_inputs(6, 0), tunables={"width": np.array([48.0, 32.0, 7.0, 0.0, -4.0, np.nan])})
     alignment = features.matrix(inputs, ("alignment.width",))[:, 0]
     assert alignment[:5].tolist() == [4.0, 5.0, 0.0, 0.0, 0.0]
@@ -39,7 +39,7 @@ def test_the_alignment_of_a_tunable_is_the_power_of_two_that_divides_it():
     assert np.isnan(features.matrix(inputs, ("alignment.height",))).all()
 
 
-def test_without_a_profile_the_schedule_and_the_problem_remain():
+def test_schedule_and_problem_features_need_no_profile():
     whole = simulated_inputs(5, 0)
     always = {"gpu", "flops", "bytes", "tunables", "latency_s", "power_w"}
     bare = replace(whole, **{name: None for name in vars(whole) if name not in always})
@@ -50,7 +50,7 @@ def test_without_a_profile_the_schedule_and_the_problem_remain():
     assert "occupancy" not in finite
 
 
-def test_times_enter_as_ratios_alone():
+def test_times_are_used_only_as_ratios():
     """A clock twice as fast that halves every time changes no share of the prior."""
     inputs = simulated_inputs(5, 0)
     times = ("latency_s", "pipe_s", "busy_s", "wait_s", "l2_s", "dram_s", "core_s", "fixed_s")

@@ -20,7 +20,7 @@ def moved(tiles_m: int, tiles_n: int, group: int, wave: int, l2_bytes: float) ->
     return float(dram_bytes(access, extents, list(SIZES.values()), blocks, together, l2_bytes)[0])
 
 
-def test_a_wave_covers_the_fastest_axis_first():
+def test_wave_covers_the_fastest_axis_first():
     order = [("m", 8.0), ("n", 16.0), ("m", 4.0)]
     assert [float(c) for c in covered(order, np.array(4.0))] == [4, 1, 1]
     assert [float(c) for c in covered(order, np.array(32.0))] == [8, 4, 1]
@@ -28,7 +28,7 @@ def test_a_wave_covers_the_fastest_axis_first():
 
 
 @given(counts, counts, counts, st.integers(1, 512))
-def test_everything_moves_at_least_once(tiles_m, tiles_n, group, wave):
+def test_every_byte_moves_at_least_once(tiles_m, tiles_n, group, wave):
     assert moved(tiles_m, tiles_n, group, wave, 0.0) >= sum(SIZES.values()) * 0.999
 
 
@@ -37,16 +37,16 @@ def test_data_that_fits_in_l2_moves_once(tiles_m, tiles_n, group, wave):
     assert moved(tiles_m, tiles_n, group, wave, 1e9) == pytest.approx(sum(SIZES.values()))
 
 
-def test_one_block_at_a_time_loads_its_rows_and_columns_anew():
+def test_single_resident_block_reloads_its_rows_and_columns():
     # 16 x 16 tiles: each block reads a sixteenth of a and of b; 256 of them read each tensor sixteen times.
     assert moved(16, 16, 1, 1, 0.0) == pytest.approx(16 * SIZES["a"] + 16 * SIZES["b"] + SIZES["c"])
 
 
-def test_a_grouped_walk_shares_more_within_a_wave():
+def test_grouped_order_shares_more_within_a_wave():
     assert moved(64, 64, 8, 64, 0.0) < moved(64, 64, 1, 64, 0.0)
 
 
-def test_a_scratch_tensor_that_fits_in_l2_never_reaches_dram():
+def test_scratch_tensor_that_fits_in_l2_never_reaches_dram():
     blocks, wave = np.array([4.0]), np.array([4.0])
     access = TensorAccess("m", {"partial": "m"}, "c", scratch={"partial"})
     assert dram_bytes(access, (4.0,), (4e6, 1e6), blocks, wave, 1e9) == 1e6
@@ -59,7 +59,7 @@ def test_a_scratch_tensor_that_fits_in_l2_never_reaches_dram():
     l2=st.floats(1e3, 1e9),
     tile=st.floats(32, 1e5),
 )
-def test_tiles_that_a_sample_saw_are_moved_as_tiles_that_a_spec_declares(grid, wave, l2, tile):
+def test_sampled_tiles_move_like_declared_tiles(grid, wave, l2, tile):
     x, y = map(float, grid)
     sizes = {"a": tile * y, "b": tile * x, "c": tile * x * y}
     access = TensorAccess("xy", {"a": "y", "b": "x"}, "c")
@@ -73,7 +73,7 @@ def test_tiles_that_a_sample_saw_are_moved_as_tiles_that_a_spec_declares(grid, w
     assert float(seen) == pytest.approx(float(declared[0]), rel=1e-6)
 
 
-def test_a_halo_is_read_again_only_where_it_left_the_cache():
+def test_halo_is_reread_only_after_it_left_the_cache():
     halo = Footprint(100.0, (0.8, 1.0, 1.0), 1e9, False)
     once = 100.0 * (1 + 0.8 * 999)
     assert sampled_dram_bytes((1000.0, 1.0, 1.0), [halo], 10.0, 1e9) == pytest.approx(once)

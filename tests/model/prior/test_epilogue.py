@@ -7,8 +7,6 @@ from kernrec.compile import NoCompilerError, compile_source
 from kernrec.compile.nvrtc import compiler
 from kernrec.gpu import find_gpu
 from kernrec.kernel import Space, find_kernel
-from kernrec.model.prior.epilogue import epilogue
-from kernrec.model.prior.power import PowerModel
 from kernrec.op import encode_elements, find_op, inputs
 from kernrec.profile.emulated_launch import emulate_config
 from kernrec.ptx import parse
@@ -20,7 +18,7 @@ WAYS = [(1, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("matmul_simt", "f32"), ("matmul_mma", "f16"), ("matmul_tf32", "tf32")])
-def test_the_instructions_are_those_that_the_kernels_execute(name, dtype):
+def test_epilogue_instructions_match_the_executed_ones(name, dtype):
     try:
         compiler()
     except NoCompilerError as error:
@@ -54,19 +52,7 @@ def test_the_instructions_are_those_that_the_kernels_execute(name, dtype):
         assert executed["issue"] - plain["issue"] == pytest.approx(issued, abs=1.2), way
 
 
-def test_unused_epilogue_costs_nothing():
-    power = PowerModel.for_gpu(GPU)
-    assert epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64)) is None
-    assert epilogue(GPU, power, find_op("softmax").problem(rows=4, columns=4)) is None
-    bias = epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, bias=1))
-    gelu = epilogue(GPU, power, MATMUL.problem("f16", "nn", m=64, n=64, k=64, activation=2))
-    assert bias is not None
-    assert gelu is not None
-    assert (bias[2], gelu[2]) == (128.0, 0.0)
-    assert gelu[0] > 0.0
-
-
-def test_an_activation_costs_the_more_the_fewer_the_terms_of_the_sums():
+def test_activation_costs_more_for_shorter_reductions():
     recommender = Recommender([])
 
     def share(k: int, cost: str, **finishing: int) -> float:

@@ -52,7 +52,7 @@ matmuls = st.builds(lambda m, n, k: find_op("matmul").problem(m=m, n=n, k=k), si
 
 @few_examples(12)
 @given(matmuls, st.sampled_from(["t4", "a100", "rtx3090", "rtx4090", "h200", "b200", "rtx5090"]))
-def test_nothing_is_faster_than_the_roofline(problem, name):
+def test_no_launch_is_faster_than_the_roofline(problem, name):
     gpu = find_gpu(name)
     roofline = max(problem.flops / gpu.peak_flops("f32"), 0.0)
     assert latency_s("matmul_simt", gpu, problem).min() > roofline
@@ -63,7 +63,7 @@ def test_nothing_is_faster_than_the_roofline(problem, name):
     lambda g: changed(g, sms=g.sms * 2), lambda g: changed(g, memory_bandwidth=g.memory_bandwidth * 2),
     lambda g: changed(g, l2_bytes=g.l2_bytes * 2),
 ], ids=["SMs", "bandwidth", "L2"])  # fmt: skip
-def test_more_of_a_resource_is_never_slower(kernel, better):
+def test_more_resource_use_is_never_faster(kernel, better):
     op = find_op(KERNELS[kernel][0])
     shapes: list[dict[str, int]] = {
         "matmul": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 64, "n": 8192, "k": 512}, {"m": 333, "n": 77, "k": 1000}],
@@ -79,7 +79,7 @@ def test_more_of_a_resource_is_never_slower(kernel, better):
 
 @few_examples(12)
 @given(sizes, sizes, sizes, st.sampled_from("mnk"))
-def test_a_problem_twice_as_long_takes_no_less(m, n, k, dim):
+def test_twice_the_work_takes_no_less_time(m, n, k, dim):
     op = find_op("matmul")
     dims = {"m": m, "n": n, "k": k}
     small, large = op.problem(**dims), op.problem(**{**dims, dim: dims[dim] * 2})
@@ -93,13 +93,13 @@ def test_a_problem_twice_as_long_takes_no_less(m, n, k, dim):
 
 @few_examples(12)
 @given(matmuls, st.floats(150.0, 600.0), st.floats(150.0, 600.0))
-def test_a_lower_power_limit_is_never_faster(problem, first, second):
+def test_lower_power_limit_is_never_faster(problem, first, second):
     low, high = sorted((first, second))
     assert (latency_s("matmul_simt", ADA, problem, low) >= latency_s("matmul_simt", ADA, problem, high) * 0.9999).all()
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-def test_attention_is_as_fast_on_the_a100_as_is_published_of_its_like(causal):
+def test_attention_on_the_a100_matches_published_speeds(causal):
     """FlashAttention-2 (arXiv 2307.08691): up to 73 % of 312 TFLOP/s, and not far below on long sequences."""
     dims = {"heads": 32, "kv_heads": 8, "queries": 4096, "head_dim": 128, "causal": causal}
     problem = find_op("attention").problem("f16", **dims)
@@ -124,23 +124,7 @@ def work(**per_trip: float) -> Demand:
     return Demand(("block", "trip"), (np.zeros_like(rates), rates))
 
 
-@pytest.mark.parametrize(("name", "shared"), [("rtx4090", True), ("a100", False)])
-def test_warps_uneven_over_the_schedulers_cost_nothing_in_a_pipe_that_all_share(name, shared):
-    """Lone warps, 5 or 8 to an SM, in one round: two f64 lanes are the SM's own, 32 are the schedulers'."""
-    gpu = find_gpu(name)
-
-    def busy_s(warps: float, pipe: str) -> float:
-        blocks = np.array([warps * gpu.sms])
-        lone = launch(
-            terms=(blocks, blocks * 100.0), concurrent=np.array([warps]), warps=np.ones(1), prefetch=np.zeros(1)
-        )
-        return float(launch_time(gpu, work(**{pipe: 1000.0, "issue": 10.0}), lone).busy_s[0]) / warps
-
-    assert busy_s(5.0, "f64") / busy_s(8.0, "f64") == pytest.approx(1.0 if shared else 1.6, rel=0.02)
-    assert busy_s(5.0, "fma") / busy_s(8.0, "fma") == pytest.approx(1.6, rel=0.02)
-
-
-def test_two_warps_hide_half_of_the_code_between_tensor_instructions():
+def test_two_warps_hide_half_the_code_between_tensor_instructions():
     """1,000 blocks: 8 to an SM of 128, in 4 rounds of 2."""
     products, softmax = 1000.0, 300.0
     core_s = {
@@ -152,23 +136,7 @@ def test_two_warps_hide_half_of_the_code_between_tensor_instructions():
     assert 4 * 2 * 100 * softmax > added  # nothing hidden: each of the two waits for itself
 
 
-def test_warpgroup_products_hide_half_of_the_code_between_them():
-    """A round of lone blocks: 100 trips, after the time in which a block of warpgroups has nothing to multiply."""
-    hopper, products, softmax = find_gpu("h200"), 1000.0, 300.0
-    blocks = np.full(1, float(hopper.sms))
-    for warps in (8.0, 16.0):
-        shape = {"concurrent": np.ones(1), "warps": np.full(1, warps), "prefetch": np.full(1, 2.0)}
-        lone = launch(terms=(blocks, blocks * 100.0), **shape)
-        core_s = {
-            between: launch_time(hopper, work(tensor=products, issue=100.0, between_groups=between), lone).core_s[0]
-            for between in (0.0, softmax)
-        }
-        added = (core_s[softmax] - core_s[0.0]) * hopper.boost_clock_hz
-        start = microarchitecture(hopper).dram_latency_clk + 900
-        assert added == pytest.approx(100 * softmax / 2 + softmax / 2 + start, rel=0.03)
-
-
-def test_the_longest_block_is_waited_for_once():
+def test_longest_block_is_waited_for_once():
     """Not in every round of blocks."""
     demand, even = work(fma=100.0, issue=300.0), launch()
     uneven = launch(depth=(np.full(1, 200.0),))
@@ -188,7 +156,7 @@ def round_clk(together: float, **change: Array) -> float:
     return float(times.core_s[0] * ADA.boost_clock_hz / 10)
 
 
-def test_a_lone_block_waits_and_computes_in_turn_and_several_at_once():
+def test_single_block_alternates_waiting_and_computing_and_several_overlap():
     waits = 100 * microarchitecture(ADA).dram_latency_clk
     busy = 100 * 1000.0 * 2 ** (1 / 8)
     assert round_clk(1) == pytest.approx(busy + waits, rel=0.05)
@@ -209,7 +177,7 @@ def simulated_round_clk(customers: int, own: float, wait: float) -> float:
 
 @pytest.mark.parametrize("customers", [1, 2, 3, 6, 12, 32])
 @pytest.mark.parametrize("load", [0.25, 0.5, 1.0, 2.0, 4.0])
-def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers, load):
+def test_round_time_matches_a_simulated_queue(customers, load):
     """load: the pipe time of all over the time that one waits."""
     wait = customers / load
     expected = query.round_clk(1.0, wait, float(customers))
@@ -217,26 +185,13 @@ def test_a_round_takes_as_long_as_that_of_a_simulated_queue(customers, load):
 
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 1e7), st.floats(1.0, 100.0))
-def test_a_round_is_at_most_work_and_waits_in_turn_and_at_least_the_longer_of_them(own, wait, customers):
+def test_round_time_lies_between_the_longer_part_and_the_sum(own, wait, customers):
     busy = own * customers
     clk = query.round_clk(own, wait, busy)
     assert max(busy, own + wait) * (1 - 1e-9) <= clk <= (busy + wait) * (1 + 1e-9)
 
 
-def test_known_overlap_of_waits_overrides_barriers():
-    def waiting(share: float) -> float:
-        return round_clk(1, warps=np.full(1, 32.0), overlapped=np.full(1, share))
-
-    assert waiting(np.nan) == waiting(0.0)
-    assert waiting(1.0) < waiting(0.5) < waiting(0.0)
-
-
-def test_without_barriers_warps_overlap_within_a_block():
-    many = round_clk(1, warps=np.full(1, 32.0), rounds=np.full(1, 1e9))
-    assert many < 0.75 * round_clk(1, warps=np.full(1, 32.0))
-
-
-def test_atomic_operations_that_meet_and_scattered_bytes_take_their_time():
+def test_colliding_atomics_and_scattered_bytes_take_time():
     serial = launch_time(ADA, work(fma=1.0), launch(serial_clk=np.full(1, 1e9)))
     assert serial.core_s[0] * ADA.boost_clock_hz == pytest.approx(1e9, rel=0.01)
     plain, scattered = (launch_time(ADA, work(fma=1.0), launch(dram_slowdown=np.full(1, s))) for s in (1.0, 2.0))
@@ -244,16 +199,7 @@ def test_atomic_operations_that_meet_and_scattered_bytes_take_their_time():
     assert (scattered.dram_bytes == plain.dram_bytes).all()
 
 
-def test_a_wait_for_another_block_lasts_as_long_as_a_hit_in_l2():
-    gpu = find_gpu("h200")
-    demand = work(issue=100.0, alone=400.0)
-    without, with_waits = (
-        launch_time(gpu, demand, launched).core_s for launched in (launch(), launch(waits=np.full(1, 7.0)))
-    )
-    assert (with_waits - without) * gpu.boost_clock_hz == pytest.approx(7 * microarchitecture(gpu).l2_latency_clk)
-
-
-def test_blocks_that_compute_several_tiles_load_from_dram_as_often_as_one_for_each():
+def test_blocks_with_several_tiles_load_from_dram_as_often_as_one_per_tile():
     """8,192 cubed does not fit in L2. Only who shares the last tiles moves more: what is left for others, in part."""
     gpu, problem = find_gpu("h200"), find_op("matmul").problem("bf16", "nt", m=8192, n=8192, k=8192)
     table = table_of("matmul_wgmma", gpu, problem)
@@ -272,53 +218,6 @@ def test_blocks_that_compute_several_tiles_load_from_dram_as_often_as_one_for_ea
     assert moved() < moved(stream=132) < moved() + 3 * left_s
 
 
-def in_turn(resident: float, work_of_code: Demand, **change: Array) -> float:
-    """Clocks per block of a launch whose blocks have as many barriers as trips."""
-    fields = {"concurrent": np.full(1, resident), "prefetch": np.zeros(1), **change}
-    times = launch_time(ADA, work_of_code, launch(**fields))
-    latency_s = (times.core_s**4 + times.dram_s**4) ** 0.25
-    return float(latency_s[0]) * ADA.boost_clock_hz * ADA.sms / 1000.0
-
-
-def test_stretches_of_the_code_add_up_where_a_block_is_alone_and_not_where_others_fill_the_gaps():
-    at_once = work(fma=100.0, f64=100.0, barriers=1.0)
-    apart = work(fma=100.0, f64=100.0, barriers=1.0, in_turn=200.0)
-    blocks = np.full(1, ADA.sms * 960.0)
-    many = {"terms": (blocks, blocks * 100.0), "dram_bytes": blocks}
-    lost = [in_turn(resident, apart, **many) - in_turn(resident, at_once, **many) for resident in (1.0, 2.0, 8.0)]
-    assert lost[0] > 2 * lost[1] > 4 * lost[2] >= 0.0
-    alone = launch_time(ADA, apart, launch(concurrent=np.ones(1), **many))
-    assert alone.in_turn_s[0] > 0.1 * alone.core_s[0]  # type: ignore[index]
-    assert launch_time(ADA, at_once, launch(**many)).in_turn_s == 0.0
-
-
-def test_dram_adds_up_with_what_a_lone_block_computes_beyond_the_latency_of_its_loads():
-    """Two barriers of a block and one wait: as a tile is loaded, then computed on."""
-    computes = Demand(
-        ("block",),
-        (np.array([[{"f64": 3000.0, "in_turn": 3200.0, "barriers": 1.0}.get(name, 0.0)] for name in QUANTITIES]),),
-    )
-    blocks = np.full(1, ADA.sms * 960.0)
-    bytes_per_clk = ADA.memory_bandwidth * microarchitecture(ADA).dram_efficiency / ADA.boost_clock_hz / ADA.sms
-
-    def clk(dram_clk: float, resident: float) -> float:
-        moved = blocks * dram_clk * bytes_per_clk
-        tiles = LaunchWork.of(
-            variants=np.zeros(1, np.int64), terms=(blocks,), depth=(), concurrent=np.full(1, resident),
-            warps=np.full(1, 32.0), prefetch=np.zeros(1), dram_bytes=moved, dram_slowdown=np.ones(1),
-            serial_clk=0.0, rounds=np.ones(1), overlapped=np.zeros(1),
-        )  # fmt: skip
-        times = launch_time(ADA, computes, tiles)
-        total_s = (times.core_s**4 + times.dram_s**4) ** 0.25
-        return float(total_s[0]) * ADA.boost_clock_hz / 960.0
-
-    latency = clk(1.0, 1.0) - 3200.0
-    assert latency < 700.0
-    assert clk(2000.0, 1.0) == pytest.approx(3200.0 + 2000.0, rel=0.01)
-    assert clk(0.5 * latency, 1.0) == pytest.approx(clk(1.0, 1.0), rel=0.01)
-    assert clk(2000.0, 6.0) < 3000.0 * 1.1
-
-
 def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Demand, LaunchWork]:
     """Return the demand of three variants, and launches with one loop; most: logarithm of the largest figure."""
     demand = Demand(("block", "k"), tuple(10.0 ** draw.uniform(-1, 5, (2, len(QUANTITIES), 3))))
@@ -330,7 +229,7 @@ def launches_of(draw: np.random.Generator, count: int, most: float) -> tuple[Dem
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h200", "b200"])
-def test_a_launch_that_is_like_another_takes_the_same_time(name):
+def test_equal_launches_take_equal_time(name):
     draw, gpu = np.random.default_rng(1), find_gpu(name)
     demand, some = launches_of(draw, 5, 5.0)
     order = draw.integers(0, 5, 300)
@@ -341,7 +240,7 @@ def test_a_launch_that_is_like_another_takes_the_same_time(name):
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "h200", "b200"])
-def test_the_bottleneck_is_the_resource_that_takes_longest(name):
+def test_bottleneck_is_the_slowest_resource(name):
     demand, work = launches_of(np.random.default_rng(2), 100, 6.0)
     times = launch_time(find_gpu(name), demand, work)
     for launch in range(100):

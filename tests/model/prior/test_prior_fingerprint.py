@@ -14,7 +14,7 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
 
 
-def test_the_prior_is_itself_and_a_change_shows_in_full():
+def test_fingerprint_equals_itself_and_shows_the_full_change():
     now = prior_fingerprint()
     assert fingerprint_change(now) == 0.0
     assert fingerprint_change([now[0] / 1.2, *now[1:]]) == pytest.approx(0.2)
@@ -24,7 +24,7 @@ def test_the_prior_is_itself_and_a_change_shows_in_full():
 
 
 @pytest.mark.parametrize("lanes", ["_SPECIAL_LANES", "_CONVERT_LONG_LANES"])
-def test_a_change_of_what_conversions_take_shows(monkeypatch, lanes):
+def test_changed_conversion_cost_changes_the_fingerprint(monkeypatch, lanes):
     before = prior_fingerprint()
     monkeypatch.setattr(demand, lanes, getattr(demand, lanes) / 2)
     assert prior_fingerprint() != before

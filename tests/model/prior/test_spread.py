@@ -25,7 +25,7 @@ def test_longest_resource_bounds_a_launch_at_full_clock():
     assert [[REGIMES[i] for i in row] for row in regime(LAUNCHES, capped)] == [list(REGIMES), ["power limit"] * 4]
 
 
-def test_a_config_s_own_error_is_less_than_that_of_its_cost_and_a_ratio_takes_two():
+def test_error_of_a_config_is_below_the_total_and_a_ratio_has_two_such_errors():
     for spread in SPREADS:
         assert 1.0 < spread.ratio < spread.time < INTERVAL
         assert 1.0 < spread.energy < INTERVAL
@@ -36,7 +36,7 @@ def test_a_config_s_own_error_is_less_than_that_of_its_cost_and_a_ratio_takes_tw
         assert (widths.own < np.log(widths.factors)).all()
 
 
-def test_a_predicted_time_and_its_energy_lie_in_the_intervals_of_what_bounds_them():
+def test_predicted_intervals_use_the_factors_of_the_bottleneck():
     kernel, gpu = find_kernel("matmul_simt"), find_gpu("a100")
     problem = kernel.definition.problem("f32", "nn", m=2048, n=2048, k=64)
     table = StaticTable.of(kernel, problem, gpu, Stack([]).profiles(kernel.name, kernel.hash, gpu.sm))
@@ -52,7 +52,7 @@ def test_a_predicted_time_and_its_energy_lie_in_the_intervals_of_what_bounds_the
     assert costs.energy.own == pytest.approx(np.array([spread.own_energy for spread in SPREADS])[bound])
 
 
-def test_an_answer_states_both_intervals():
+def test_answer_states_time_and_energy_intervals():
     answer = Recommender([]).recommend("matvec", "a100", {"m": 4096, "k": 4096}, "f32", query=Query(Objective.LATENCY))
     best = answer.best.as_dict()
     for cost, unit in (("latency", "s"), ("energy", "j")):

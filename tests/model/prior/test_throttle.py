@@ -23,7 +23,7 @@ def launches(power: PowerModel) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "a100-sxm4-80gb", "h200-sxm", "t4", "gtx1650"])
-def test_a_launch_runs_at_the_highest_clock_of_the_table_that_keeps_its_limit(name):
+def test_launch_runs_at_the_highest_clock_that_keeps_its_limit(name):
     power = PowerModel.for_gpu(find_gpu(name))
     nominal, limit_w = launches(power), np.linspace(power.power_min_w, power.tdp_w, LAUNCHES)
     core_s, dram_s, fixed_s, core_j, dram_j = nominal
@@ -46,7 +46,7 @@ def test_a_launch_runs_at_the_highest_clock_of_the_table_that_keeps_its_limit(na
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "rtx3090", "h200-sxm"])
-def test_a_launch_beyond_the_lowest_clock_pauses_until_its_mean_power_is_the_limit(name):
+def test_launch_at_the_lowest_clock_pauses_to_keep_its_limit(name):
     power = PowerModel.for_gpu(find_gpu(name))
     limit_w = power.power_min_w
     launch = NominalCosts(1e-3, 0.0, 5e-6, 20.0 * limit_w * 1e-3, 0.0)

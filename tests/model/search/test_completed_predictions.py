@@ -29,21 +29,12 @@ def test_completion_keeps_predictions_and_approximates_the_rest():
     assert error < 0.25 * np.std(np.log(PREDICTED_S))
 
 
-def test_more_predictions_than_are_learned_from_are_kept_all_the_same():
-    predicted_s = some_predicted(700)
-    predicted = np.isfinite(predicted_s)
-    completed = completed_predictions(SPACE, predicted_s)
-    assert np.array_equal(completed[predicted], predicted_s[predicted])
-    assert np.isfinite(completed).all()
-    assert np.array_equal(completed, completed_predictions(SPACE, predicted_s))
-
-
-def test_too_few_say_nothing_of_the_others():
+def test_too_few_predictions_are_not_completed():
     predicted_s = some_predicted(FEWEST - 1)
     assert np.array_equal(completed_predictions(SPACE, predicted_s), predicted_s, equal_nan=True)
 
 
-def test_a_search_of_a_space_of_which_an_eighth_is_predicted_begins_with_the_best():
+def test_search_with_few_predictions_begins_near_the_best():
     """Otherwise what was not predicted counts as the slowest, and the best config is one of these."""
     predicted_s = some_predicted(len(SPACE) // 8)
     assert np.isnan(predicted_s[np.argmin(PREDICTED_S)])

@@ -14,7 +14,7 @@ def drawn(seed: tuple[int, int], rows: int, columns: int) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize("seed", [(0, 0), (0, 3)])
-def test_draws_are_the_generators_cached_or_not(seed, tmp_path, monkeypatch):
+def test_draws_equal_the_generator_with_and_without_a_cache(seed, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     for _ in range(2):  # drawn, then from the cache
         student_draws.cache_clear()
@@ -24,7 +24,7 @@ def test_draws_are_the_generators_cached_or_not(seed, tmp_path, monkeypatch):
     assert (tmp_path / "cache" / "derived" / "draws.3").exists() == (seed == (0, 0))
 
 
-def test_a_damaged_cache_is_drawn_again(tmp_path, monkeypatch):
+def test_damaged_cache_is_drawn_again(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     student_draws.cache_clear()
     student_draws((0, 0), 16, 2, 4.0, 5.0)

@@ -53,39 +53,39 @@ def test_search_without_predictions_beats_random_order():
     assert random_best(60) / TRUTH.min() > 1.30
 
 
-def test_a_tunable_of_many_values_is_searched_as_a_quantity():
+def test_tunable_with_many_values_is_searched_as_a_quantity():
     """Of 400 values, 40 measurements lead to the best or its neighbor."""
     values = np.arange(400.0)
     tried = measured_configs(ExpectedImprovement(values[:, None]), 40, 1e-3 * (1.0 + np.abs(values - 77.0) / 50.0))
     assert min(abs(position - 77) for position in tried) <= 1
 
 
-def test_a_prediction_that_misjudges_a_flag_is_corrected():
+def test_wrongly_predicted_flag_is_corrected():
     wrong = TRUTH * np.where(SPACE[:, 4] > 0, 4.0, 1.0)  # whatever is good lies behind what is not, as predicted
     order = np.argsort(wrong)
     assert TRUTH[order[:100]].min() / TRUTH.min() > 1.5
     assert TRUTH[measured_configs(ExpectedImprovement(SPACE, wrong), 60)].min() / TRUTH.min() < 1.10
 
 
-def test_the_config_that_is_predicted_to_be_the_best_is_the_first():
+def test_config_predicted_best_comes_first():
     assert measured_configs(ExpectedImprovement(SPACE, TRUTH), 1) == [int(TRUTH.argmin())]
 
 
-def test_the_first_measurements_try_every_value_of_every_tunable():
+def test_first_measurements_try_every_tunable_value():
     first = SPACE[measured_configs(ExpectedImprovement(SPACE, TRUTH), FIRST)]
     for column, values in zip(first.T, VALUES, strict=True):
         assert set(column) == set(values)
 
 
 @pytest.mark.slow
-def test_a_space_too_large_to_be_looked_at_whole_is_searched_through_offspring(monkeypatch):
+def test_large_space_is_searched_through_offspring(monkeypatch):
     monkeypatch.setattr(expected_improvement, "SCORED", 100)
     monkeypatch.setattr(search_space, "_OFFSPRING", 150)
     best = np.mean([TRUTH[measured_configs(ExpectedImprovement(SPACE, seed=seed), 80)].min() for seed in range(3)])
     assert best / TRUTH.min() < 1.15
 
 
-def test_configs_that_fail_are_not_asked_for_again_and_teach_nothing():
+def test_failed_configs_are_not_repeated_and_not_learned_from():
     truth = np.where(SPACE[:, 0] > 100, np.nan, TRUTH)
     seen = measured_configs(ExpectedImprovement(SPACE), 80, truth)
     assert len(set(seen)) == 80
@@ -104,7 +104,7 @@ def test_configs_without_prediction_come_last():
 
 @few_examples(20)
 @given(st.integers(1, 40), st.integers(0, 2**31))
-def test_every_order_has_each_config_not_tried_once_and_the_same_again(tried, seed):
+def test_every_order_contains_each_untried_config_once_and_is_reproducible(tried, seed):
     draw = np.random.default_rng(seed)
     rows = draw.permutation(len(SPACE))[: 60 + tried]
     space, truth = SPACE[rows], np.where(draw.random(len(rows)) < 0.2, np.nan, TRUTH[rows])
@@ -114,6 +114,6 @@ def test_every_order_has_each_config_not_tried_once_and_the_same_again(tried, se
     assert sorted(first + seen.tolist()) == list(range(len(rows)))
 
 
-def test_without_scipy_one_line_names_the_extra_before_anything_is_measured(monkeypatch, refuses):
+def test_missing_scipy_is_reported_before_measuring(monkeypatch, refuses):
     monkeypatch.setitem(sys.modules, "scipy.linalg", None)
     refuses(lambda: ExpectedImprovement(SPACE))

@@ -13,21 +13,7 @@ POINTS = Points(PLACES, np.array([0, 0, 1]))  # the first two coordinates are of
 VALUES = np.sin(2.0 * PLACES[:, 0]) + PLACES[:, 1] ** 2 + 5.0
 
 
-def test_a_tunable_that_does_not_matter_gets_a_small_relevance():
-    relevance = GaussianProcess(POINTS, VALUES).hyperparameters.relevance
-    assert relevance.shape == (2,)
-    assert relevance[1] < 0.1 * relevance[0]
-
-
-def test_values_measured_elsewhere_are_predicted_within_their_deviation():
-    process = GaussianProcess(POINTS[:30], VALUES[:30])
-    mean, variance = process.predict(POINTS[30:])
-    assert np.abs(mean - VALUES[30:]).mean() < 0.3 * VALUES.std()
-    assert (np.abs(mean - VALUES[30:]) <= 3.0 * np.sqrt(variance + process.noise)).mean() >= 0.8
-    assert np.diagonal(process.covariance(POINTS[30:])) == pytest.approx(variance, abs=1e-8)
-
-
-def test_leave_one_out_is_what_a_process_without_that_value_predicts():
+def test_leave_one_out_equals_a_process_without_that_value():
     # Values of mean 0 and variance 1 with and without the last, so that nothing else changes.
     hyperparameters = Hyperparameters(np.array([1.0, 0.1]), 0.05, 1.0)
     rest = VALUES[:-1]
@@ -40,7 +26,7 @@ def test_leave_one_out_is_what_a_process_without_that_value_predicts():
     assert deviation[-1] == pytest.approx(np.sqrt(variance[0] + process.noise), rel=0.05)
 
 
-def test_equal_values_and_a_single_one_are_no_error():
+def test_equal_values_and_a_single_value_are_accepted():
     for values in (np.full(5, 2.0), np.array([2.0])):
         mean, variance = GaussianProcess(POINTS[: len(values)], values).predict(POINTS)
         assert mean == pytest.approx(2.0, abs=1e-3)

@@ -26,7 +26,7 @@ def run(weights: tuple[float, float] | None, configs: int = 70) -> tuple[Genetic
     return search, rounds
 
 
-def test_search_finds_the_least_energy_with_few_measurements():
+def test_search_finds_the_lowest_energy_with_few_measurements():
     search, rounds = run((0.0, 1.0))
     best = search.best()
     assert best is not None
@@ -36,7 +36,7 @@ def test_search_finds_the_least_energy_with_few_measurements():
     assert sum(energies for _, energies in rounds[1:]) < 0.7 * sum(latencies for latencies, _ in rounds[1:])
 
 
-def test_latency_alone_needs_no_energy():
+def test_latency_search_needs_no_energy():
     search, _ = run((1.0, 0.0), 40)
     assert search.energy_j == {}
     assert search.best() is not None
@@ -49,7 +49,7 @@ def test_search_finds_both_ends_of_a_front():
     assert ENERGY[measured].min() <= 1.05 * ENERGY[able].min()
 
 
-def test_a_space_is_measured_to_its_end_and_nothing_twice():
+def test_whole_space_is_measured_without_repetition():
     search = GeneticSearch(SearchSpace(TUNABLES[:30]), (0.0, 1.0))
     seen: list[int] = []
     while chosen := search.latency_round():
@@ -63,12 +63,12 @@ def test_a_space_is_measured_to_its_end_and_nothing_twice():
 
 @few_examples(30)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=9), st.lists(st.floats(-3, 3), min_size=9, max_size=9))
-def test_the_share_to_measure_grows_with_the_error_of_the_model(measured, off):
+def test_share_to_measure_grows_with_the_model_error(measured, off):
     truth = np.array(measured)
     error = np.array(off[: len(truth)])
     small, large = unsure(measured, (truth + 0.5 * error).tolist()), unsure(measured, (truth + error).tolist())
     assert 0.0 <= small <= large <= 1.0
 
 
-def test_one_measurement_says_nothing_of_a_model():
+def test_single_measurement_gives_no_model_error():
     assert unsure([1.0], [1.0]) == 1.0

@@ -34,7 +34,7 @@ def searched(search: PartialSearch, cost: np.ndarray) -> np.ndarray:
     return tried
 
 
-def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_by_the_margin():
+def test_partial_search_keeps_everything_better_by_the_margin():
     cost = costs(0)
     tried = searched(PartialSearch(TUNABLES, spreads=1.0), cost)
     assert len(tried) < 0.6 * len(TUNABLES)
@@ -42,18 +42,7 @@ def test_a_search_tries_a_part_of_a_space_and_leaves_out_nothing_that_is_better_
     assert (best <= of_all - np.log(1.0 - MARGIN)).all()
 
 
-def test_promising_configs_are_tried_before_unknown_ones(monkeypatch):
-    def tried_until_within(eager: float) -> int:
-        monkeypatch.setattr(partial_space, "EAGER", eager)
-        search, cost, tried = PartialSearch(TUNABLES), criteria(np.log(costs(0))), np.zeros(0, np.int64)
-        while not len(tried) or (cost[tried].min(axis=0) > cost.min(axis=0) - np.log(1.0 - MARGIN)).any():
-            tried = np.concatenate((tried, search.propose(tried, np.exp(cost[tried][:, :2])).rows))
-        return len(tried)
-
-    assert tried_until_within(partial_space.EAGER) < tried_until_within(3.0)
-
-
-def test_configs_like_those_that_fail_are_not_tried():
+def test_configs_similar_to_failed_ones_are_skipped():
     cost = costs(0)[:, :1]
     fails = TUNABLES[:, 0] * TUNABLES[:, 1] > 64
     cost[fails] = np.nan
@@ -62,17 +51,17 @@ def test_configs_like_those_that_fail_are_not_tried():
     assert fails[tried[search.first :]].mean() < 0.5 * fails.mean()
 
 
-def test_search_without_running_configs_tries_all_and_ends():
+def test_search_without_valid_configs_tries_all_and_ends():
     nothing = np.full((150, 1), np.nan)
     assert sorted(searched(PartialSearch(TUNABLES[:150]), nothing)) == list(range(150))
 
 
-def test_the_same_results_give_the_same_proposal():
+def test_equal_results_give_equal_proposals():
     cost, tried = costs(2), np.arange(0, len(TUNABLES), 3)
     first, second = (PartialSearch(TUNABLES, 3).propose(tried, cost[tried]) for _ in range(2))
     assert first.rows.tolist() == second.rows.tolist()
     assert first.promising == second.promising > 0
 
 
-def test_a_space_of_one_config_is_tried_whole():
+def test_single_config_space_is_tried_whole():
     assert searched(PartialSearch(np.array([[4, 1]])), np.array([[1e-3]])).tolist() == [0]

@@ -28,7 +28,7 @@ def test_latency_and_a_flag_explain_power():
     assert (half > 0.0).all()
 
 
-def test_intervals_hold_their_share_of_what_was_not_measured():
+def test_intervals_have_the_stated_coverage_of_unmeasured_configs():
     inside = []
     for seed in range(4):
         log_s, log_w = recorded(seed)
@@ -38,11 +38,3 @@ def test_intervals_hold_their_share_of_what_was_not_measured():
         )
         inside.append(np.mean(np.abs(mean - log_w[others]) <= half))
     assert np.mean(inside) > LEVEL - 0.08
-
-
-def test_errors_larger_than_the_process_expects_widen_intervals():
-    log_s, log_w = recorded(0)
-    rows = np.arange(0, len(GRID), 4)
-    calm = PowerModel(SPACE.points[rows], log_s[rows], log_w[rows]).deviations
-    jumps = log_w[rows] + 0.3 * (np.random.default_rng(0).random(len(rows)) < 0.15)
-    assert PowerModel(SPACE.points[rows], log_s[rows], jumps).deviations >= calm >= 1.0

@@ -27,7 +27,7 @@ def visit_of(chosen: Visit | None) -> Visit:
     return chosen
 
 
-def test_the_uncertain_problem_comes_before_the_sure_one():
+def test_uncertain_problem_comes_before_a_certain_one():
     assert visit_of(refinement(problem(0.01), problem(0.3)).next()).problem == 1
 
 
@@ -35,13 +35,13 @@ def test_heavier_of_equally_uncertain_problems_comes_first():
     assert visit_of(refinement(problem(0.2), problem(0.2, weight=3.0)).next()).problem == 1
 
 
-def test_a_visit_that_is_dear_to_begin_measures_more_configs():
+def test_expensive_setup_measures_more_configs_per_visit():
     short, long = (visit_of(refinement(problem(0.3), visit_s=seconds).next()) for seconds in (0.0, 20.0))
     assert len(long.contenders) > len(short.contenders)
     assert long.seconds == 20.0 + len(long.contenders)
 
 
-def test_problems_that_others_measure_are_left_out():
+def test_problems_measured_by_others_are_skipped():
     policy = refinement(problem(0.01), problem(0.3))
     assert visit_of(policy.next(without={1})).problem == 0
     assert policy.next(without={0, 1}) is None
@@ -59,7 +59,7 @@ def test_refinement_lowers_the_regret_until_all_is_measured():
     assert [policy.posterior.choice(number) for number in range(2)] == [int(times.argmin()) for times in truth]
 
 
-def test_more_time_buys_more_but_never_more_than_the_regret():
+def test_more_time_never_gains_more_than_the_regret():
     policy = refinement(problem(0.2), problem(0.3), visit_s=1.0)
     bought = [policy.forecast(seconds) for seconds in (0.0, 1.0, 10.0, math.inf)]
     assert bought[0] == 0.0
@@ -67,7 +67,7 @@ def test_more_time_buys_more_but_never_more_than_the_regret():
     assert bought[-1] <= policy.posterior.mean_regret() + 0.01
 
 
-def test_problems_that_may_have_been_overlooked_come_next_once_only_they_keep_the_bound_up():
+def test_possibly_overlooked_problems_come_next_and_only_once():
     """Ten uncertain problems and one that is sure: the sure one would be left to the end."""
     policy = refinement(problem(0.001, weight=0.5), *(problem(0.1 + 0.01 * number) for number in range(10)))
     visited = []

@@ -27,32 +27,9 @@ def test_first_regrets_are_not_corrected():
 
 
 @pytest.mark.parametrize("factor", [0.4, 1.0, 2.0])
-def test_the_factor_nears_what_losses_were_over_what_was_stated(factor):
+def test_factor_converges_to_the_ratio_of_actual_to_stated_losses(factor):
     factors = [record(factor, 400, seed).factor for seed in range(40)]
     assert np.mean(factors) == pytest.approx(factor, rel=0.3)
-
-
-def test_little_evidence_moves_it_little():
-    few, many = (record(0.0, measurements).factor for measurements in (5, 200))
-    assert 1.0 > few > 0.6 > 0.4 > many
-
-
-def test_older_measurements_are_forgotten():
-    regrets = record(3.0, 200)
-    before = regrets.factor
-    for _ in range(300):
-        regrets.note(0.02, 0.0)
-    assert regrets.factor < 0.4 < 1.0 < before
-
-
-def test_large_losses_seen_make_the_bound_wider_though_as_much_was_lost_altogether():
-    small, large = RegretRecord(), RegretRecord()
-    for number in range(60):
-        small.note(0.02, 0.02)
-        large.note(0.02, 0.4 if number % 20 == 0 else 0.0)
-    assert large.jump > 2.0 * small.jump
-    narrow, wide = (np.quantile(means(regrets, 0.01), 0.95) for regrets in (small, large))
-    assert wide > narrow
 
 
 def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases():
@@ -63,11 +40,3 @@ def test_losses_are_below_the_95_percent_quantile_in_95_of_100_cases():
         lost = (0.08 * draw.standard_gamma(draw.poisson(truth * 0.01 / 0.08, PROBLEMS))).mean()
         held.append(lost <= np.quantile(means(record(truth, 60, seed), 0.01), 0.95))
     assert 0.9 <= np.mean(held) <= 0.995
-
-
-def test_problems_count_by_their_weights_and_what_holds_of_none_is_not_corrected():
-    regrets = record(0.0, 200)
-    stated, weights = np.array([0.02, 0.0]), np.array([3.0, 1.0])
-    corrected = regrets.mean_losses(stated, np.zeros(2), weights, 0).mean()
-    assert corrected == pytest.approx(0.75 * regrets.factor * 0.02, rel=0.3)
-    assert regrets.mean_losses(np.zeros(2), stated, weights, 0).mean() == pytest.approx(0.015, rel=0.3)

@@ -21,7 +21,7 @@ def evidence(problem: int, error_of_input: float, measured: int = 4) -> Evidence
     return Evidence(inputs, np.zeros(CONFIGS), rows, log_cost[rows])
 
 
-def test_an_error_that_inputs_explain_is_learned_for_problems_that_were_not_measured():
+def test_explainable_error_is_learned_for_unmeasured_problems():
     problems = [evidence(number, 1.0, measured=4 if number < 60 else 0) for number in range(80)]
     learned = corrections(problems)
     assert learned is not None
@@ -46,7 +46,7 @@ def test_correction_leaves_out_the_problem_itself():
 
 
 @pytest.mark.parametrize("problems", [60, LEAST // 4 - 1])
-def test_errors_that_nothing_explains_and_few_measurements_change_nothing(problems):
+def test_random_errors_and_few_measurements_change_nothing(problems):
     explained = 0.0 if problems == 60 else 1.0
     assert corrections([evidence(number, explained) for number in range(problems)]) is None
 
@@ -69,7 +69,7 @@ def after_visits(inputs: bool) -> JointPosterior:
     return posterior
 
 
-def test_refining_chooses_better_on_unmeasured_problems_once_it_was_trained_again():
+def test_retrained_refinement_chooses_better_on_unmeasured_problems():
     def lost(posterior: JointPosterior) -> float:
         choices = [evidence(number, 1.0).inputs[posterior.choice(number), 0] for number in range(40, 60)]
         best = [evidence(number, 1.0).inputs[:, 0].min() for number in range(40, 60)]
@@ -78,7 +78,7 @@ def test_refining_chooses_better_on_unmeasured_problems_once_it_was_trained_agai
     assert lost(after_visits(inputs=True)) < 0.2 * lost(after_visits(inputs=False))
 
 
-def test_a_run_that_goes_on_has_learned_what_the_first_one_did():
+def test_resumed_run_recovers_what_the_first_learned():
     first = after_visits(inputs=True)
     again = JointPosterior([contenders(number, True) for number in range(60)])
     for number in range(60):

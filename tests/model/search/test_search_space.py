@@ -13,7 +13,7 @@ ALLOWED = GRID[GRID[:, 0] * GRID[:, 1] <= 256]  # the constraint of this space
 
 @few_examples(15)
 @given(st.integers(0, 2**16), st.sets(st.integers(0, len(ALLOWED) - 1)))
-def test_offspring_are_configs_of_the_space_that_may_be_born(seed, taken):
+def test_offspring_are_valid_configs_of_the_space(seed, taken):
     space = SearchSpace(ALLOWED)
     left = np.ones(len(ALLOWED), dtype=bool)
     left[list(taken)] = False
@@ -22,13 +22,7 @@ def test_offspring_are_configs_of_the_space_that_may_be_born(seed, taken):
     assert len(np.unique(children)) == len(children)
 
 
-def test_the_best_parents_breed_most():
-    space, left = SearchSpace(GRID), np.ones(len(GRID), dtype=bool)
-    first = space.offspring(np.array([0]), left, np.random.default_rng(0))
-    assert len(first) == len(GRID)  # mutation alone reaches every config of a small space
-
-
-def test_configs_that_cover_the_space_show_every_value_and_begin_with_the_best_prediction():
+def test_covering_configs_show_every_value_and_begin_with_the_best_prediction():
     predicted = np.arange(len(ALLOWED), 0.0, -1.0)
     space = SearchSpace(ALLOWED, predicted)
     assert space.covering[0] == len(ALLOWED) - 1
@@ -36,6 +30,6 @@ def test_configs_that_cover_the_space_show_every_value_and_begin_with_the_best_p
         assert set(column[space.covering]) == set(column)
 
 
-def test_a_config_without_prediction_comes_last():
+def test_config_without_prediction_comes_last():
     predicted = np.where(np.arange(len(ALLOWED)) == 3, np.nan, 1.0)
     assert SearchSpace(ALLOWED, predicted).by_prediction[-1] == 3

@@ -1,12 +1,11 @@
 """Laws of the bound of stacks."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import FLASH, FLUSHED, GRAPH, Timing, features
+from kernrec.model.vendor.bound import GRAPH, Timing, features
 from tests.helpers.depth import few_examples
 
 SIZE = st.integers(1, 1 << 14)
@@ -20,7 +19,7 @@ def product_s(gpu: str, m: int, n: int, k: int, dtype: str = "f16", timing: Timi
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operations(gpu, m, n, k):
+def test_matmul_takes_at_least_its_launch_and_its_operations(gpu, m, n, k):
     card = find_gpu(gpu)
     least = max(GRAPH.launch_clk / card.boost_clock_hz, 2 * m * n * k / card.peak_flops("f16", tensor=True))
     assert product_s(gpu, m, n, k) >= least
@@ -28,43 +27,12 @@ def test_a_product_takes_no_less_than_its_launch_and_its_floating_point_operatio
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_a_flush_of_l2_costs_time(gpu, m, n, k):
+def test_flush_of_l2_takes_time(gpu, m, n, k):
     flushed = Timing(GRAPH.launch_clk, np.inf)
     assert product_s(gpu, m, n, k, timing=flushed) >= product_s(gpu, m, n, k)
 
 
 @few_examples(25)
 @given(GPUS, SIZE, SIZE, SIZE)
-def test_twice_the_columns_take_no_less(gpu, m, n, k):
+def test_twice_the_columns_take_no_less_time(gpu, m, n, k):
     assert product_s(gpu, m, 2 * n, k) >= 0.999 * product_s(gpu, m, n, k)
-
-
-def test_a_large_product_is_bound_by_tensor_cores_and_f32_by_the_others():
-    half, single = (product_s("a100", 8192, 8192, 8192, dtype, FLUSHED) for dtype in ("f16", "f32"))
-    assert half == pytest.approx(2 * 8192**3 / (0.79 * 312e12), rel=0.1)
-    assert single == pytest.approx(2 * 8192**3 / (0.85 * 19.5e12), rel=0.1)
-
-
-def test_batched_products_of_f32_have_the_tiles_of_the_generation_and_a_card_of_few_watts_a_lower_clock():
-    square = {"batch": 64, "m": 96, "n": 96, "k": 512}
-    dims = {name: np.array([size]) for name, size in square.items()}
-    times = {gpu: features("matmul", find_gpu(gpu), "f32", "nn", dims, GRAPH)[0].total_s[0] for gpu in ("a100", "v100")}
-    assert times["a100"] > times["v100"]  # tiles of 128 x 128 there, half empty; 64 x 64 here
-    share = {
-        gpu: product_s(gpu, 8192, 8192, 8192, "f32", GRAPH) * find_gpu(gpu).peak_flops("f32") for gpu in ("l4", "a100")
-    }
-    assert share["l4"] > 1.5 * share["a100"]
-
-
-@few_examples(25)
-@given(st.integers(1, 64), st.sampled_from([8, 16, 32]), st.sampled_from([1, 2, 8]), st.integers(2, 4096))
-def test_features_of_attention_are_finite_for_prompts_and_tokens(batch, heads, kv, keys):
-    sizes = {
-        "batch": batch, "heads": heads, "kv_heads": kv, "keys": keys, "head_dim": 128, "window": 0, "kv_dtype": 0,
-        "causal": 1,
-    }  # fmt: skip
-    for queries in (1, keys):
-        dims = {name: np.array([size]) for name, size in (sizes | {"queries": queries}).items()}
-        bound, columns = features("attention", find_gpu("h200"), "bf16", "bshd", dims, FLASH)
-        assert bound.total_s[0] > 0
-        assert all(np.isfinite(column).all() for column in columns.values())

@@ -16,7 +16,7 @@ L40S = find_gpu("l40s")
 
 @pytest.mark.parametrize("rows", [4000, pytest.param(None, marks=pytest.mark.slow, id="all")])
 @pytest.mark.parametrize("op", tuple(contents()))
-def test_no_shipped_row_beats_its_bytes_its_arithmetic_or_its_power_limit(op, rows):
+def test_no_shipped_row_exceeds_the_limits_of_its_gpu(op, rows):
     sample = f" USING SAMPLE reservoir({rows} ROWS) REPEATABLE (7)" if rows else ""
     columns = parquet_columns(FOLDER / f"{op}.parquet", f"true{sample}")
     definition = find_op(op)
@@ -37,12 +37,6 @@ def test_no_shipped_row_beats_its_bytes_its_arithmetic_or_its_power_limit(op, ro
         assert not (columns["power_w"][columns["gpu"] == gpu] > card.tdp_w).any()
 
 
-def test_weights_in_l2_explain_a_time_below_that_of_dram():
-    problem = find_op("matmul").problem("bf16", "nt", m=8, n=4096, k=4096)
-    dram_s = problem.bytes / L40S.memory_bandwidth
-    assert least_s(*work_of(problem), rates_of(L40S, "bf16")) < 0.5 * dram_s
-
-
 def test_bytes_beyond_l2_come_from_dram():
     rates = rates_of(L40S, "bf16")
     moved = 10 * L40S.l2_bytes
@@ -56,15 +50,8 @@ def test_attention_of_100_mb_in_10_us_is_impossible_on_an_l40s():
     assert least_s(*work_of(token), rates_of(L40S, "bf16")) > 1.8 * 9.87e-6
 
 
-def test_winograd_multiplies_less_and_implicit_gemm_does_not():
+def test_winograd_needs_fewer_multiplications_than_implicit_gemm():
     problem = find_op("conv2d").problem("f32", n=1, c=64, h=56, w=56, k=64, r=3, s=3, stride=1, padding=1)
     for kernel in ("winogradForwardData4x4 + ampere_sgemm".lower(), "fft2d_r2c_32x32 + ampere_gcgemm", None):
         assert work_of(problem, kernel)[0] == problem.flops / WINOGRAD
     assert work_of(problem, "implicit_convolve_sgemm")[0] == problem.flops
-
-
-def test_uneven_routing_reads_fewer_experts_than_all():
-    sizes = {"tokens": 64, "hidden": 2048, "intermediate": 1024, "experts": 128, "topk": 8}
-    even, uneven = (find_op("moe").problem("bf16", "row", **sizes, routing=routing) for routing in (0, 120))
-    assert 0.3 * work_of(even)[1] < work_of(uneven)[1] < work_of(even)[1]
-    assert work_of(uneven)[0] == even.flops

@@ -1,12 +1,9 @@
 """The shipped model of products, asked for problems one by one and together."""
 
-import numpy as np
 import pytest
 
 from kernrec import paths
 from kernrec.gpu import find_gpu
-from kernrec.model.vendor.bound import Bound, Card
-from kernrec.model.vendor.features import matmul
 from kernrec.model.vendor.model import VendorModel
 from kernrec.model.vendor.model_file import load
 from kernrec.op import find_op
@@ -18,7 +15,7 @@ def model(op: str = "matmul") -> VendorModel:
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h200", "rtx4090"])
-def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu):
+def test_problems_predicted_together_equal_single_predictions(gpu):
     card, op = find_gpu(gpu), find_op("matmul")
     kinds = [("bf16", "nt"), ("f16", "nn"), ("f32", "nn")]
     shapes = [{"m": 100 * i, "n": 4096, "k": 512 + 64 * i} for i in range(1, 5)]
@@ -35,7 +32,7 @@ def test_problems_asked_together_have_the_predictions_that_they_have_alone(gpu):
             assert (line.stack, line.recorded_as) == (single.stack, single.recorded_as)
 
 
-def test_a_card_without_arithmetic_in_a_data_type_has_no_prediction():
+def test_gpu_without_arithmetic_for_a_dtype_has_no_prediction():
     turing, problem = find_gpu("rtx2080ti"), find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256)
     assert model().predict(problem, turing) == ()
     assert model().predict(problem, find_gpu("rtx3090"))
@@ -48,33 +45,12 @@ def test_cache_of_estimates_is_bounded():
     assert len(predictor._predicted) <= 7096
 
 
-def test_only_the_trees_of_the_card_that_is_asked_about_are_expanded():
+def test_only_trees_of_the_requested_gpu_are_expanded():
     asked_about = model()
     asked_about.predict(find_op("matmul").problem("bf16", "nt", m=256, n=256, k=256), find_gpu("h200"))
     heads = [(gpu, head) for part in asked_about.sets for (_, gpu), head in part.heads.items()]
     assert {gpu for gpu, head in heads if "trees" in vars(head)} == {"h200-sxm"}
     assert len({gpu for gpu, _ in heads}) > 2
-
-
-@pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32")])
-def test_latencies_are_those_of_predictions_whose_features_are_made_once(gpu, dtype, monkeypatch):
-    card, problem = find_gpu(gpu), find_op("matmul").problem(dtype, "nn", m=999, n=1001, k=777)
-    made: list[int] = []
-    bound = matmul.bound
-
-    def counted(card: Card, sizes: np.ndarray, layout: str) -> Bound:
-        made.append(sizes.shape[1])
-        return bound(card, sizes, layout)
-
-    monkeypatch.setattr(matmul, "bound", counted)
-    stacks = model()
-    before = stacks.latencies(problem, card)
-    alone = len(made)
-    predictions = stacks.predict(problem, card)
-    assert len(made) == alone
-    assert max(made) <= 16  # the problem, and larger numbers of its rows
-    lines = [(each.stack, each.latency_s, each.busy["launch"]) for each in predictions]
-    assert sorted(before, key=lambda line: line[1].value) == lines == stacks.latencies(problem, card)
 
 
 @pytest.mark.parametrize(("op", "gpu", "dtype", "sizes", "items"), [

@@ -24,7 +24,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("op", "dtype", "sizes"), PROBLEMS, ids=lambda value: str(value)[:40])
-def test_every_problem_has_a_baseline_within_the_laws(op, dtype, sizes):
+def test_every_problem_has_a_baseline_within_physical_limits(op, dtype, sizes):
     context, problem = Recommender([]).context, find_op(op).problem(dtype, None, **sizes)
     for name in random.Random(op).sample(["a100", "h100", "rtx4090", "l4", "t4", "b200", "rtx3060"], 2):
         gpu = find_gpu(name)
@@ -48,5 +48,5 @@ def test_few_long_rows_wait_for_their_blocks():
     assert few.latency_s.value > 10.0 * many.latency_s.value
 
 
-def test_a_gpu_without_the_arithmetic_has_no_baseline():
+def test_gpu_without_the_arithmetic_has_no_baseline():
     assert derived(find_op("matmul").problem("nvfp4", "nt", m=64, n=64, k=64), find_gpu("a100")) is None

@@ -17,7 +17,7 @@ UNDATED = {"TensorRT-LLM 1.3.0rc17", "TensorRT-LLM 1.3.0rc20", "cuDNN 8.9"}
     ("TensorRT-LLM", "1.0.0 to 1.3.0rc20", None), ("vLLM", "0.99.0", None), ("vLLM", None, None),
     ("FlashAttention", "3", None),
 ])  # fmt: skip
-def test_a_version_has_its_date_or_none(stack, version, date):
+def test_release_date_is_known_or_none(stack, version, date):
     assert released(stack, version) == date
 
 
@@ -28,7 +28,7 @@ def test_versions_are_ordered_by_number():
     assert versions_text([None]) is None
 
 
-def test_every_version_that_ships_has_a_date_or_is_known_to_have_none():
+def test_every_shipped_version_has_a_date_or_is_known_to_lack_one():
     folder = ROOT / "db/prebuilt"
     named = set()
     for about in json.loads((folder / "recorded/contents.json").read_text()).values():

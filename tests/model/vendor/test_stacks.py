@@ -6,7 +6,7 @@ from kernrec.model.vendor.stacks import is_wanted, stacks_named
 from kernrec.recommender import Objective, Query, Recommender
 
 
-def test_a_version_is_part_of_a_name_and_unknown_ones_are_refused(refuses):
+def test_version_is_part_of_a_name_and_unknown_ones_are_refused(refuses):
     assert stacks_named("trtllm@1.3.0rc20,vllm") == ("TensorRT-LLM@1.3.0rc20", "vLLM")
     refuses(lambda: stacks_named("trtllm@1.3"))
 
@@ -15,11 +15,11 @@ def test_a_version_is_part_of_a_name_and_unknown_ones_are_refused(refuses):
     ("wanted", "expected"),
     [((), True), (("SGLang",), True), (("SGLang@0.5.12",), True), (("SGLang@0.5.14",), False), (("vLLM",), False)],
 )
-def test_a_stack_is_wanted_by_name_or_by_name_and_version(wanted, expected):
+def test_backend_is_selected_by_name_or_by_name_and_version(wanted, expected):
     assert is_wanted("SGLang (static scales)", wanted, "0.5.12, static scales") is expected
 
 
-def test_versions_that_differ_answer_by_name_and_the_newest_by_default():
+def test_newest_version_is_used_unless_one_is_named():
     recommender, sizes = Recommender([]), {"m": 4096, "n": 4096, "k": 4096}
 
     def lines(*stacks: str) -> dict[str | None, float]:

@@ -44,44 +44,44 @@ def share_of(function: Function, ran: dict[int, int]) -> float:
     return overlapped_waits(function, pieces, [waits_for_loads(piece, ran) for piece in pieces], ran)
 
 
-def test_without_barriers_all_waits_overlap():
+def test_all_waits_overlap_without_barriers():
     assert overlapped(f"LOOP: {LOAD} {WORK} {AGAIN}") == 1.0
 
 
-def test_a_barrier_after_each_load_leaves_nothing_that_overlaps():
+def test_barrier_after_each_load_leaves_no_overlap():
     """The loop is one phase, through which warps go together: the first that waits finds the others waiting."""
     assert overlapped(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {AGAIN}") == pytest.approx(0.0, abs=0.01)
 
 
-def test_of_four_waits_between_two_barriers_three_overlap():
+def test_three_of_four_waits_between_two_barriers_overlap():
     chase = "ld.global.u64 %rd1, [%rd1];" * 4
     assert overlapped(f"LOOP: {chase} {WORK} {BARRIER} {AGAIN}") == pytest.approx(0.75, abs=0.01)
 
 
-def test_loads_before_a_barrier_and_arithmetic_behind_it_do_not_overlap():
+def test_loads_before_a_barrier_and_arithmetic_after_it_do_not_overlap():
     apart = f"LOOP: {LOAD} {STORE} {AGAIN} {BARRIER} {WORK * 200}"
     mixed = f"LOOP: {LOAD} {STORE} {AGAIN} {WORK * 200} {BARRIER}"
     assert overlapped(apart, trips=100) < 0.1
     assert overlapped(mixed, trips=100) > 0.9
 
 
-def test_two_barriers_part_a_loop_into_two_phases_and_the_way_back_joins_its_ends():
+def test_two_barriers_divide_a_loop_into_two_phases():
     function = kernel(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {BARRIER} {AGAIN}")
     phases = barrier_phases(function)
     assert [[block.index for block in phase] for phase in phases] == [[0, 1, 3, 4], [2]]
 
 
-def test_what_arrives_at_a_barrier_and_goes_on_is_in_one_phase():
+def test_barrier_arrival_without_waiting_ends_no_phase():
     assert len(barrier_phases(kernel(f"{LOAD} bar.arrive 1, 64; {WORK}"))) == 1
 
 
-def test_a_barrier_that_no_warp_reaches_and_code_without_loads_leave_all_as_it_is():
+def test_unreachable_barrier_or_code_without_loads_changes_nothing():
     assert overlapped(f"{WORK} {BARRIER} {WORK}") == 1.0
     function = kernel(f"{LOAD} {WORK} {BARRIER} {WORK}")
     assert share_of(function, {}) == 1.0
 
 
-def test_loads_in_blocks_that_the_assembler_joins_wait_together():
+def test_loads_in_blocks_merged_by_the_assembler_wait_together():
     function = kernel(f"setp.eq.u32 %p1, %r1, 0;\n@%p1 bra NEXT;\n{LOAD}\nNEXT: ld.global.f32 %f3, [%rd1+4];")
     ran = dict.fromkeys(range(len(function.blocks)), 4)
     assert waits_for_loads(function.blocks, ran) == 4

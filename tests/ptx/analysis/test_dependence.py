@@ -27,18 +27,18 @@ def kernel(body: str):  # type: ignore[no-untyped-def]
     return parse(HEAD + body + TAIL).functions["k"]
 
 
-def test_an_index_that_was_loaded_makes_an_address_of_data():
+def test_loaded_index_makes_a_data_dependent_address():
     dependences = data_dependences(
         kernel("mul.wide.u32 %rd5, %r3, 4; add.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];")
     )
     assert [(d.kind, d.text) for d in dependences] == [("load", "ld.global.u32 %r4, [%rd6];")]
 
 
-def test_a_value_that_is_only_computed_with_is_no_dependence():
+def test_value_used_only_in_arithmetic_is_no_dependence():
     assert data_dependences(kernel("add.s64 %rd6, %rd2, %rd3; add.u32 %r4, %r3, 1;\nst.global.u32 [%rd6], %r4;")) == []
 
 
-def test_data_that_went_through_shared_memory_is_still_data():
+def test_data_passed_through_shared_memory_stays_data():
     body = """st.shared.u32 [tile], %r3; bar.sync 0;
     ld.shared.u32 %r5, [tile];
     setp.gt.u32 %p2, %r5, 7;
@@ -46,14 +46,14 @@ def test_data_that_went_through_shared_memory_is_still_data():
     assert [d.kind for d in data_dependences(kernel(body))] == ["branch"]
 
 
-def test_loads_in_a_row_wait_once_and_loads_through_pointers_wait_each():
+def test_consecutive_loads_wait_once_and_pointer_chasing_waits_each_time():
     apart = kernel("ld.global.u32 %r4, [%rd4+4];\nld.global.u32 %r5, [%rd4+8];")
     chained = kernel("cvt.u64.u32 %rd5, %r3;\nld.global.u64 %rd6, [%rd5];\nld.global.u32 %r4, [%rd6];")
     assert max(load_chain(block) for block in apart.blocks) == 1
     assert max(load_chain(block) for block in chained.blocks) == 3
 
 
-def test_a_copy_in_bulk_is_a_load_or_a_store_by_its_direction():
+def test_bulk_copy_is_a_load_or_store_by_its_direction():
     load = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd5], 16, [%r5];"
     store = "cp.async.bulk.global.shared::cta.bulk_group [%rd5], [%r4], 16;"
     for text, kind, loads in ((load, "load", 1), (store, "store", 0)):
@@ -62,7 +62,7 @@ def test_a_copy_in_bulk_is_a_load_or_a_store_by_its_direction():
         assert sum(loads_global(ins) for ins in function.instructions) == 1 + loads
 
 
-def test_values_alive_together_need_registers_and_dead_ones_do_not():
+def test_only_values_alive_together_need_registers():
     alone = live_registers(kernel(""))
     sums = "add.u32 %r7, %r4, %r5; add.u32 %r7, %r7, %r6; st.global.u32 [%rd4], %r7;"
     stored = kernel("add.u32 %r4, %r3, 1; add.u32 %r5, %r3, 2; add.u32 %r6, %r3, 3;\n" + sums)
@@ -86,5 +86,5 @@ def test_values_alive_together_need_registers_and_dead_ones_do_not():
         ("mov.u32 %r4, 5;\nLOOP:\nsub.u32 %r4, %r4, 1; setp.gt.u32 %p2, %r4, 0;\n@%p2 bra LOOP;", True),
     ],
 )  # fmt: skip
-def test_blocks_run_alike_where_no_branch_depends_on_the_block_or_on_data(body, alike):
+def test_blocks_run_equally_if_no_branch_depends_on_block_or_data(body, alike):
     assert blocks_run_alike(kernel(body)) is alike

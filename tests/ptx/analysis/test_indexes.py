@@ -27,12 +27,12 @@ mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd2, %rd4; ld.glo
     ("and.b32 %r3, %r2, 15; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];", {}),
     ("add.s64 %rd7, %rd3, %rd4; st.global.u32 [%rd7], %r2;", {}),
 ])  # fmt: skip
-def test_an_index_has_its_target_and_the_bytes_of_a_step(body, targets):
+def test_index_has_its_target_and_bytes_per_step(body, targets):
     function = module(START + body, PARAMETERS).functions["k"]
     assert indexes_of(function) == ({"idx": Index(targets, ascending=False)} if targets else {})  # type: ignore[arg-type]
 
 
-def test_indexes_of_ptx_range_over_the_tensor_that_they_index(tmp_path):
+def test_indexes_in_ptx_cover_the_tensor_they_index(tmp_path):
     gather = "mad.lo.s32 %r3, %r2, %r9, %r1; mul.wide.s32 %rd6, %r3, 4;"
     gather += " add.s64 %rd7, %rd1, %rd6; ld.global.f32 %f1, [%rd7];"
     (path := tmp_path / "k.ptx").write_text(ptx(START + gather, PARAMETERS))

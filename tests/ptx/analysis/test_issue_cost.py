@@ -37,11 +37,11 @@ def test_every_known_opcode_has_a_class():
     ("add.rn.f32.bf16 %f1, %rs1, %f2;", {"fma32": 1}), ("cvt.f32.bf16 %f1, %rs1;", {"alu": 1}),
     ("cvt.rn.bf16x2.f32 %r1, %f1, %f1;", {"cvt": 1}), ("add.cc.u32 %r1, %r1, %r1;", {"alu": 1}),
 ])  # fmt: skip
-def test_costs(text, want):
+def test_issue_costs_match_the_recorded_ones(text, want):
     assert cost(text) == want
 
 
-def test_a_division_costs_its_expansion():
+def test_division_costs_its_expansion():
     assert 15 <= sum(cost("div.u32 %r1, %r2, %r3;").values()) <= 25
     assert sum(cost("div.u32 %r1, %r2, 7;").values()) < 6
     assert sum(cost("rem.s64 %rd1, %rd2, %rd3;").values()) > 50

@@ -89,11 +89,11 @@ FOLDED = {
 
 
 @pytest.mark.parametrize(("body", "want"), FOLDED.values(), ids=FOLDED)
-def test_what_is_folded(body, want):
+def test_folded_instructions_cost_nothing(body, want):
     assert cost(body) == want
 
 
-def test_a_conditional_sum_that_a_loop_keeps_is_copied_back():
+def test_conditional_sum_kept_by_a_loop_is_copied_back():
     body = "setp.gt.s32 %p1, %r1, %r2; selp.b32 %r3, 1, 0, %p1; add.s32 %r5, %r5, %r3; setp.lt.s32 %p2, %r5, %r7;"
     loop = blocks(VARYING + f"L: {body} @%p2 bra L; st.global.b32 [%rd30], %r5;")[1]
     assert loop == {"setp": 2, "alu": 1, "move": 2, "branch": 1}
@@ -109,7 +109,7 @@ def test_a_conditional_sum_that_a_loop_keeps_is_copied_back():
     ("cvt.u64.u32 %rd1, %r1;", {}), ("max.f32 %f1, %f2, %f3;", {"fcmp": 1}),
     ("div.u32 %r1, %r2, 7;", {"imad": 2, "alu": 2}),
 ])  # fmt: skip
-def test_single_instructions(text, want):
+def test_single_instructions_are_lowered(text, want):
     assert dict(machine_cost.machine_cost(function(text).instructions[0])) == want
 
 
@@ -124,7 +124,7 @@ def test_every_known_opcode_has_a_class():
                 assert number > 0
 
 
-def test_threads_meet_again_behind_a_division_only_where_they_can_part():
+def test_threads_reconverge_after_a_division_only_if_they_can_diverge():
     divided = "div.rn.f32 %f1, %f2, %f3; st.global.f32 [%rd30], %f1;"
     assert "converge" not in cost(divided)
     assert cost("ld.global.f32 %f2, [%rd1]; mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f3, %r1;" + divided)["converge"] == 2
@@ -140,7 +140,7 @@ LOAD = "ld.global.f32 %f1, [%rd0];"
 
 
 @pytest.mark.parametrize(("begin", "most"), [("", 8), (LOAD, 20)])
-def test_short_code_behind_a_branch_is_predicated_and_long_code_is_not(begin, most):
+def test_short_code_after_a_branch_is_predicated_and_long_code_is_not(begin, most):
     loads = bool(begin)
     short = blocks(BRANCH.format("%tid.x", begin + ARITHMETIC * (most - loads)))
     assert (short[0]["fma32"], short[1]) == (most - loads, {})
@@ -149,7 +149,7 @@ def test_short_code_behind_a_branch_is_predicated_and_long_code_is_not(begin, mo
     assert (long[0]["branch"], long[1]["fma32"]) == (1, most - loads + 1)
 
 
-def test_an_atomic_operation_stays_behind_its_branch():
+def test_atomic_operation_stays_behind_its_branch():
     assert blocks(BRANCH.format("%tid.x", "red.global.add.u32 [%rd0], %r1;"))[1] == {"atomic": 1}
 
 
@@ -166,20 +166,20 @@ def test_code_around_predicated_branches_is_one_piece(guarded, pieces):
 
 
 @pytest.mark.parametrize(("used", "pieces"), [("", [17]), ("st.shared.f32 [%r4], %f1;", [12, 5])])
-def test_a_piece_has_no_more_guards_than_predicates_that_wait_for_loads(used, pieces):
+def test_guards_of_a_piece_are_limited_by_predicates_waiting_for_loads(used, pieces):
     guarded = "".join(f"@%p1 bra $A{i}; {LOAD} {used} $A{i}: add.s32 %r9, %r9, 1;" for i in range(8))
     arguments = function("setp.gt.s32 %p1, %r1, 5;" + guarded + "st.global.b32 [%rd30], %r9;")
     assert [len(piece) for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
-def test_only_a_branch_that_parts_a_warp_has_to_bring_it_together():
+def test_only_a_diverging_branch_needs_reconvergence():
     long = ARITHMETIC * 9
     parted = blocks(BRANCH.format("%tid.x", long))
     assert (parted[0]["converge"], parted[2]["converge"]) == (1, 1)
     assert not any("converge" in block for block in blocks(BRANCH.format("%ctaid.x", long)))
 
 
-def test_a_barrier_stays_behind_its_branch():
+def test_barrier_stays_behind_its_branch():
     assert blocks(BRANCH.format("%ctaid.x", "bar.sync 0;"))[1] == {"bar": 1}
 
 
@@ -192,13 +192,13 @@ $LOOP:
 """
 
 
-def test_a_value_is_divergent_behind_a_loop_that_threads_leave_at_different_times():
+def test_value_is_divergent_after_a_loop_with_divergent_exits():
     for begin, expected in (("0", set()), ("%tid.x", {"%r1", "%p1", "%r2"})):
         looped = function(LOOP.format(begin=begin))
         assert divergent_registers(looped, DefUse.of(looped)) & {"%r1", "%r2", "%p1"} == expected
 
 
-def test_a_copy_is_removed_unless_both_values_live_on():
+def test_copy_is_removed_unless_both_values_stay_alive():
     def removed(rest: str) -> int:
         return len(
             removed_copies(function(f"add.s32 %r1, %r3, 1; mov.u32 %r2, %r1; {rest} st.global.b32 [%rd30], %r2;"))
@@ -209,7 +209,7 @@ def test_a_copy_is_removed_unless_both_values_live_on():
     assert removed("add.s32 %r2, %r2, 1; st.global.b32 [%rd30], %r1;") == 0
 
 
-def test_a_name_that_is_used_again_stands_for_values_of_their_own():
+def test_reused_name_gets_a_separate_value_per_definition():
     again = (
         "mul.wide.s32 %rd1, %r1, 4; add.s64 %rd2, %rd9, %rd1; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd30], %r2;"
     )
@@ -218,7 +218,7 @@ def test_a_name_that_is_used_again_stands_for_values_of_their_own():
     assert all(named.register_type(name) for name in DefUse.of(named).writers)
 
 
-def test_a_value_that_may_stay_keeps_its_name():
+def test_value_that_may_stay_keeps_its_name():
     named = with_local_names(function("mov.u32 %r1, 0; @%p1 ld.global.b32 %r1, [%rd1]; st.global.b32 [%rd30], %r1;"))
     zero, loaded, stored = (ins.operands for ins in named.instructions[:3])
     assert zero[0] == loaded[0] == stored[1]

@@ -74,7 +74,7 @@ def branches_of_rules() -> list[bool]:
 
 
 @pytest.mark.parametrize("sm", SMS)
-def test_rules_predicate_the_same_bodies_as_the_assembler(sm):
+def test_predication_rules_match_the_assembler(sm):
     differ = []
     for number, name in enumerate(BODIES):
         code = machine(sm)[f"k{number}"].instructions

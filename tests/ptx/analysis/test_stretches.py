@@ -25,7 +25,7 @@ def stretches(body: str, warps: int = 1) -> list[dict[str, float]]:
     return issued_by_stretch(function, lowered(function), ran)
 
 
-def test_a_barrier_ends_a_stretch():
+def test_barrier_ends_a_stretch():
     first, second = stretches(f"{FLOATS} bar.sync 0; {DOUBLES}")
     assert (first["fma32"], second["f64"]) == (1, 1)
     assert "f64" not in first
@@ -36,13 +36,13 @@ def test_short_code_without_barriers_is_one_stretch():
     assert len(stretches(FLOATS * 4 + DOUBLES * 2)) == 1
 
 
-def test_what_lies_far_apart_in_long_code_is_in_different_stretches():
+def test_distant_parts_of_long_code_are_in_different_stretches():
     parts = stretches(FLOATS * 48 + DOUBLES * 48)
     assert parts[0].get("f64", 0) == 0
     assert parts[-1].get("fma32", 0) == 0
 
 
-def test_stretches_have_all_instructions_of_all_warps_however_long_the_code_is():
+def test_stretches_contain_all_instructions_of_all_warps():
     for length in (10, 100, 3000):
         parts = stretches(FLOATS * length + DOUBLES * 7, warps=3)
         assert sum(part.get("fma32", 0) for part in parts) == 3 * length

@@ -22,12 +22,12 @@ def accesses(body: str) -> list[str]:
     return [ins.name for ins in made.instructions if "shared" in ins.modifiers]
 
 
-def test_four_words_of_a_thread_are_one_access_where_each_thread_has_16_bytes():
+def test_four_words_per_thread_become_one_access_of_16_bytes():
     assert accesses(BY_16 + FOUR_LOADS + SUM) == ["ld.shared.v4.b32"]
     assert accesses(BY_16 + FOUR_STORES) == ["st.shared.v4.b32"]
 
 
-def test_words_stay_apart_where_the_place_of_a_thread_may_be_any_word():
+def test_words_stay_separate_if_their_alignment_is_unknown():
     assert accesses(BY_4 + FOUR_LOADS + SUM) == ["ld.shared.f32"] * 4
 
 
@@ -36,18 +36,18 @@ def test_words_stay_apart_where_the_place_of_a_thread_may_be_any_word():
     ("mad.lo.s32 %r4, %r2, 24, %r1;", 2), ("and.b32 %r4, %r2, 48; add.s32 %r4, %r4, %r1;", 4),
     ("xor.b32 %r4, %r3, 40; add.s32 %r4, %r4, %r1;", 2),
 ])  # fmt: skip
-def test_how_an_address_is_computed_tells_its_alignment(place, elements):
+def test_alignment_follows_from_the_address_computation(place, elements):
     start = BASE + "shl.b32 %r3, %r2, 4;" + ("add.s32 %r5, %r1, %r3;" + place.replace("%r4, %r4, 8", "%r4, %r5, 8"))
     assert accesses(start + FOUR_LOADS + SUM) == [f"ld.shared.v{elements}.b32"] * (4 // elements)
 
 
-def test_an_address_that_a_loop_moves_on_is_known_by_its_steps():
+def test_alignment_of_a_loop_address_follows_from_its_steps():
     loop = "again: {loads} {sum} add.s32 %r4, %r4, {step}; setp.lt.u32 %p1, %r4, 2048; @%p1 bra again;"
     assert accesses(BY_16 + loop.format(loads=FOUR_LOADS, sum=SUM, step=64)) == ["ld.shared.v4.b32"]
     assert accesses(BY_16 + loop.format(loads=FOUR_LOADS, sum=SUM, step=4)) == ["ld.shared.f32"] * 4
 
 
-def test_nothing_is_moved_past_what_may_change_it():
+def test_no_access_moves_past_a_conflicting_one():
     first, second = "ld.shared.f32 %f0, [%r4];", "ld.shared.f32 %f1, [%r4+4];"
     assert accesses(BY_16 + first + "st.shared.f32 [%r1], %f9;" + second)[::2] == ["ld.shared.f32"] * 2
     assert accesses(BY_16 + first + "bar.sync 0;" + second) == ["ld.shared.f32"] * 2
@@ -57,7 +57,7 @@ def test_nothing_is_moved_past_what_may_change_it():
     assert accesses(BY_16 + store) == ["st.shared.f32", "ld.shared.f32", "st.shared.f32"]
 
 
-def test_a_kernel_computes_the_same_with_wide_accesses():
+def test_kernel_computes_the_same_with_wide_accesses():
     body = (
         BY_16
         + "ld.param.u64 %rd0, [x]; cvt.rn.f32.u32 %f0, %r2; mul.wide.u32 %rd1, %r2, 4; add.u64 %rd0, %rd0, %rd1;"

@@ -35,7 +35,7 @@ extern "C" __global__ void CLUSTER k(int* out, int* mine) {
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_blocks_of_a_cluster_see_each_others_shared_memory(fixed):
+def test_blocks_of_a_cluster_share_their_shared_memory(fixed):
     out, mine = np.zeros((4, 6, 32), np.int32), np.zeros((4, 6, 32), np.int32)
     program = cuda(RING.replace("CLUSTER", "__cluster_dims__(3, 2, 1)" if fixed else ""), "sm_90")
     launch = KernelLaunch("k", (6, 4), (32,), ["o", "m"], {"o": out, "m": mine}, cluster=() if fixed else (3, 2))
@@ -49,7 +49,7 @@ def test_blocks_of_a_cluster_see_each_others_shared_memory(fixed):
 
 
 @given(st.tuples(*[st.integers(1, 3)] * 3), st.tuples(*[st.integers(1, 2)] * 3))
-def test_blocks_and_clusters_name_each_other(clusters, cluster):
+def test_blocks_and_clusters_have_ids(clusters, cluster):
     x, y, z = (a * b for a, b in zip(clusters, cluster, strict=True))
     shape, blocks = Clusters((x, y, z), cluster), range(x * y * z)
     ordered = shape.ordered(blocks)
@@ -63,7 +63,7 @@ def test_blocks_and_clusters_name_each_other(clusters, cluster):
         assert len(corners) == 1
 
 
-def test_a_sample_of_blocks_has_their_clusters():
+def test_sample_of_blocks_includes_their_clusters():
     program = cuda(RING.replace("CLUSTER", "__cluster_dims__(2, 2, 1)"), "sm_90")
     buffers = {"o": np.zeros(32 * 96, np.int32), "m": np.zeros(32 * 96, np.int32)}
     counts = sampled_counts(program, KernelLaunch("k", (8, 12, 1), (32, 1, 1), ["o", "m"], buffers))
@@ -71,7 +71,7 @@ def test_a_sample_of_blocks_has_their_clusters():
     assert counts["atomic.shared"] == 32
 
 
-def test_a_launch_has_whole_clusters():
+def test_launch_requires_whole_clusters():
     program = cuda(RING.replace("CLUSTER", "__cluster_dims__(2, 1, 1)"), "sm_90")
     buffers = {"o": np.zeros(256, np.int32), "m": np.zeros(256, np.int32)}
     with pytest.raises(UsageError, match="not a multiple of the cluster"):
@@ -82,7 +82,7 @@ def test_a_launch_has_whole_clusters():
         emulate(program, KernelLaunch("k", (4,), (32,), ["o", "m"], buffers), blocks=[0, 1, 2])
 
 
-def test_a_block_that_does_not_reach_the_barrier_of_its_cluster_is_reported():
+def test_block_that_misses_its_cluster_barrier_is_reported():
     waits = 'if (rank) sync(); else asm volatile("bar.sync 1, 64;");'
     source = RING.replace("CLUSTER", "__cluster_dims__(2, 1, 1)").replace("sync();\n    asm", waits + "\n    asm", 1)
     buffers = {"o": np.zeros(64, np.int32), "m": np.zeros(64, np.int32)}
@@ -90,7 +90,7 @@ def test_a_block_that_does_not_reach_the_barrier_of_its_cluster_is_reported():
         emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o", "m"], buffers))
 
 
-def test_an_address_of_no_block_of_the_cluster_is_an_error():
+def test_address_outside_the_cluster_is_an_error():
     source = r"""
     extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {
         __shared__ int s[32];
@@ -104,7 +104,7 @@ def test_an_address_of_no_block_of_the_cluster_is_an_error():
         emulate(cuda(source, "sm_90"), KernelLaunch("k", (2,), (32,), ["o"], {"o": np.zeros(1, np.int32)}))
 
 
-def test_a_copy_goes_to_the_blocks_that_its_mask_names():
+def test_multicast_copy_reaches_the_blocks_of_its_mask():
     source = r"""
     __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
     extern "C" __global__ void __cluster_dims__(4, 1, 1) k(const int* x, int* out) {
@@ -147,7 +147,7 @@ def test_a_copy_goes_to_the_blocks_that_its_mask_names():
         lambda lane, rank: 7 + lane + 100 * rank,
     ),
 ])  # fmt: skip
-def test_stores_that_a_barrier_counts_reach_another_block(store, wanted):
+def test_stores_counted_by_a_barrier_reach_another_block(store, wanted):
     source = r"""
     __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
     extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {

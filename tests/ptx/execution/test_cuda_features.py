@@ -53,7 +53,7 @@ extern "C" __global__ void atomics(int* a, float* f, unsigned long long* u, doub
 
 
 @ARCHS
-def test_atomics_of_every_kind(arch):
+def test_atomics_of_every_kind_match_the_reference(arch):
     a, f, u = np.zeros(8, np.int32), np.zeros(2, np.float32), np.zeros(2, np.uint64)
     d, flags = np.zeros(1), np.array([2**32 - 1, 0, 0, 0, 0], np.uint32)
     run(ATOMICS, arch, a, f, u, d, flags, grid=2)
@@ -76,7 +76,7 @@ extern "C" __global__ void doubles(const double* a, const double* b, double* out
 
 
 @ARCHS
-def test_double_precision_with_the_functions_that_its_library_calls(arch):
+def test_double_precision_library_functions_match_numpy(arch):
     from math import erf
 
     x, y = RNG.uniform(-4, 4, (2, N))
@@ -112,7 +112,7 @@ extern "C" __global__ void call(const float* x, float* y) {
 
 
 @ARCHS
-def test_functions_that_are_called_rather_than_inlined(arch):
+def test_functions_that_are_not_inlined_can_be_called(arch):
     x = FLOATS
     y = np.zeros(N, np.float32)
     module = cuda(CALLS, arch)
@@ -148,7 +148,7 @@ extern "C" __global__ void groups(const float* x, float* y) {
 """
 
 
-def test_cooperative_groups():
+def test_cooperative_groups_match_the_reference():
     pytest.importorskip("cupy", reason="compiling CUDA needs CuPy: pip install '.[cuda13]'")
     if not any((folder / "nv" / "target").is_file() for folder in header_folders()):
         pytest.skip("cooperative_groups.h needs the CUDA C++ core libraries: pip install nvidia-cuda-cccl")
@@ -190,7 +190,7 @@ extern "C" __global__ void branches(const int* x, int* y, int* counts, int n) {
 
 
 @ARCHS
-def test_jump_tables_early_returns_and_arrays_in_local_memory(arch):
+def test_jump_tables_early_returns_and_local_arrays_work(arch):
     x = RNG.integers(0, 100, N).astype(np.int32)
     y, counts = np.zeros(N, np.int32), np.zeros(4, np.int32)
     run(BRANCHES, arch, x, y, counts, 40, shared_bytes=4 * N)
@@ -215,13 +215,13 @@ def test_jump_tables_early_returns_and_arrays_in_local_memory(arch):
     ],
     ids=["recursion", "assert", "fns"],
 )  # fmt: skip
-def test_what_cannot_be_executed_is_named_with_its_line(source, message):
+def test_unsupported_instruction_is_named_with_its_line(source, message):
     with pytest.raises(EmulationError, match=message) as raised:
         run(source, "sm_86", np.zeros(N, np.int32))
     assert re.search(r"PTX line \d+", str(raised.value))
 
 
-def test_printf_prints_nothing_and_the_kernel_goes_on():
+def test_printf_prints_nothing_and_the_kernel_continues():
     x = np.zeros(N, np.int32)
     run('extern "C" __global__ void k(int* x) { if (!threadIdx.x) printf("%d", *x); x[threadIdx.x] = 7; }', "sm_86", x)
     assert (x == 7).all()
@@ -244,7 +244,7 @@ extern "C" __global__ void k(int* x) {
 
 
 @ARCHS
-def test_functions_are_called_through_pointers_and_virtually(arch):
+def test_functions_can_be_called_through_pointers_and_virtually(arch):
     x = RNG.integers(0, 4, N).astype(np.int32)
     i, before = np.arange(N), x.copy()
     run(POINTERS, arch, x)

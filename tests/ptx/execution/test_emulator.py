@@ -28,12 +28,12 @@ def copy(n: int, block: int, grid: int) -> tuple[np.ndarray, np.ndarray, dict[st
 @pytest.mark.parametrize(
     ("n", "block", "grid"), [(64, 64, 1), (1, 32, 1), (1000, 96, 11), (333, 33, 11), (5000, 256, 20)]
 )
-def test_a_guarded_copy_copies_everything(n, block, grid):
+def test_guarded_copy_copies_everything(n, block, grid):
     x, y, _ = copy(n, block, grid)
     np.testing.assert_array_equal(x, y)
 
 
-def test_every_counter_of_a_copy_by_hand():
+def test_every_counter_of_a_copy_matches_manual_counts():
     # Two blocks of 64 threads, 100 elements: warps 0 to 2 are full, warp 3 has 4 threads inside.
     _, _, counts = copy(100, 64, 2)
     assert counts["global.x.read_requests"] == 4
@@ -50,7 +50,7 @@ def test_every_counter_of_a_copy_by_hand():
     assert counts["barriers"] == 0
 
 
-def test_counts_do_not_depend_on_how_blocks_are_batched():
+def test_counts_do_not_depend_on_block_batching():
     together = run_blocks(None)
     apart: dict[str, int] = {}
     for block in range(40):
@@ -67,14 +67,14 @@ def run_blocks(blocks: list[int] | None) -> dict[str, int]:
     )
 
 
-def test_only_the_chosen_blocks_run():
+def test_only_selected_blocks_run():
     y = np.full(128, -1, np.int32)
     body = GLOBAL_THREAD + "ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd1, %rd1, %rd2;"
     run(body + "st.global.u32 [%rd1], %r1;", "u64 y", ["y"], {"y": y}, grid=(4,), blocks=[2, 0])
     assert y.reshape(4, 32)[:, 0].tolist() == [0, -1, 2, -1]
 
 
-def test_coordinates_of_threads_and_blocks():
+def test_threads_and_blocks_have_their_coordinates():
     out = np.zeros((2 * 2 * 3, 24, 4), np.uint32)
     body = """ld.param.u64 %rd1, [out];
       mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mad.lo.u32 %r4, %r3, 3, %r2;
@@ -96,7 +96,7 @@ def loop(trips: str) -> str:
       OUT: ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r7;"""
 
 
-def test_a_uniform_loop_is_counted_by_its_trips():
+def test_uniform_loop_is_counted_by_its_trips():
     y = np.zeros(64, np.uint32)
     single = run(loop("mov.u32 %r5, 1;"), "u64 y", ["y"], {"y": y}, block=(64,))
     ten = run(loop("mov.u32 %r5, 10;"), "u64 y", ["y"], {"y": y}, block=(64,))
@@ -106,7 +106,7 @@ def test_a_uniform_loop_is_counted_by_its_trips():
     assert ten["lanes"] == 32 * ten["issue"]
 
 
-def test_a_divergent_loop_costs_its_longest_lane_of_each_warp():
+def test_divergent_loop_costs_the_longest_lane_of_each_warp():
     y = np.zeros(64, np.uint32)
     # Thread t makes t trips: warp 0 issues the body 31 times, warp 1 63 times.
     counts = run(loop("mov.u32 %r5, %r4;"), "u64 y", ["y"], {"y": y}, block=(64,))
@@ -117,7 +117,7 @@ def test_a_divergent_loop_costs_its_longest_lane_of_each_warp():
     assert counts["lanes"] - none["lanes"] == 4 * t.sum()
 
 
-def test_both_sides_of_a_branch_are_issued_where_a_warp_divides():
+def test_divergent_branch_issues_both_sides():
     body = f"""{GLOBAL_THREAD} ld.param.u32 %r5, [cut]; setp.lt.u32 %p1, %r4, %r5;
       @%p1 bra LOW; mov.b32 %f1, 0f40000000; mul.f32 %f2, %f1, %f1; bra.uni JOIN;
       LOW: mov.b32 %f1, 0f40400000; add.f32 %f2, %f1, %f1;
@@ -130,7 +130,7 @@ def test_both_sides_of_a_branch_are_issued_where_a_warp_divides():
         np.testing.assert_array_equal(y, np.where(np.arange(64) < cut, 12, 8))
 
 
-def test_predicated_instructions_issue_but_do_nothing_where_off():
+def test_predicated_off_instructions_issue_without_effect():
     y = np.zeros(32, np.int32)
     body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2;
       setp.lt.u32 %p1, %r1, 8; mov.u32 %r2, 5; @%p1 mov.u32 %r2, 7; @!%p1 add.u32 %r2, %r2, %r1;
@@ -144,7 +144,7 @@ def test_predicated_instructions_issue_but_do_nothing_where_off():
     assert counts["global.y.write_bytes"] == 128
 
 
-def test_threads_that_return_early_do_not_hold_a_barrier():
+def test_threads_that_return_early_do_not_block_a_barrier():
     y = np.zeros(96, np.int32)
     body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 70; @%p1 exit; bar.sync 0;
       mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], 1;"""
@@ -154,7 +154,7 @@ def test_threads_that_return_early_do_not_hold_a_barrier():
     assert counts["issue.bar"] == 3
 
 
-def test_a_jump_table_sends_each_lane_its_way():
+def test_jump_table_sends_each_lane_to_its_target():
     y = np.zeros(32, np.int32)
     body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; rem.u32 %r2, %r1, 3;
       TABLE: .branchtargets A, B, C;
@@ -222,7 +222,7 @@ def test_packed_moves_and_overwrites_keep_program_order():
 # Errors
 
 
-def test_an_unknown_instruction_is_named_with_its_line_only_when_reached():
+def test_unknown_instruction_is_named_only_when_reached():
     body = "\nmov.u32 %r1, %tid.x;\nsetp.eq.u32 %p1, %r1, 99;\n@!%p1 bra OVER;\nfrobnicate.u32 %r1, %r1;\nOVER:\n"
     run(body)
     with pytest.raises(EmulationError, match=r"PTX line \d+, `frobnicate.u32 %r1, %r1`: .*not support frobnicate.u32"):
@@ -238,7 +238,7 @@ def test_unsupported_variants_are_errors_not_zeros(text):
         run(text)
 
 
-def test_a_barrier_that_some_threads_never_reach_is_a_deadlock():
+def test_barrier_that_some_threads_miss_is_a_deadlock():
     body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 40; @%p1 bra ONE; bar.sync 1; bra.uni END;
       ONE: bar.sync 2;
       END:"""
@@ -246,12 +246,12 @@ def test_a_barrier_that_some_threads_never_reach_is_a_deadlock():
         run(body, block=(64,))
 
 
-def test_an_endless_loop_meets_the_budget():
+def test_endless_loop_stops_at_the_budget():
     with pytest.raises(EmulationError, match="endless loop near PTX line"):
         run("L: bra L;", budget=1000)
 
 
-def test_a_trap_is_an_error():
+def test_trap_is_an_error():
     with pytest.raises(EmulationError, match=r"block \(1, 0, 0\) thread \(3, 0, 0\) trapped"):
         run("setp.eq.u32 %p1, %ctaid.x, 1; setp.eq.and.u32 %p2, %tid.x, 3, %p1; @%p2 trap;", grid=(2,))
 
@@ -262,7 +262,7 @@ def test_a_trap_is_an_error():
     (".reqntid 16, 4", (64,), "has 64 threads, but k was compiled for blocks of 16x4 (__block_size__)"),
     (".reqntid 16, 4", (16, 4, 1), None),
 ])  # fmt: skip
-def test_a_block_that_the_code_was_not_compiled_for_is_refused(directive, block, says):
+def test_block_size_that_contradicts_the_code_is_refused(directive, block, says):
     code = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{directive}\n{{\nret;\n}}\n")
     launch = KernelLaunch("k", (1,), block, [], {})
     if says is None:
@@ -273,7 +273,7 @@ def test_a_block_that_the_code_was_not_compiled_for_is_refused(directive, block,
     assert says in str(error.value)
 
 
-def test_misuse_is_one_line(refuses):
+def test_misuse_is_refused_in_one_line(refuses):
     def refused(change: dict[str, object]) -> None:
         fields: dict[str, object] = {"entry": "k", "grid": (1,), "block": (32,), "arguments": ["y"]}
         fields |= {"buffers": {"y": np.zeros(4)}} | change
@@ -305,7 +305,7 @@ def test_offset_beyond_64_bits_wraps_and_is_out_of_bounds(offset):
         emulate(parse(code), launch)
 
 
-def test_clocks_advance_with_each_instruction():
+def test_clock_advances_with_each_instruction():
     ptx = """.version 8.0
 .target sm_80
 .address_size 64
@@ -332,7 +332,7 @@ def test_clocks_advance_with_each_instruction():
     assert out.tolist() == [1, 2, 0]
 
 
-def test_environment_registers_hold_the_address_of_the_grid_barrier():
+def test_environment_registers_hold_the_grid_barrier_address():
     ptx = """.version 8.0
 .target sm_80
 .address_size 64

@@ -73,7 +73,7 @@ extern "C" __global__ void divide(const long long* a, const long long* b, long l
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("n", "block", "grid"), [(1, 32, 1), (1000, 96, 3), (4097, 256, 20), (7, 1, 7)])
-def test_vector_addition_of_odd_sizes(arch, n, block, grid):
+def test_vector_addition_of_odd_sizes_is_correct(arch, n, block, grid):
     a, b = RNG.standard_normal((2, n)).astype(np.float32)
     c = np.zeros(n, np.float32)
     buffers = {"a": a, "b": b, "c": c}
@@ -86,7 +86,7 @@ def test_vector_addition_of_odd_sizes(arch, n, block, grid):
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("n", [5, 256, 10_001])
-def test_a_reduction_with_shuffles(arch, n):
+def test_reduction_with_shuffles_is_correct(arch, n):
     x, out = RNG.standard_normal(n).astype(np.float32), np.zeros(1, np.float32)
     module = cuda(SMALL.replace("PAD", "1"), arch)
     emulate(module, KernelLaunch("sum", (1,), (256,), ["x", "o", np.int32(n)], {"x": x, "o": out}), check_races=True)
@@ -95,7 +95,7 @@ def test_a_reduction_with_shuffles(arch, n):
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("rows", "cols"), [(16, 16), (33, 50), (1, 70)])
-def test_a_transpose_through_shared_memory(arch, rows, cols):
+def test_transpose_through_shared_memory_is_correct(arch, rows, cols):
     x, y = RNG.standard_normal((rows, cols)).astype(np.float32), np.zeros((cols, rows), np.float32)
     grid = (-(-cols // 16), -(-rows // 16))
     waves = {}
@@ -115,7 +115,7 @@ def test_a_transpose_through_shared_memory(arch, rows, cols):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_integer_kernels(arch):
+def test_integer_kernels_are_correct(arch):
     module = cuda(SMALL.replace("PAD", "1"), arch)
     x, bins = RNG.integers(0, 256, 3001).astype(np.uint8), np.zeros(64, np.uint32)
     emulate(
@@ -141,7 +141,7 @@ def test_integer_kernels(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_the_math_library(arch):
+def test_math_library_matches_numpy(arch):
     x, y = np.linspace(0.05, 30, 90).astype(np.float32), np.zeros(90, np.float32)
     emulate(
         cuda(SMALL.replace("PAD", "1"), arch),
@@ -155,7 +155,7 @@ def test_the_math_library(arch):
     np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-5)
 
 
-def test_an_index_past_the_end_is_caught():
+def test_index_past_the_end_is_detected():
     source = SMALL.replace("PAD", "1").replace("i < n; i += gridDim", "i <= n; i += gridDim")
     a, b, c = np.zeros((3, 64), np.float32)
     with pytest.raises(

@@ -33,15 +33,15 @@ def relay(source: str, blocks: int) -> list[int]:
     return buffers["out"][::32].tolist()
 
 
-def test_blocks_that_run_together_wait_for_each_other():
+def test_concurrent_blocks_wait_for_each_other():
     assert relay(RELAY, 4) == [4, 3, 2, 1]
 
 
-def test_blocks_wait_for_blocks_that_ran_before():
+def test_blocks_wait_for_earlier_blocks():
     assert relay(BACKWARDS, 100) == list(range(1, 101))
 
 
-def test_a_wait_that_nobody_ends_is_a_deadlock():
+def test_endless_wait_is_a_deadlock():
     silent = RELAY.replace("if (threadIdx.x == 0) passed", "if (threadIdx.x == 99) passed")
     with pytest.raises(
         EmulationError, match=r"deadlock: block \(\d+, 0, 0\) thread \(0, 0, 0\) waits for what another"
@@ -49,7 +49,7 @@ def test_a_wait_that_nobody_ends_is_a_deadlock():
         relay(silent, 4)
 
 
-def test_a_wait_takes_one_trip_whichever_block_comes_first():
+def test_wait_takes_one_trip_in_any_block_order():
     """Instructions of a grid of two blocks, the first of which waits, or the second."""
     issued = []
     for source in (RELAY, BACKWARDS):
@@ -76,7 +76,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize(("body", "waits"), LOOPS.values(), ids=LOOPS)
-def test_only_a_loop_that_others_must_end_is_a_wait(body, waits):
+def test_only_a_loop_ended_by_other_blocks_is_a_wait(body, waits):
     module = parse(f"""
         .version 8.0 .target sm_80 .address_size 64
         .visible .entry k(.param .u64 p) {{

@@ -41,7 +41,7 @@ def accesses(
     (4100, 0, 8),  # a diagonal: 32 banks, but four tags a clock
     (16, 0, 4),  # every fourth word
 ])  # fmt: skip
-def test_l1_takes_the_busiest_bank_or_four_tags_a_clock(step, start, clk):
+def test_l1_processes_the_busiest_bank_or_four_tags_per_clock(step, start, clk):
     load = AT.format(lane="%r2", step=step) + f"ld.global.u32 %r3, [%d2+{start}];"
     assert accesses(load, 1, size=1 << 18)[1]["global.x.read_passes"] == clk
 
@@ -50,7 +50,7 @@ def test_l1_takes_the_busiest_bank_or_four_tags_a_clock(step, start, clk):
     ("lane", "step", "kind", "turns"),
     [("%r2", 0, "u32", 32), ("%r2", 4, "u32", 4), ("%r2", 32, "u32", 32), ("%r3", 4, "u32", 16), ("%r2", 8, "u64", 8)],
 )
-def test_atomic_operations_on_one_element_take_turns_in_each_sector(lane, step, kind, turns):
+def test_atomics_on_one_element_are_serialized_per_sector(lane, step, kind, turns):
     body = f"shr.u32 %r3, %r2, 4; {AT.format(lane=lane, step=step)} mov.u64 %d3, 1; mov.u32 %r4, 1;"
     watched, counts = accesses(f"{body} red.global.add.{kind} [%d2], {'%r4' if kind == 'u32' else '%d3'};", 1)
     assert counts["global.x.atomic_turns"] == turns
@@ -60,7 +60,7 @@ def test_atomic_operations_on_one_element_take_turns_in_each_sector(lane, step, 
     assert not len(watched[0].trace.step)
 
 
-def test_trace_tells_blocks_warps_and_steps_apart():
+def test_trace_separates_blocks_warps_and_steps():
     body = f"""{AT.format(lane="%r0", step=4)} ld.global.u32 %r3, [%d2];
     bra NEXT;
 NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""
@@ -90,17 +90,17 @@ def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touc
 
 
 @pytest.mark.parametrize("place", range(4))
-def test_a_tile_moves_its_own_bytes_wherever_its_sectors_begin(place):
+def test_tile_moves_its_own_bytes_at_any_sector_offset(place):
     first, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
     assert first.new_bytes(following) == 24 * 8
     assert following.new_bytes(first) == 24 * 8
 
 
-def test_bytes_elsewhere_move_with_their_sectors():
+def test_other_bytes_move_with_their_sectors():
     assert bytes_of(0, 8).new_bytes(bytes_of(4096, 8)) == 32
     assert bytes_of(0, 64, 16).new_bytes(bytes_of(64, 64, 16)) == 64 * 16
 
 
-def test_a_halo_adds_what_is_beyond_it():
+def test_halo_adds_the_bytes_beyond_the_tile():
     assert bytes_of(0, 160).new_bytes(bytes_of(128, 160)) == 128
     assert bytes_of(0, 160).new_bytes(bytes_of(0, 160)) == 0

@@ -68,7 +68,7 @@ COPY = ADD_ONE.replace("STORE", "cp.async.bulk").replace("REDUCE", "")
 
 @pytest.mark.parametrize("corner", [(0, 0), (8, 3), (-4, -2), (64, 30), (200, 0)])
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
-def test_a_box_comes_and_goes_where_it_is_inside_of_the_tensor(swizzle, corner):
+def test_box_is_copied_only_inside_the_tensor(swizzle, corner):
     matrix, out, counts = add_one(COPY, corner, swizzle)
     x, y = corner
     box = np.s_[max(y, 0) : y + 16, max(x, 0) : max(x + (swizzle // 2 or 64), 0)]
@@ -79,7 +79,7 @@ def test_a_box_comes_and_goes_where_it_is_inside_of_the_tensor(swizzle, corner):
     assert counts["bulk.shared_write_bytes"] == 16 * (swizzle or 128)
 
 
-def test_a_box_is_added_to_what_is_there():
+def test_box_is_added_to_existing_values():
     source = ADD_ONE.replace("STORE", "cp.reduce.async.bulk").replace("REDUCE", "add.tile.")
     matrix, out, counts = add_one(source, (16, 8), 128, "f16")
     np.testing.assert_array_equal(out[8:24, 16:80], matrix[8:24, 16:80] + 1)
@@ -124,16 +124,16 @@ def rows(bytes_: int = 256, x: int = 64) -> tuple[np.ndarray, np.ndarray, np.nda
     return values, before, out
 
 
-def test_a_row_goes_through_shared_memory_and_is_combined():
+def test_row_passes_through_shared_memory_and_is_combined():
     values, before, out = rows()
     np.testing.assert_array_equal(out, np.maximum(values, before))
 
 
-def test_a_wrong_size_is_an_error(refuses):
+def test_wrong_size_is_an_error(refuses):
     refuses(lambda bytes_, x: rows(bytes_, x), [(252, 64), (256, 60), (240, 64), (272, 68)])
 
 
-def test_a_map_that_no_copy_can_use_is_refused_when_it_is_built(refuses):
+def test_unusable_tensor_map_is_refused_when_built(refuses):
     def refused(changed: dict[str, Any]) -> None:
         fields = {"address": "x", "type": "u16", "extents": (104, 40), "strides": (208,), "box": (64, 16), **changed}
         TensorMap(**fields).encode(1 << 40)
@@ -144,19 +144,19 @@ def test_a_map_that_no_copy_can_use_is_refused_when_it_is_built(refuses):
     ])  # fmt: skip
 
 
-def test_a_map_that_the_compiler_moved_to_the_stack_is_refused():
+def test_tensor_map_moved_to_the_stack_is_refused():
     """Which it does with a parameter whose address is taken and that is not __grid_constant__."""
     with pytest.raises(EmulationError, match=r"a tensor map in local memory.*__grid_constant__"):
         add_one(COPY.replace("const __grid_constant__ Map in,", "Map in,"), (0, 0), 128)
 
 
-def test_bytes_that_are_no_map_are_refused():
+def test_bytes_that_are_not_a_tensor_map_are_refused():
     arguments = [bytes(128), bytes(128), 0, 0, 2048]
     with pytest.raises(EmulationError, match="no tensor map"):
         emulate(cuda(COPY, "sm_90a"), KernelLaunch("k", (1,), (32,), arguments, {}, 4096))
 
 
-def test_four_rows_that_do_not_follow_one_another_are_gathered():
+def test_four_separate_rows_are_gathered():
     source = (
         HEAD
         + r"""

@@ -26,7 +26,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @few_examples(12)
 @given(a=F32, b=F32)
-def test_one_operation_rounds_once(a, b):
+def test_single_operation_rounds_once(a, b):
     x, y = f32(a), f32(b)
     with np.errstate(all="ignore"):
         same(apply("add.f32 {d}, {a0}, {a1}", [x, y], ["f32"] * 2, "f32"), x + y)
@@ -57,7 +57,7 @@ def test_mixed_precision_widens_all_sources_but_the_last(a, b, c):
 
 @few_examples(20)
 @given(a=F32, b=F32, c=F32)
-def test_min_and_max_take_three_values_and_magnitudes(a, b, c):
+def test_min_and_max_accept_three_values_and_magnitudes(a, b, c):
     x, y, z = f32(a), f32(b), f32(c)
     three, kinds = [x, y, z], ["f32"] * 3
     same(apply("max.f32 {d}, {a0}, {a1}, {a2}", three, kinds, "f32"), np.fmax(np.fmax(x, y), z))
@@ -70,7 +70,7 @@ def test_min_and_max_take_three_values_and_magnitudes(a, b, c):
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
-def test_values_are_clamped_to_a_limit_that_all_lanes_share(kind):
+def test_values_are_clamped_to_a_shared_limit(kind):
     """As Triton compiles a symmetric `tl.clamp`: `min.xorsign.abs` with one limit, of several elements a thread."""
     values = np.linspace(-3, 3, 128).astype(np.float32).view(np.uint32) & 0xFFFF0000
     wide = values.view(np.float32)
@@ -96,7 +96,7 @@ def test_values_are_clamped_to_a_limit_that_all_lanes_share(kind):
 @pytest.mark.parametrize(
     "instruction", ["max.f64 %fd0, %fd1, %fd2, %fd3", "min.s32 %r0, %r1, %r2, %r3", "add.f32 %f0, %f1"]
 )
-def test_a_wrong_number_of_operands_is_an_error_of_the_instruction(instruction):
+def test_wrong_operand_count_is_an_error_of_the_instruction(instruction):
     with pytest.raises((EmulationError, ParseError), match=instruction.split()[0]):
         run(f"{instruction};")
 
@@ -109,7 +109,7 @@ def nearest(value: Fraction) -> float:
 
 
 @given(a=MODEST, b=MODEST, c=MODEST)
-def test_a_multiply_add_rounds_once(a, b, c):
+def test_multiply_add_rounds_once(a, b, c):
     x, y, z = f32(a), f32(b), f32(c)
     got = apply("fma.rn.f32 {d}, {a0}, {a1}, {a2}", [x, y, z], ["f32"] * 3, "f32")
     exact = [Fraction(float(i)) * Fraction(float(j)) + Fraction(float(k)) for i, j, k in zip(x, y, z, strict=True)]
@@ -118,7 +118,7 @@ def test_a_multiply_add_rounds_once(a, b, c):
         assert w is None or g == w
 
 
-def test_a_multiply_add_keeps_what_two_roundings_lose():
+def test_multiply_add_keeps_what_two_roundings_lose():
     x = f32([1 + 2**-12] * 32)
     got = apply("fma.rn.f32 {d}, {a0}, {a1}, {a2}", [x, x, f32([-1 - 2**-11] * 32)], ["f32"] * 3, "f32")
     assert got[0] == 2.0**-24
@@ -149,7 +149,7 @@ def test_directed_rounding_never_passes_the_exact_value(mode, toward, a, b):
 
 @few_examples(10)
 @given(a=F64, b=F64)
-def test_doubles(a, b):
+def test_double_arithmetic_matches_numpy(a, b):
     x, y = np.array(a), np.array(b)
     same(apply("add.f64 {d}, {a0}, {a1}", [x, y], ["f64"] * 2, "f64"), x + y)
     same(apply("mul.rn.f64 {d}, {a0}, {a1}", [x, y], ["f64"] * 2, "f64"), x * y)
@@ -185,7 +185,7 @@ def test_approximations_are_within_the_documented_error(name, law):
 
 @few_examples(8)
 @given(bits=lanes.column(lanes.integer(16), 64))
-def test_half_pairs_compute_each_half(bits):
+def test_packed_halves_compute_each_half(bits):
     x = np.array(bits, np.uint16).view(np.float16)
     y = x[::-1].copy()
     with np.errstate(all="ignore"):
@@ -229,13 +229,13 @@ def test_packed_f32_pairs_are_two_multiply_adds(a):
         ("nan", "0001"),
     ],
 )
-def test_comparisons_with_nan(name, truths):
+def test_comparisons_handle_nan(name, truths):
     x, y = f32([1, 2, 3, np.nan] * 8), f32([2] * 32)
     got = apply(f"setp.{name}.f32 %p1, {{a0}}, {{a1}}; selp.u32 {{d}}, 1, 0, %p1", [x, y], ["f32"] * 2, "u32")
     assert "".join(str(v) for v in got[:4]) == truths
 
 
-def test_a_comparison_combines_and_complements():
+def test_comparison_combines_and_complements():
     x = np.arange(32, dtype=np.int32)
     ask = "setp.lt.s32 %p3, {a0}, 20; setp.ge.and.s32 %p1|%p2, {a0}, 10, %p3; selp.u32 %r20, 1, 0, %p1; "
     got = apply(ask + "selp.u32 %r21, 2, 0, %p2; or.b32 {d}, %r20, %r21", [x], ["s32"], "u32")
@@ -246,7 +246,7 @@ def test_a_comparison_combines_and_complements():
 
 @few_examples(10)
 @given(a=F32)
-def test_floats_become_integers_clamped(a):
+def test_float_to_integer_conversion_clamps(a):
     x = f32(a)
     for mode, law in (("rzi", math.trunc), ("rni", round), ("rmi", math.floor), ("rpi", math.ceil)):
         for kind in ("s32", "u32", "s64", "u64"):
@@ -264,7 +264,7 @@ def test_floats_become_integers_clamped(a):
 
 @few_examples(10)
 @given(a=lanes.column(lanes.integer(64, signed=True)))
-def test_integers_become_floats_rounded(a):
+def test_integer_to_float_conversion_rounds(a):
     x = np.array(a, np.int64)
     got = apply("cvt.rn.f32.s64 {d}, {a0}", [x], ["s64"], "f32")
     assert got.tolist() == [nearest(Fraction(v)) for v in a]
@@ -275,7 +275,7 @@ def test_integers_become_floats_rounded(a):
 
 @few_examples(10)
 @given(a=F32)
-def test_halves_and_bfloats(a):
+def test_halves_and_bfloats_convert(a):
     x = f32(a)
     with np.errstate(all="ignore"):
         same(apply("cvt.rn.f16.f32 {d}, {a0}", [x], ["f32"], "f16"), x.astype(np.float16))
@@ -289,7 +289,7 @@ def test_halves_and_bfloats(a):
     same(apply("cvt.f32.bf16 {d}, {a0}", [bf16], ["b16"], "f32"), back)
 
 
-def test_rounding_to_whole_floats():
+def test_floats_round_to_whole_numbers():
     x = f32([-1.5, -0.5, 0.5, 1.5, 2.5, 1.2, -1.2, 7.0] * 4)
     for mode, law in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
         same(apply(f"cvt.{mode}.f32.f32 {{d}}, {{a0}}", [x], ["f32"], "f32"), law(x))

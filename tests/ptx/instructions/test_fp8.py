@@ -38,7 +38,7 @@ extern "C" __global__ void convert(const float* x, unsigned short* codes, unsign
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_code_of_a_number_comes_back(kind):
+def test_every_fp8_code_converts_back(kind):
     values = fp8_values(kind, CODES)
     finite = np.isfinite(values)
     assert np.array_equal(fp8_codes(kind, values)[finite], CODES[finite])
@@ -47,7 +47,7 @@ def test_every_code_of_a_number_comes_back(kind):
 
 
 @given(st.sampled_from(KINDS), st.floats(width=32, allow_nan=False))
-def test_the_nearest_number_is_taken_and_of_two_the_even_one(kind, x):
+def test_conversion_rounds_to_nearest_even(kind, x):
     expected = fp8_values(kind, CODES)
     expected = expected[np.isfinite(expected)].astype(np.float64)
     (code,) = fp8_codes(kind, np.array([x], np.float32))
@@ -65,7 +65,7 @@ def test_nan_stays_nan():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_converted_with_the_second_in_the_lower_byte(nvrtc, kind):
+def test_second_of_a_converted_pair_is_in_the_lower_byte(nvrtc, kind):
     x = np.random.default_rng(0).standard_normal(64).astype(np.float32) * 100
     codes, halves = np.zeros(32, np.uint16), np.zeros(32, np.uint32)
     module = parse(compile_source(CONVERT.replace("K", kind), 89).ptx)
@@ -76,7 +76,7 @@ def test_pairs_are_converted_with_the_second_in_the_lower_byte(nvrtc, kind):
 
 
 @pytest.mark.parametrize(("a", "b"), [("e4m3", "e4m3"), ("e5m2", "e4m3")])
-def test_products_of_8_bit_numbers(nvrtc, a, b):
+def test_8_bit_products_match_numpy(nvrtc, a, b):
     draw = np.random.default_rng(1)
     x = fp8_codes(a, draw.standard_normal((16, 32)).astype(np.float32))
     y = fp8_codes(b, draw.standard_normal((8, 32)).astype(np.float32))

@@ -91,7 +91,7 @@ NAMES = {1: "1d", 2: "2d", 3: "3d"}
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: f"{s.filter}-{s.address}-{s.normalized}")
 @pytest.mark.parametrize("extents", [(13,), (12, 7), (5, 4, 3)], ids=str)
-def test_a_fetch_filters_and_addresses_as_the_guide_says(sampler, extents):
+def test_texture_fetch_filters_and_addresses_as_documented(sampler, extents):
     channels = len(extents) if len(extents) < 3 else 4
     texels = RNG.standard_normal((*reversed(extents), channels)).astype(np.float32)
     places = coordinates(len(extents), extents, sampler.normalized)
@@ -107,7 +107,7 @@ def test_a_fetch_filters_and_addresses_as_the_guide_says(sampler, extents):
 
 
 @pytest.mark.parametrize(("element", "most"), [("u8", 255), ("i8", 127), ("u16", 65535), ("i16", 32767)])
-def test_integers_are_read_as_they_are_or_as_shares_of_the_greatest(element, most):
+def test_integers_are_read_raw_or_normalized(element, most):
     kind = {"u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2"}[element]
     texels = RNG.integers(np.iinfo(kind).min, most + 1, (9, 8, 2)).astype(kind)
     places = coordinates(2, (8, 9), False)
@@ -135,7 +135,7 @@ def test_halves_are_read_as_numbers_and_as_packed_pairs():
     np.testing.assert_array_equal(got[:, :2].copy().view(np.float16), texels[places[0]])
 
 
-def test_whole_coordinates_outside_of_the_image_read_zero():
+def test_integer_coordinates_outside_the_image_read_zero():
     texels = np.arange(1, 11, dtype=np.uint32)
     places = [np.arange(-5, LANES - 5, dtype=np.int32)]
     got, counts = fetch("tex.1d.v4.u32.s32 {d}, [{t}, {{{0}}}]", Image("texels", (10,), "u32"), texels, places, "u32")
@@ -144,7 +144,7 @@ def test_whole_coordinates_outside_of_the_image_read_zero():
     assert counts["global.texels.read_requests"] == LANES // 32
 
 
-def test_layers_come_first_and_are_clamped():
+def test_layer_comes_first_and_is_clamped():
     texels = RNG.standard_normal((3, 4, 6, 1)).astype(np.float32)
     places = coordinates(2, (6, 4), True)
     layer = RNG.integers(0, 5, LANES).astype(np.uint32)
@@ -170,7 +170,7 @@ FACES = {  # face: (axis that is largest, its sign, s, t), as the guide's table 
 
 
 @pytest.mark.parametrize("layered", [False, True])
-def test_a_direction_finds_its_place_on_a_face_of_the_cube(layered):
+def test_direction_selects_a_cube_face_and_position(layered):
     cubes = 2 if layered else 1
     texels = RNG.standard_normal((cubes * 6, 8, 8, 1)).astype(np.float32)
     direction = [RNG.uniform(-1, 1, LANES).astype(np.float32) for _ in range(3)]
@@ -193,7 +193,7 @@ def test_a_direction_finds_its_place_on_a_face_of_the_cube(layered):
         np.testing.assert_allclose(got[lane, 0], expected[0], atol=1e-5)
 
 
-def test_the_level_of_detail_is_given_or_follows_from_gradients():
+def test_level_of_detail_is_explicit_or_from_gradients():
     levels = [RNG.standard_normal((max(8 >> i, 1), 16 >> i, 1)).astype(np.float32) for i in range(3)]
     data = np.concatenate([level.reshape(-1) for level in levels])
     sampler = Sampler("linear", "clamp", normalized=True)
@@ -217,7 +217,7 @@ def test_the_level_of_detail_is_given_or_follows_from_gradients():
             assert followed[lane, 0] == leveled[lane, 0]
 
 
-def test_a_gather_returns_one_channel_of_four_texels():
+def test_gather_returns_one_channel_of_four_texels():
     texels = RNG.standard_normal((5, 6, 2)).astype(np.float32)
     x, y = (RNG.integers(1, n - 1, LANES).astype(np.float32) for n in (6, 5))  # between texels n - 1 and n
     got, _ = fetch("tld4.g.2d.v4.f32.f32 {d}, [{t}, {{{0}, {1}}}]", Image("texels", (6, 5), channels=2), texels, [x, y])
@@ -226,7 +226,7 @@ def test_a_gather_returns_one_channel_of_four_texels():
     np.testing.assert_array_equal(got, expected)
 
 
-def test_a_kernel_asks_for_the_extents_of_its_image():
+def test_kernel_reads_the_extents_of_its_image():
     source = (
         "txq.width.b32 %o0, [{t}]; txq.height.b32 %o1, [{t}]; suq.depth.b32 %o2, [{t}]; txq.array_size.b32 %o3, [{t}]"
     )
@@ -234,7 +234,7 @@ def test_a_kernel_asks_for_the_extents_of_its_image():
     assert got[0].tolist() == [4, 3, 2, 1]
 
 
-def test_a_fetch_counts_the_sectors_of_the_texels_it_mixes():
+def test_fetch_counts_the_sectors_of_its_texels():
     # The 32 lanes of a warp mix 33 x 2 texels; a sector holds 4 x 2 texels of 4 bytes.
     x = (np.arange(LANES) % 32 + 1).astype(np.float32)
     y = np.full(LANES, 1.0, np.float32)
@@ -275,12 +275,12 @@ def test_surfaces_are_read_beyond_their_edges_and_written():
     assert counts["issue.st_global"] == 2 * 6
 
 
-def test_an_access_outside_of_a_surface_is_an_error_where_it_traps():
+def test_trapping_access_outside_a_surface_is_an_error():
     with pytest.raises(EmulationError, match=r"sust.*block \(1, 0, 0\) thread \(8, .*\(160, 0\) is outside"):
         emulate(cuda(SURFACES), surface_launch(41)[0])
 
 
-def test_surfaces_add_atomically():
+def test_surfaces_support_atomic_addition():
     module = parse(
         ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 s)\n{"
         " .reg .b64 %rd; .reg .b32 %r<3>; ld.param.u64 %rd, [s]; mov.u32 %r0, %tid.x; and.b32 %r1, %r0, 12;"
@@ -303,7 +303,7 @@ extern "C" __global__ void k(cudaTextureObject_t image, float* out, int width, i
 """
 
 
-def test_a_kernel_with_a_texture_object_reads_its_image():
+def test_kernel_with_a_texture_object_reads_its_image():
     texels, out = RNG.standard_normal((6, 32, 1)).astype(np.float32), np.zeros((6, 32), np.float32)
     sampler = Sampler("linear", "wrap", normalized=True)
     images = {"picture": Image("texels", (32, 6), sampler=sampler)}
@@ -335,7 +335,7 @@ LEGACY = """
 """
 
 
-def test_a_texture_variable_has_the_image_of_its_name():
+def test_texture_variable_uses_the_image_of_its_name():
     texels, out = RNG.standard_normal(20).astype(np.float32), np.zeros(32, np.float32)
     launch = KernelLaunch(
         "k", (1,), (32,), ["out"], {"texels": texels, "out": out}, images={"picture": Image("texels", (20,))}
@@ -347,13 +347,13 @@ def test_a_texture_variable_has_the_image_of_its_name():
         emulate(parse(LEGACY), without)
 
 
-def test_an_image_that_cannot_be_gets_one_line(refuses):
+def test_impossible_image_is_refused_in_one_line(refuses):
     refuses(lambda image: image(), [
         lambda: Image("texels", (4, 4), "f31"), lambda: Image("texels", (4,), channels=3), lambda: Image("texels", ()),
         lambda: Image("texels", (4,), "u8", sampler=Sampler("linear")), lambda: Sampler(address="wrapp"),
     ])  # fmt: skip
 
 
-def test_an_image_larger_than_its_buffer_is_refused():
+def test_image_larger_than_its_buffer_is_refused():
     with pytest.raises(UsageError, match="image picture has 64 bytes, its buffer texels has 60"):
         fetch("tex.1d.v4.f32.s32 {d}, [{t}, {{%r0}}]", Image("texels", (16,)), np.zeros(15, np.float32), [])

@@ -54,14 +54,14 @@ BINARY = {
 @pytest.mark.parametrize("name", BINARY)
 @few_examples(6)
 @given(data=columns(2))
-def test_arithmetic_wraps(name, kind, data):
+def test_integer_arithmetic_wraps(name, kind, data):
     check(f"{name}.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, BINARY[name], data)
 
 
 @pytest.mark.parametrize("kind", ["s16", "u16", "s32", "u32"])
 @few_examples(6)
 @given(data=columns(3))
-def test_wide_products_lose_nothing(kind, data):
+def test_wide_products_are_exact(kind, data):
     result = f"{kind[0]}{2 * int(kind[1:])}"
     check(f"mul.wide.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], result, operator.mul, data[:2])
     law = lambda a, b, c: a * b + c  # noqa: E731
@@ -71,7 +71,7 @@ def test_wide_products_lose_nothing(kind, data):
 @pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64"])
 @few_examples(8)
 @given(data=columns(3))
-def test_high_and_low_products(kind, data):
+def test_high_and_low_products_match_python(kind, data):
     bits = int(kind[1:])
     check(f"mul.hi.{kind} {{d}}, {{a0}}, {{a1}}", [kind, kind], kind, lambda a, b: (a * b) >> bits, data[:2])
     law = lambda a, b, c: ((a * b) >> bits) + c  # noqa: E731
@@ -81,7 +81,7 @@ def test_high_and_low_products(kind, data):
 
 @few_examples(6)
 @given(data=columns(2))
-def test_multiplying_24_bits(data):
+def test_24_bit_multiplication_matches_python(data):
     check("mul24.lo.u32 {d}, {a0}, {a1}", ["u32"] * 2, "u32", lambda a, b: (a % 2**24) * (b % 2**24), data)
 
 
@@ -96,7 +96,7 @@ def test_shifts_clamp_their_amount(kind, data):
 
 @few_examples(8)
 @given(data=columns(3))
-def test_funnel_shifts(data):
+def test_funnel_shifts_match_python(data):
     kinds = ["u32"] * 3
     for mode, amount in (("clamp", lambda c: min(c, 32)), ("wrap", lambda c: c & 31)):
         left = lambda a, b, c, f=amount: ((b << 32 | a) << f(c)) >> 32  # noqa: E731
@@ -108,7 +108,7 @@ def test_funnel_shifts(data):
 @pytest.mark.parametrize("bits", [32, 64])
 @few_examples(8)
 @given(data=columns(1))
-def test_counting_and_reversing_bits(bits, data):
+def test_bits_are_counted_and_reversed(bits, data):
     kind = f"u{bits}"
     check(f"popc.b{bits} {{d}}, {{a0}}", [kind], "u32", int.bit_count, data)
     check(f"clz.b{bits} {{d}}, {{a0}}", [kind], "u32", lambda a: bits - a.bit_length(), data)
@@ -135,7 +135,7 @@ def extracted(a: int, position: int, length: int, bits: int, signed: bool) -> in
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
 @few_examples(8)
 @given(data=columns(3))
-def test_bit_fields(kind, data):
+def test_bit_fields_are_extracted(kind, data):
     bits = int(kind[1:])
     signed = kind[0] == "s"
     data = [data[0], [v % 300 for v in data[1]], [v % 80 for v in data[2]]]
@@ -146,7 +146,7 @@ def test_bit_fields(kind, data):
 @pytest.mark.parametrize("bits", [32, 64])
 @few_examples(8)
 @given(data=columns(4))
-def test_inserting_bit_fields(bits, data):
+def test_bit_fields_are_inserted(bits, data):
     def law(a: int, b: int, position: int, length: int) -> int:
         position, length = position & 255, length & 255
         mask = (((1 << length) - 1) << position) & ((1 << bits) - 1)
@@ -159,7 +159,7 @@ def test_inserting_bit_fields(bits, data):
 
 @few_examples(8)
 @given(data=columns(3), table=st.integers(0, 255))
-def test_any_logic_of_three(data, table):
+def test_lop3_computes_any_logic_of_three_inputs(data, table):
     def law(a: int, b: int, c: int) -> int:
         return sum(((table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1))) & 1) << i for i in range(32))
 
@@ -168,7 +168,7 @@ def test_any_logic_of_three(data, table):
 
 @few_examples(8)
 @given(data=columns(3))
-def test_permuting_bytes(data):
+def test_prmt_permutes_bytes(data):
     def law(a: int, b: int, c: int) -> int:
         octets = (b << 32 | a).to_bytes(8, "little")
         result = 0
@@ -183,7 +183,7 @@ def test_permuting_bytes(data):
 
 @few_examples(4)
 @given(data=columns(3))
-def test_small_laws(data):
+def test_integer_identities_hold(data):
     check("sad.s32 {d}, {a0}, {a1}, {a2}", ["s32"] * 3, "s32", lambda a, b, c: c + abs(a - b), data)
     check("neg.s32 {d}, {a0}", ["s32"], "s32", operator.neg, data[:1])
     check("abs.s64 {d}, {a0}", ["s64"], "s64", abs, data[:1])
@@ -200,7 +200,7 @@ def test_small_laws(data):
 @pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_a_dot_product_of_four_bytes(sign, data):
+def test_dot_product_of_four_bytes_matches_python(sign, data):
     def law(a: int, b: int, c: int) -> int:
         octet = lambda v, i: wrap(v >> 8 * i, f"{sign}8")  # noqa: E731
         return c + sum(octet(a, i) * octet(b, i) for i in range(4))
@@ -213,7 +213,7 @@ def test_a_dot_product_of_four_bytes(sign, data):
 @pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
 @few_examples(4)
 @given(data=columns(1))
-def test_conversions_between_integers(to, source, data):
+def test_integer_conversions_match_python(to, source, data):
     result = to if int(to[1:]) >= 16 else f"{to[0]}16"  # 8-bit results live extended in 16-bit registers
     check(f"cvt.{to}.{source} {{d}}, {{a0}}", [source], result, lambda a: wrap(a, to), data)
     if to != source:
@@ -244,7 +244,7 @@ def test_carries_chain_words_into_wider_numbers(numbers):
         assert got.tolist() == [w >> 64 * word & (1 << 64) - 1 for w in want]
 
 
-def test_a_carry_waits_while_other_instructions_run_and_may_be_overwritten_in_place():
+def test_carry_survives_other_instructions_and_can_be_overwritten():
     x = np.array([0xFFFFFFFF, 1] * 16, np.uint32)
     text = "add.cc.s32 {a0}, {a0}, 1; mul.lo.u32 %r20, {a0}, {a0}; add.u32 %r20, %r20, 7; addc.s32 {d}, %r20, {a0}"
     assert apply(text, [x], ["u32"], "u32")[:2].tolist() == [8, 4 + 7 + 2]
@@ -274,7 +274,7 @@ def test_fields_are_extended_and_masks_made(mode, data):
 @pytest.mark.parametrize("sign", ["s", "u"])
 @few_examples(4)
 @given(data=columns(3))
-def test_dot_products_of_two_take_half_of_the_bytes(sign, first, half, data):
+def test_two_way_dot_products_use_half_the_bytes(sign, first, half, data):
     def law(a: int, b: int, c: int) -> int:
         octets = [wrap(b >> 8 * i, f"{sign}8") for i in range(4)]
         return c + sum((a >> 16 * i & 0xFFFF) * octets[half + i] for i in range(2))
@@ -285,7 +285,7 @@ def test_dot_products_of_two_take_half_of_the_bytes(sign, first, half, data):
 
 @few_examples(4)
 @given(data=columns(3))
-def test_differences_of_bytes(data):
+def test_byte_differences_match_python(data):
     def apart(a: int, b: int) -> list[int]:
         return [abs((a >> 8 * i & 0xFF) - (b >> 8 * i & 0xFF)) for i in range(4)]
 

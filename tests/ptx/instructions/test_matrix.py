@@ -152,7 +152,7 @@ def extents(shape: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("shape", "types", "arch"), CASES)
-def test_every_fragment_lies_where_the_manual_says(shape, types, arch):
+def test_every_fragment_has_the_documented_layout(shape, types, arch):
     m, k = extents(shape)
     rng = np.random.default_rng(m * k)
     ranges = {"s8": (-90, 91), "u8": (0, 200)}
@@ -167,7 +167,7 @@ def test_every_fragment_lies_where_the_manual_says(shape, types, arch):
 
 
 @pytest.mark.parametrize("types", [*HALF, BF16, TF32])
-def test_a_product_is_summed_exactly_and_rounded_once(types):
+def test_product_is_summed_exactly_and_rounded_once(types):
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((4, 16, 8)), rng.standard_normal((4, 8, 8))
     c = rng.standard_normal((4, 16, 8))
@@ -237,7 +237,7 @@ def test_packed_products_respect_their_dependences():
 
 
 @pytest.mark.parametrize("pairs", [[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], [(0, 0), (1, 1), (2, 0)]])
-def test_a_warp_tile_is_multiplied_whole_or_in_pieces(pairs):
+def test_warp_tile_is_multiplied_whole_or_in_pieces(pairs):
     rng = np.random.default_rng(2)
     warps = 3
     x = rng.integers(-4, 5, (8, warps, 8, 8)).astype(np.float32)  # rows 0 to 5: three A (two halves each), 6 and 7: B
@@ -262,7 +262,7 @@ def test_a_warp_tile_is_multiplied_whole_or_in_pieces(pairs):
 ONE = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};"
 
 
-def test_a_product_under_a_predicate_runs_for_whole_warps_that_are_on():
+def test_predicated_product_runs_for_whole_active_warps():
     out = np.zeros((2, 32), np.float32)
     body = f"""{LANE_POINTERS.replace("ld.param.u64 %rd0, [x];", "mov.u64 %rd0, 0;")}
       mov.b32 %r0, 0x3C003C00; mov.b32 %r1, %r0; mov.b32 %r2, %r0; mov.b32 %f0, 0f00000000; mov.b32 %f1, %f0;
@@ -274,7 +274,7 @@ def test_a_product_under_a_predicate_runs_for_whole_warps_that_are_on():
 
 
 @pytest.mark.parametrize("text", [ONE, "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [0];"])
-def test_a_warp_without_all_its_threads_is_an_error(text):
+def test_incomplete_warp_is_an_error(text):
     message = r"not all 32 threads of the warp of block \(0, 0, 0\) thread \(32, 0, 0\)"
     with pytest.raises(EmulationError, match=message):
         run(text, block=(48,), shared_bytes=128)
@@ -291,7 +291,7 @@ def test_unknown_shapes_and_types_are_named(refuses):
     ])  # fmt: skip
 
 
-def test_lanes_of_a_warp_gather_before_a_product():
+def test_lanes_of_a_warp_converge_before_a_product():
     body = f"""mov.u32 %r9, %tid.x; mov.u32 %r8, 0; bra.uni HEAD;
       AFTER: {ONE} ret;
       HEAD: setp.ge.u32 %p1, %r8, %r9; @%p1 bra AFTER; add.u32 %r8, %r8, 1; bra.uni HEAD;"""
@@ -301,7 +301,7 @@ def test_lanes_of_a_warp_gather_before_a_product():
 # ldmatrix, stmatrix, movmatrix
 
 
-def test_a_run_of_products_and_matrix_loads_is_one_basic_block():
+def test_products_and_matrix_loads_in_sequence_are_one_basic_block():
     load = "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r0, %r1}, [0];"
     assert len(module(f"mov.u32 %r9, 0; {load} {ONE} {load} {ONE}").functions["k"].blocks) == 2
     partial = "shfl.sync.bfly.b32 %r1, %r1, 1, 31, 15;"

@@ -36,7 +36,7 @@ def load_matrices(number: int, trans: bool, rows: np.ndarray, arch: str) -> tupl
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
 @pytest.mark.parametrize("trans", [False, True])
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_loaded_matrices_are_what_direct_loads_give(number, trans, arch):
+def test_loaded_matrices_equal_direct_loads(number, trans, arch):
     rng = np.random.default_rng(number)
     # Rows at random places; lanes whose addresses are not used point out of bounds.
     starts = rng.permutation(256)[:64].reshape(2, 32) * 16
@@ -61,7 +61,7 @@ def test_loaded_matrices_are_what_direct_loads_give(number, trans, arch):
     (lambda row: row * 64 + ((row >> 1) & 3) * 16, 1),
     (lambda row: row * 0, 1),  # one row for all
 ])  # fmt: skip
-def test_a_matrix_takes_as_many_wavefronts_as_its_busiest_bank(place, per_matrix):
+def test_matrix_load_takes_the_wavefronts_of_its_busiest_bank(place, per_matrix):
     for number in (1, 2, 4):
         starts = np.array([place(lane % 8) + lane // 8 % 4 * 1024 for lane in range(64)])
         _, _, counts = load_matrices(number, False, starts, "sm_80")
@@ -71,7 +71,7 @@ def test_a_matrix_takes_as_many_wavefronts_as_its_busiest_bank(place, per_matrix
         assert counts["shared.load_wavefronts"] == warps * number * per_matrix
 
 
-def test_matrices_loaded_from_outside_are_an_error():
+def test_matrix_load_from_outside_is_an_error():
     with pytest.raises(EmulationError, match=r"thread \(5, 0, 0\) .*ldmatrix|ldmatrix.*thread \(5, 0, 0\)"):
         load_matrices(1, False, np.where(np.arange(64) == 5, 4096, 0), "sm_80")
     with pytest.raises(EmulationError, match="not a multiple of 16"):
@@ -80,7 +80,7 @@ def test_matrices_loaded_from_outside_are_an_error():
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_storing_matrices_is_the_inverse_of_loading_them(number, trans):
+def test_matrix_store_is_the_inverse_of_the_load(number, trans):
     x = np.random.default_rng(0).integers(0, 1 << 32, (number, 64)).astype(np.uint32)
     out = np.zeros_like(x)
     registers = "{" + ", ".join(f"%r{i}" for i in range(1, number + 1)) + "}"
@@ -96,7 +96,7 @@ def test_storing_matrices_is_the_inverse_of_loading_them(number, trans):
     assert (counts["issue.st_shared"], counts["issue.ld_shared"]) == (2, 2)
 
 
-def test_a_matrix_moved_across_a_warp_is_transposed():
+def test_matrix_moved_across_a_warp_is_transposed():
     x = np.arange(128, dtype=np.uint16).reshape(2, 8, 8)
     out = np.zeros_like(x)
     move = "movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;"
@@ -105,7 +105,7 @@ def test_a_matrix_moved_across_a_warp_is_transposed():
     np.testing.assert_array_equal(out, x.transpose(0, 2, 1))
 
 
-def test_matrix_rows_take_part_in_the_search_for_races():
+def test_matrix_row_accesses_are_checked_for_races():
     body = """mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; shl.b32 %r2, %r2, 2; setp.lt.u32 %p1, %r1, 32;
       @%p1 st.shared.u32 [%r2], %r1; SYNC and.b32 %r3, %r1, 7; shl.b32 %r3, %r3, 4;
       ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r4}, [%r3];"""

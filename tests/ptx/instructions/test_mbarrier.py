@@ -54,13 +54,13 @@ def pipe(old: str = "", new: str = "") -> tuple[np.ndarray, Counts]:
     return out, counts
 
 
-def test_a_producer_and_a_consumer_stay_in_step():
+def test_producer_and_consumer_stay_synchronized():
     out, counts = pipe()
     np.testing.assert_array_equal(out, WANTED)
     assert counts["mbarrier.waits"] >= 2 * STEPS
 
 
-def test_a_broken_pipe_ends_in_one_clear_error(refuses):
+def test_broken_pipeline_ends_in_one_clear_error(refuses):
     refuses(lambda old, new: pipe(old, new), [
         ("[%r1+8], 32", "[%r1+8], 33"), ("xor.b32 %r10, %r10, 1;", ""),
         ("@%p0 mbarrier.init.shared::cta.b64 [%r1], 32;", ""), ("[%r1], 32", "[%r1], 0"),
@@ -69,7 +69,7 @@ def test_a_broken_pipe_ends_in_one_clear_error(refuses):
     ])  # fmt: skip
 
 
-def test_where_a_barrier_is_another_one_takes_its_invalidation():
+def test_invalidated_barrier_can_be_replaced():
     start, end = "mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.inval.shared.b64 [%r1];"
     head = ".shared .align 8 .b64 bar; mov.u32 %r1, bar;"
     run(f"{head} {start} {end} {start}", block=(1,))
@@ -78,7 +78,7 @@ def test_where_a_barrier_is_another_one_takes_its_invalidation():
         run(f"{head} {start} {start}", block=(1,))
 
 
-def test_a_barrier_may_be_tested_before_what_completes_its_phase():
+def test_barrier_can_be_tested_before_its_phase_completes():
     body = """
     .shared .align 8 .b64 bar; mov.u32 %r1, bar; ld.param.u64 %rd0, [o];
     mbarrier.init.shared.b64 [%r1], 1;
@@ -94,7 +94,7 @@ def test_a_barrier_may_be_tested_before_what_completes_its_phase():
     assert out.tolist() == [0, 1, 1]
 
 
-def test_copies_arrive_at_a_barrier_once_they_are_done():
+def test_copies_arrive_at_a_barrier_when_done():
     body = """
     .shared .align 8 .b64 bar; .shared .align 16 .b8 s[512];
     mov.u32 %r0, %tid.x; mov.u32 %r1, bar; mov.u32 %r2, s; ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [o];

@@ -44,7 +44,7 @@ def words(kind: str, codes: np.ndarray, rows_high: int) -> np.ndarray:
     ("f8f6f4", "e4m3", "e5m2", "", 0), ("f8f6f4", "e2m1", "e2m3", "", 0), ("mxf8f6f4", "e5m2", "e2m1", "ue8m0", 1),
     ("mxf4", "e2m1", "e2m1", "ue8m0", 2), ("mxf4nvf4", "e2m1", "e2m1", "ue4m3", 4),
 ])  # fmt: skip
-def test_narrow_products(kind, a, b, scale, factors):
+def test_scaled_narrow_products_match_numpy(kind, a, b, scale, factors):
     depth = 64 if "mxf4" in kind else 32
     left, right = codes_of(a, (16, depth)), codes_of(b, (8, depth))
     scales = RNG.integers(0x30, 0x48, (2, 16, 4), dtype=np.uint8) if scale == "ue4m3" else RNG.integers(

@@ -34,7 +34,7 @@ FORMS = {
 
 @pytest.mark.parametrize("guard", ["", "@%p1 "])
 @pytest.mark.parametrize("form", list(FORMS))
-def test_a_form_that_does_not_exist_is_one_line_with_the_instruction(form, guard):
+def test_unknown_form_is_refused_in_one_line_with_the_instruction(form, guard):
     text = SAMPLE.decode().replace(REPLACED, f"{guard}{form};")
     line = next(number for number, each in enumerate(text.split("\n"), 1) if form in each)
     with pytest.raises(KernrecError) as raised:
@@ -45,7 +45,7 @@ def test_a_form_that_does_not_exist_is_one_line_with_the_instruction(form, guard
     assert FORMS[form] in message
 
 
-def test_the_sample_itself_is_executed():
+def test_unchanged_sample_is_executed():
     content = executed_text(SAMPLE.decode())
     assert content[0] == 31
 

@@ -82,7 +82,7 @@ LAWS: list[tuple[str, Callable[..., Fraction], int]] = [
 @example(a=[0x3F81] * 32, b=[0x3FC0] * 32, c=[0x0001] * 16 + [0x8001] * 16)
 @example(a=[0x0001] * 32, b=[0x3F00, 0x3F01] * 16, c=[0x8001, 0, 1, 0x8000] * 8)
 @given(a=BITS, b=BITS, c=BITS)
-def test_halves_round_once(kind, values, name, law, sources, a, b, c):
+def test_half_arithmetic_rounds_once(kind, values, name, law, sources, a, b, c):
     rows = [np.array(r, np.uint16) for r in (a, b, c)[:sources]]
     exact = rational(law, *(values(r) for r in rows))
     arguments = ", ".join(f"{{a{i}}}" for i in range(sources))
@@ -96,7 +96,7 @@ def test_halves_round_once(kind, values, name, law, sources, a, b, c):
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @few_examples(10)
 @given(a=BITS, b=BITS)
-def test_minimum_and_maximum_and_signs(kind, values, a, b):
+def test_half_minimum_maximum_and_signs_match_numpy(kind, values, a, b):
     x, y = np.array(a, np.uint16), np.array(b, np.uint16)
     u, v = values(x), values(y)
     for name, law in (("min", np.fmin), ("max", np.fmax), ("min.NaN", np.minimum), ("max.NaN", np.maximum)):
@@ -107,7 +107,7 @@ def test_minimum_and_maximum_and_signs(kind, values, a, b):
 
 
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
-def test_special_values_and_clamps(kind, values):
+def test_special_values_and_clamps_match_numpy(kind, values):
     unit, infinity, nan = (0x3C00, 0x7C00, 0x7E00) if kind == "f16" else (0x3F80, 0x7F80, 0x7FC0)
     x = np.array([unit, unit | 0x8000, infinity, infinity | 0x8000, nan, 0, 1, 0x8001] * 4, np.uint16)
 
@@ -135,7 +135,7 @@ def test_special_values_and_clamps(kind, values):
 
 @example(bits=[0x7F7FFFFF, 0x7F7F7FFF, 0x7F800001, 0xFF800000, 0x00000001, 0x00008000, 0x00018000, 0x80008001] * 4)
 @given(bits=F32)
-def test_f32_becomes_bf16_by_the_mode_named(bits):
+def test_f32_to_bf16_uses_the_named_rounding(bits):
     x = f32(bits)
     exact = rational(lambda v: v, x.astype(np.float64))
     got = apply("cvt.rn.bf16.f32 {d}, {a0}", [x], ["f32"], "b16")
@@ -155,7 +155,7 @@ def test_f32_becomes_bf16_by_the_mode_named(bits):
 
 @example(bits=[0x7F7FFFFF, 0x7F7FF000, 0x7F7FEFFF, 0x00001000, 0x00000FFF, 0x80001001, 0x00003000, 0x7FC00001] * 4)
 @given(bits=F32)
-def test_f32_becomes_tf32_with_ties_away_from_zero(bits):
+def test_f32_to_tf32_rounds_ties_away_from_zero(bits):
     x = f32(bits)
     got = apply("cvt.rna.tf32.f32 {d}, {a0}", [x], ["f32"], "b32")
     assert (got & 0x1FFF)[~np.isnan(x)].tolist() == [0] * int((~np.isnan(x)).sum())
@@ -171,7 +171,7 @@ def test_f32_becomes_tf32_with_ties_away_from_zero(bits):
 
 @few_examples(10)
 @given(a=F32, b=F32)
-def test_a_pair_takes_its_first_source_into_the_upper_half(a, b):
+def test_first_source_of_a_pair_is_in_the_upper_half(a, b):
     x, y = f32(a), f32(b)
     for kind in ("f16", "bf16"):
         both = apply(f"cvt.rn.{kind}x2.f32 {{d}}, {{a0}}, {{a1}}", [x, y], ["f32"] * 2, "b32")
@@ -183,7 +183,7 @@ def test_a_pair_takes_its_first_source_into_the_upper_half(a, b):
 
 @few_examples(10)
 @given(bits=BITS)
-def test_halves_widen_exactly_and_become_integers_clamped(bits):
+def test_halves_widen_exactly_and_clamp_to_integers(bits):
     x = np.array(bits, np.uint16)
     for kind, values in FORMATS:
         same = values(x)
@@ -200,7 +200,7 @@ def test_halves_widen_exactly_and_become_integers_clamped(bits):
 @few_examples(10)
 @example(a=[2**62 + 2**54, 2**62 + 2**54 + 1, 2**62 + 3 * 2**54 - 1, -(2**63)] * 8)
 @given(a=lanes.column(lanes.integer(64, signed=True)))
-def test_integers_and_doubles_become_bf16_rounded_once(a):
+def test_integers_and_doubles_round_to_bf16_once(a):
     x = np.array(a, np.int64)
     check(apply("cvt.rn.bf16.s64 {d}, {a0}", [x], ["s64"], "b16"), [Fraction(v) for v in a], bf16)
     double = x.astype(np.float64) * 2.0**-70
@@ -213,7 +213,7 @@ def test_integers_and_doubles_become_bf16_rounded_once(a):
 @pytest.mark.parametrize(("kind", "values"), FORMATS)
 @few_examples(6)
 @given(a=lanes.column(lanes.integer(16, SPECIAL), 64), swap=st.booleans())
-def test_packed_comparisons_give_each_half_its_own(kind, values, a, swap):
+def test_packed_comparisons_are_independent(kind, values, a, swap):
     x = np.array(a, np.uint16)
     y = x.reshape(-1, 2)[:, ::-1].copy().reshape(-1) if swap else np.roll(x, 1)
     u, v = values(x).reshape(-1, 2), values(y).reshape(-1, 2)
@@ -257,7 +257,7 @@ extern "C" __global__ void widen(const __nv_bfloat162* x, __nv_bfloat162* y) {
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-def test_the_intrinsics_of_the_cuda_headers(kind, arch):
+def test_cuda_header_intrinsics_match_numpy(kind, arch):
     rng = np.random.default_rng(4)
     numbers = rng.standard_normal((3, 64)).astype(np.float32)
     x = bf16_bits(numbers) if kind == "bf16" else numbers.astype(np.float16).view(np.uint16)
@@ -287,7 +287,7 @@ def test_the_intrinsics_of_the_cuda_headers(kind, arch):
     ("red.global.add.noftz.bf16x2 [%rd1], %r1;", "b32", bf16),
     ("red.global.v2.bf16x2.add.noftz [%rd1], {%r1, %r1};", "b32", bf16),
 ])  # fmt: skip
-def test_atomic_sums_of_halves_round_after_every_addition(text, dtype, values):
+def test_atomic_half_sums_round_after_every_addition(text, dtype, values):
     word = np.zeros(4, np.uint16)
     unit = 0x3C00 if values is f16_values else 0x3F80
     body = f"mov.b16 %rs1, 0x{unit:x}; mov.b32 %r1, {{%rs1, %rs1}}; ld.param.u64 %rd1, [w];" + text
@@ -299,7 +299,7 @@ def test_atomic_sums_of_halves_round_after_every_addition(text, dtype, values):
     assert counts["global.w.atomic_bytes"] == 512 * 2 * parts
 
 
-def test_a_vector_of_floats_is_added_in_one_request():
+def test_vector_of_floats_is_added_in_one_request():
     word, out = np.arange(4, dtype=np.float32), np.zeros((32, 4), np.float32)
     body = """mov.u32 %r1, %tid.x; mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; ld.param.u64 %rd1, [w];
       atom.global.add.v4.f32 {%f3, %f4, %f5, %f6}, [%rd1], {%f1, %f2, %f1, %f2};
@@ -313,7 +313,7 @@ def test_a_vector_of_floats_is_added_in_one_request():
 @few_examples(6)
 @given(pairs=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), min_size=32, max_size=32))
 @example(pairs=[(5e-324, 0.3), (1e308, 1e308), (1.0, 3.0), (-2.0, 7.0)] * 8)
-def test_f64_arithmetic_rounds_towards_the_side_it_names(pairs):
+def test_f64_arithmetic_uses_the_named_rounding(pairs):
     a, b = (np.array(values) for values in zip(*pairs, strict=True))
     exactly = {
         "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,

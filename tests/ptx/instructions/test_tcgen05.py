@@ -94,7 +94,7 @@ def place(shape: str, t: int, r: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("shape", "times", "count"), [("16x64b", 4, 4), ("16x128b", 2, 4), ("16x256b", 2, 8)])
 @pytest.mark.parametrize("half", [0, 16])
-def test_shapes_lie_where_the_manual_draws_them(shape, times, count, half):
+def test_tensor_memory_shapes_have_the_documented_layout(shape, times, count, half):
     words = random_words(16)
     body = (
         f"tcgen05.st.sync.aligned.32x32b.x16.b32 [%mine], {registers('i', 16)}; {STORED}"
@@ -111,7 +111,7 @@ def test_shapes_lie_where_the_manual_draws_them(shape, times, count, half):
 
 
 @pytest.mark.parametrize("shape", ["32x32b.x8", "16x64b.x8", "16x128b.x4", "16x256b.x2", "16x32bx2.x8"])
-def test_what_a_shape_stores_it_loads(shape):
+def test_stored_shape_loads_back(shape):
     words = random_words(8)
     split = ", 8" if "bx2" in shape else ""
     body = (
@@ -233,7 +233,7 @@ def multiply(
     Case("f8f6f4", "e5m2", "e4m3", "f16", row=16), Case("i8", "s8", "u8", "s32"),
 ])  # fmt: skip
 @pytest.mark.parametrize("in_tensor", [False, True])
-def test_products_are_those_of_numpy(case, in_tensor):
+def test_products_match_numpy(case, in_tensor):
     d, expected, counts = multiply(case._replace(in_tensor=in_tensor))
     assert np.array_equal(d, expected)
     counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1)}.get(case.a, (case.a, 1))
@@ -268,7 +268,7 @@ def again(enable: str) -> Callable[[str], str]:
     return mutate
 
 
-def test_old_sums_and_signs_count_as_the_operands_say():
+def test_operands_control_accumulation_and_signs():
     d, expected, _ = multiply(Case(), TWICE, again("%first"))
     assert np.array_equal(d, 2 * expected)
     d, expected, _ = multiply(Case(), TWICE, again("!%first"))
@@ -279,14 +279,14 @@ def test_old_sums_and_signs_count_as_the_operands_say():
     assert np.array_equal(d, -expected)
 
 
-def test_lanes_keep_what_they_hold_where_asked():
+def test_disabled_lanes_keep_their_values():
     body = "mov.b32 %r19, 0; mov.b32 %r18, 5; " + MULTIPLY
     d, expected, _ = multiply(Case(), body, enable="{%r19, %r19, %r18, %r19}, 0")
     assert np.isnan(d[[64, 66]]).all()
     assert np.array_equal(np.delete(d, [64, 66], 0), np.delete(expected, [64, 66], 0))
 
 
-def test_what_is_not_done_or_not_there_is_an_error(refuses):
+def test_unsupported_or_missing_memory_is_an_error(refuses):
     refuses(lambda body: multiply(Case(), body), [
         MULTIPLY.replace(WAIT, ""), MULTIPLY.replace(COMMIT, "").replace(WAIT, ""), MULTIPLY.replace(COMMIT, ""),
         "tcgen05.st.sync.aligned.32x32b.x1.b32 [%mine], {%i0};" + MULTIPLY,
@@ -305,7 +305,7 @@ LOAD_FIRST = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%mine];" + LOADED
 
 
 @pytest.mark.parametrize("first", [STORE_FIRST, LOAD_FIRST])
-def test_warps_that_share_cells_fence_on_both_sides_of_their_barrier(first):
+def test_warps_sharing_cells_fence_on_both_sides_of_their_barrier(first):
     case = Case()
     d, expected, _ = multiply(case, first + FENCED + MULTIPLY)
     assert np.array_equal(d, expected)
@@ -318,7 +318,7 @@ def test_warps_that_share_cells_fence_on_both_sides_of_their_barrier(first):
         multiply(case, first + FENCED + MULTIPLY.replace(AFTER, ""))
 
 
-def test_a_kernel_that_leaves_all_fences_to_its_barriers_is_not_held_to_them():
+def test_fences_are_not_required_in_barrier_only_kernels():
     d, expected, _ = multiply(Case(), STORE_FIRST + "bar.sync 0;" + MULTIPLY.replace(AFTER, ""))
     assert np.array_equal(d, expected)
 
@@ -331,21 +331,21 @@ def test_columns_are_allocated_and_released(refuses):
     ])  # fmt: skip
 
 
-def test_an_instruction_descriptor_of_nothing_is_an_error(refuses):
+def test_invalid_instruction_descriptor_is_an_error(refuses):
     refuses(lambda says: multiply(Case(), says=says), [
         lambda bits: bits | 1 << 6, lambda bits: bits | 1 << 2, lambda bits: bits | 5 << 7,
         lambda bits: bits + (1 << 24),
     ])  # fmt: skip
 
 
-def test_a_matrix_descriptor_of_nothing_is_an_error(refuses):
+def test_invalid_matrix_descriptor_is_an_error(refuses):
     refuses(lambda describe: multiply(Case(), describe=describe), [
         lambda bits: bits ^ 1 << 46, lambda bits: bits | 3 << 61, lambda bits: bits | 0x3FFF,
     ])  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [lambda bits: bits ^ 6 << 61, lambda bits: bits + (1 << 32), lambda bits: bits + 1])
-def test_a_wrong_descriptor_reads_something_else(wrong):
+def test_wrong_descriptor_reads_other_data(wrong):
     d, expected, _ = multiply(Case(m=64), describe=wrong)
     assert not np.array_equal(d, expected)
 
@@ -381,7 +381,7 @@ def scaled_operand(kind: str, rows: int, depth: int) -> tuple[np.ndarray, np.nda
     ("mxf8f6f4", "e4m3", "e5m2", 32, "ue8m0"), ("mxf8f6f4", "e2m1", "e3m2", 32, "ue8m0"),
     ("mxf4", "e2m1", "e2m1", 32, "ue8m0"), ("mxf4nvf4", "e2m1", "e2m1", 16, "ue4m3"),
 ])  # fmt: skip
-def test_numbers_are_scaled_in_blocks(kind, a, b, vector, scale):
+def test_block_scaled_products_match_numpy(kind, a, b, vector, scale):
     m, n, depth = 128, 32, 64 if "mxf4" in kind else 32
     count = depth // vector
     (left, left_bytes), (right, right_bytes) = scaled_operand(a, m, depth), scaled_operand(b, n, depth)
@@ -428,7 +428,7 @@ def test_numbers_are_scaled_in_blocks(kind, a, b, vector, scale):
 
 
 @pytest.mark.parametrize("m", [128, 256])
-def test_a_pair_of_thread_blocks_multiplies_together(m):
+def test_pair_of_thread_blocks_multiplies_together(m):
     n, half = 32, m // 2
     a, b = random_bits("f16", (m, 16)), random_bits("f16", (n, 16))
     tiles = packed(0, 32, half, 2, False), packed(8192, 32, n // 2, 2, False)

@@ -59,7 +59,7 @@ def run(old: str = "", new: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarra
     return x, made, out
 
 
-def test_a_kernel_makes_a_map_and_copies_with_it():
+def test_kernel_can_build_and_use_a_tensor_map():
     x, made, out = run()
     assert made.tobytes() == TensorMap("x", "u16", (40, 24), (80,), (32, 16), 64).encode(1 << 40)
     # A swizzle of 64 bytes: pieces of 16 bytes change places by pairs of rows.
@@ -70,7 +70,7 @@ def test_a_kernel_makes_a_map_and_copies_with_it():
     assert not tile[8:].any()
 
 
-def test_a_map_that_is_wrong_or_not_fenced_is_an_error(refuses):
+def test_wrong_or_unfenced_tensor_map_is_an_error(refuses):
     refuses(lambda old, new: run(old, new), [
         ("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;", ""),
         ("rank.shared::cta.b1024.b32 [%0], 1;", "rank.shared::cta.b1024.b32 [%0], 2;"),

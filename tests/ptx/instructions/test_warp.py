@@ -19,7 +19,7 @@ LANE = np.arange(32)
     ("up", 2, 24 << 8, np.where(LANE % 8 >= 2, LANE - 2, LANE)),
     ("idx", 10, 31 | 24 << 8, LANE // 8 * 8 + 2),
 ])  # fmt: skip
-def test_shuffles(mode, delta, c, source):
+def test_shuffles_match_numpy(mode, delta, c, source):
     x = (LANE * 10).astype(np.uint32)
     got = apply(f"shfl.sync.{mode}.b32 {{d}}, {{a0}}, {delta}, {c}, -1", [x], ["u32"], "u32")
     np.testing.assert_array_equal(got, source * 10)
@@ -29,7 +29,7 @@ def test_shuffles(mode, delta, c, source):
     assert (inside[~own] == 1).all()
 
 
-def test_votes():
+def test_votes_match_numpy():
     x = (LANE % 3 == 0).astype(np.uint32)
     ask = "setp.ne.u32 %p1, {a0}, 0; "
     ballot = sum(1 << i for i in range(0, 32, 3))
@@ -43,7 +43,7 @@ def test_votes():
     assert active.tolist() == [ballot if lane % 3 == 0 else 0 for lane in range(32)]
 
 
-def test_policies_of_l2_change_no_result():
+def test_l2_policies_change_no_result():
     x = (LANE * 3).astype(np.uint32)
     for policy in ("evict_last", "evict_first"):
         create = f"createpolicy.fractional.L2::{policy}.b64 %rd30, 1.0; mov.b64 {{d}}, %rd30"
@@ -52,7 +52,7 @@ def test_policies_of_l2_change_no_result():
         apply("createpolicy.range.L2::evict_last.b64 {d}, [%rd1], 1, 1", [x], ["u32"], "u64")
 
 
-def test_matches_and_reductions():
+def test_matches_and_reductions_match_numpy():
     x = (LANE % 5).astype(np.uint32)
     got = apply("match.any.sync.b32 {d}, {a0}, -1", [x], ["u32"], "u32")
     assert got.tolist() == [sum(1 << j for j in range(32) if j % 5 == i % 5) for i in range(32)]
@@ -69,7 +69,7 @@ def test_matches_and_reductions():
         assert (got[some] == law.reduce(bits[some])).all()
 
 
-def test_lanes_of_a_warp_gather_before_a_shuffle():
+def test_lanes_of_a_warp_converge_before_a_shuffle():
     # The exit of the loop lies before its body: lanes that leave early reach the shuffle first and must wait.
     out = np.zeros(32, np.uint32)
     body = """mov.u32 %r1, %tid.x; mov.u32 %r2, 0; bra.uni HEAD;
@@ -81,7 +81,7 @@ def test_lanes_of_a_warp_gather_before_a_shuffle():
     assert counts["issue.shfl"] == 1
 
 
-def test_a_shuffle_whose_mask_names_lanes_that_never_come_is_a_deadlock():
+def test_shuffle_mask_with_absent_lanes_is_a_deadlock():
     body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 5; @%p1 bra LOW; bar.sync 0; bra.uni END;
       LOW: shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; bar.sync 0;
       END:"""
@@ -89,7 +89,7 @@ def test_a_shuffle_whose_mask_names_lanes_that_never_come_is_a_deadlock():
         run(body)
 
 
-def test_a_warp_barrier_gathers():
+def test_warp_barrier_gathers_its_lanes():
     out = np.zeros(32, np.uint32)
     body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r5, 0;
       bra.uni HEAD;
@@ -118,13 +118,13 @@ def test_barriers_order_the_threads_of_a_block():
     assert counts["issue.bar"] == 3 * 3 * 16
 
 
-def test_barriers_in_both_arms_of_a_branch_meet():
+def test_barriers_in_both_arms_of_a_branch_match():
     body = """mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 32; @%p1 bra LOW; bar.sync 0; bra.uni END;
       LOW: bar.sync 0; END:"""
     assert run(body, block=(64,))["barriers"] == 1
 
 
-def test_a_producer_arrives_and_a_consumer_waits():
+def test_producer_arrives_and_consumer_waits():
     out = np.zeros(32, np.uint32)
     body = """.shared .align 4 .b8 s[128]; mov.u32 %r1, %tid.x; and.b32 %r3, %r1, 31; shl.b32 %r2, %r3, 2;
       setp.ge.u32 %p1, %r1, 32; @%p1 bra PRODUCE;
@@ -137,7 +137,7 @@ def test_a_producer_arrives_and_a_consumer_waits():
     np.testing.assert_array_equal(out, LANE + 32)
 
 
-def test_a_barrier_may_reduce_a_predicate():
+def test_barrier_can_reduce_a_predicate():
     out = np.zeros(64, np.uint32)
     store = (
         """ld.param.u64 %rd1, [o]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;"""
@@ -163,7 +163,7 @@ def atomic(text: str, start: int, kind: str = "u32", threads: int = 64) -> tuple
     return int(word[0]), out.tolist(), dict(counts)
 
 
-def test_atomics_take_turns():
+def test_atomics_are_serialized():
     word, old, counts = atomic("atom.global.add.u32 %r2, [%rd1], 3;", 10)
     assert (word, old) == (10 + 3 * 64, [10 + 3 * i for i in range(64)])
     assert (counts["atomic.w"], counts["issue.atomic"], counts["global.w.atomic_sectors"]) == (64, 2, 2)
@@ -178,7 +178,7 @@ def test_atomics_take_turns():
 
 
 @pytest.mark.parametrize("marks", ["min", "max", "min.abs", "max.abs", "min.NaN", "max.abs.NaN"])
-def test_redux_of_floats_takes_the_number_or_with_nan_the_nan(marks):
+def test_float_redux_ignores_or_propagates_nan(marks):
     x = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
     x[1, 5] = np.nan
     out = np.zeros((2, 32), np.float32)

@@ -127,7 +127,7 @@ def multiply(
     Case("s32", "s8", "u8", 48, 32), Case("s32", "u8", "u8", 256, 16),
 ])  # fmt: skip
 @pytest.mark.parametrize("in_registers", [False, True])
-def test_products_are_those_of_numpy(case, in_registers):
+def test_products_match_numpy(case, in_registers):
     d, expected, counts = multiply(case._replace(in_registers=in_registers))
     assert np.array_equal(d, expected)
     counted, share = {"e4m3": ("f16", 2), "e5m2": ("f16", 2), "s8": ("i8", 1), "u8": ("i8", 1)}.get(case.a, (case.a, 1))
@@ -148,7 +148,7 @@ def test_16_bit_matrices_may_be_transposed(row, majors):
     assert not np.array_equal(d, expected)
 
 
-def test_signs_and_old_sums_count_as_the_operands_say():
+def test_operands_control_accumulation_and_signs():
     twice = PLAIN.replace("X", "X X")  # of one shape into the same registers: no fence between
     d, expected, _ = multiply(Case(), twice)
     assert np.array_equal(d, 2 * expected)
@@ -158,7 +158,7 @@ def test_signs_and_old_sums_count_as_the_operands_say():
     assert np.array_equal(d, expected)
 
 
-def test_integers_saturate_where_asked():
+def test_integers_saturate_on_request():
     full = str(0x7FFFFFFF)
     preset = lambda text: text.replace("mov.b32 %d0, 0", f"mov.b32 %d0, {full}")  # noqa: E731
     case = Case("s32", "u8", "u8", 8, 16)
@@ -172,12 +172,12 @@ def test_integers_saturate_where_asked():
     (lambda bits: bits ^ 3 << 62, "the swizzle mode"), (lambda bits: bits + (1 << 32), "the stride offset"),
     (lambda bits: bits + 1, "the start"), (lambda bits: bits | 1 << 49, "the base offset"),
 ])  # fmt: skip
-def test_a_wrong_descriptor_reads_something_else(wrong, why):
+def test_wrong_descriptor_reads_other_data(wrong, why):
     d, expected, _ = multiply(Case(n=64, row=64), describe=wrong)
     assert not np.array_equal(d, expected), why
 
 
-def test_a_descriptor_of_nothing_is_an_error(refuses):
+def test_invalid_descriptor_is_an_error(refuses):
     refuses(lambda wrong: multiply(Case(), describe=wrong), [
         lambda bits: bits | 1 << 14, lambda bits: bits | 1 << 53, lambda bits: bits & ~(3 << 62) | 1 << 49,
         lambda bits: bits | 0x3FFF,
@@ -189,7 +189,7 @@ COMMIT = "wgmma.commit_group.sync.aligned;"
 FENCE = "wgmma.fence.sync.aligned;"
 
 
-def test_a_missing_fence_or_wait_is_an_error(refuses):
+def test_missing_fence_or_wait_is_an_error(refuses):
     refuses(lambda body: multiply(Case(in_registers=True), body), [
         PLAIN.replace(WAIT, ""), PLAIN.replace(COMMIT, ""), PLAIN.replace("0;", "1;"),
         PLAIN.replace(WAIT, f"mov.b32 %r9, %d3; {WAIT}"), PLAIN.replace(WAIT, f"mov.b32 %a1, 0; {WAIT}"),
@@ -205,11 +205,11 @@ def test_a_missing_fence_or_wait_is_an_error(refuses):
     PLAIN.replace("X", "st.shared.b32 [%r8+8192], %r0; bar.sync 0; fence.proxy.async; X"),
     PLAIN + "bar.sync 0; st.shared.b32 [%r8+8192], %r0;",
 ])  # fmt: skip
-def test_what_is_fenced_and_waited_for_is_no_error(body):
+def test_fenced_and_awaited_product_is_accepted(body):
     multiply(Case(in_registers=True), body)
 
 
-def test_a_descriptor_may_be_written_while_the_operation_that_it_described_runs():
+def test_descriptor_may_be_overwritten_during_its_operation():
     def sums_first(text: str) -> str:
         """Rows of the register files are given out as registers appear: the sums get the lowest of the 32-bit ones."""
         return text.replace(
@@ -220,12 +220,12 @@ def test_a_descriptor_may_be_written_while_the_operation_that_it_described_runs(
     assert np.allclose(result, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_part_of_a_warpgroup_cannot_multiply():
+def test_incomplete_warpgroup_is_an_error():
     part = "setp.lt.u32 %p2, %r0, 96; @!%p2 bra AFTER; " + PLAIN + "AFTER:"
     with pytest.raises(EmulationError, match="not all 128 threads of the warpgroup"):
         multiply(Case(), part)
 
 
-def test_a_sparse_matrix_is_refused_by_name():
+def test_sparse_matrix_is_refused_by_name():
     with pytest.raises(EmulationError, match="a sparse matrix A"):
         multiply(Case(), mutate=lambda text: text.replace("mma_async.sync", "mma_async.sp.sync"))

@@ -111,14 +111,14 @@ def test_every_shape_and_layout_multiplies(shape, types, layouts):
 
 
 @pytest.mark.parametrize("kind", ["s4", "u4"])
-def test_four_bit_integers_multiply(kind):
+def test_4_bit_integers_multiply(kind):
     result, numbers, counts = run(8, 8, 32, ("s32", kind, kind, "s32"), "rcrr")
     np.testing.assert_array_equal(result, numbers["a"] @ numbers["b"] + numbers["c"])
     assert counts["mma.i8"] == 8 * 8 * 32  # half of its operations: they take half as long
 
 
 @pytest.mark.parametrize(("operation", "pairs"), [("xor", np.not_equal), ("and", np.logical_and)])
-def test_bits_are_compared_and_counted(operation, pairs):
+def test_bits_are_combined_and_counted(operation, pairs):
     result, numbers, _ = run(8, 8, 128, ("s32", "b1", "b1", "s32"), "rcrr", f".{operation}.popc")
     counted = pairs(numbers["a"][:, :, None], numbers["b"][None]).sum(axis=1)
     np.testing.assert_array_equal(result, counted + numbers["c"])
@@ -144,7 +144,7 @@ extern "C" __global__ void k(const half* a, const half* b, float* c, int n) {
 """
 
 
-def test_a_kernel_of_the_wmma_api_computes_a_product_with_an_epilogue():
+def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
     n = 64
     random = np.random.default_rng(1)
     a, b = (random.standard_normal((n, n)).astype(np.float16) for _ in range(2))
@@ -161,7 +161,7 @@ def test_a_kernel_of_the_wmma_api_computes_a_product_with_an_epilogue():
     assert counts["global.a.read_bytes"] == 4 * a.nbytes
 
 
-def test_the_machine_cost_of_a_product_is_that_of_mma_sync():
+def test_wmma_product_costs_as_much_as_mma_sync():
     def cost(name: str) -> dict[str, int]:
         module = parse(f".version 8.0\n.target sm_80\n.entry k() {{ .reg .b32 %r; {name} %r; }}")
         return dict(classify(module.functions["k"].instructions[0]))
@@ -174,7 +174,7 @@ def test_the_machine_cost_of_a_product_is_that_of_mma_sync():
     assert cost("wmma.store.d.sync.aligned.row.m16n16k16.f32") == {"st_global": 8}
 
 
-def test_forms_that_do_not_exist_are_refused():
+def test_unknown_forms_are_refused():
     for types, shape in (
         (("f32", "bf16", "bf16", "f16"), (16, 16, 16)),
         (("f32", "tf32", "tf32", "f32"), (16, 16, 16)),

@@ -9,7 +9,7 @@ from tests.helpers.ptx_text import module
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 
 
-def test_an_instruction_is_taken_apart():
+def test_instruction_is_parsed_into_its_parts():
     ins = module("@!%p1 ld.global.nc.v2.f32 {%f1, %f2}, [%rd1+-8];", verified=False).functions["k"].instructions[0]
     assert ins.name == "ld.global.nc.v2.f32"
     assert ins.predicate == ("%p1", True)
@@ -23,11 +23,11 @@ def test_an_instruction_is_taken_apart():
     ("%r1|%p2", Pair(Register("%r1"), Register("%p2"))), ("table+12", Symbol("table", 12)),
     ("WARP_SZ", Immediate(32, "int")),
 ])  # fmt: skip
-def test_operands_mean_what_the_manual_says(text, operand):
+def test_operands_have_their_documented_meaning(text, operand):
     assert module(f"foo.b32 %r1, {text};").functions["k"].instructions[0].operands[1] == operand
 
 
-def test_several_statements_may_share_a_line_and_one_may_span_several():
+def test_statements_may_share_or_span_lines():
     function = module("mov.b32 %r1, 1; mov.b32 %r2,\n   2\n;\nL: add.s32 %r1, %r1, 1;").functions["k"]
     assert [i.opcode for i in function.instructions] == ["mov", "mov", "add", "ret"]
     assert function.labels == {"L": 2}
@@ -38,7 +38,7 @@ def test_comments_keep_the_line_numbers():
     assert [i.line for i in parsed.functions["k"].instructions] == [7, 8]
 
 
-def test_registers_of_an_inner_scope_hide_the_outer_ones():
+def test_inner_registers_hide_outer_ones():
     body = "{ .reg .b64 %r1; mov.b64 %r1, 5; }\n mov.b32 %r1, 1;"
     function = module(body).functions["k"]
     inner, outer = (i.operands[0] for i in function.instructions[:2])
@@ -47,7 +47,7 @@ def test_registers_of_an_inner_scope_hide_the_outer_ones():
     assert function.register_type(inner.name) == "b64"
 
 
-def test_a_label_may_be_defined_once_in_each_scope():
+def test_label_may_be_defined_once_per_scope():
     scope = "{ L: @%p1 bra L; }\n"
     function = module(scope + scope, verified=False).functions["k"]
     assert len(function.labels) == 2
@@ -77,7 +77,7 @@ def test_basic_blocks_end_at_branches_and_begin_at_labels():
     assert function.block_index == {"L": 1}
 
 
-def test_debug_sections_and_pragmas_are_passed_over():
+def test_debug_sections_and_pragmas_are_ignored():
     text = (
         '.file 1 "k.cu"\n.entry k()\n.maxntid 128, 1, 1\n{\n.loc 1 2 3\n.pragma "nounroll";\nret;\n}\n'
         ".section .debug_str\n{\n.b8 1\n}\n"
@@ -87,7 +87,7 @@ def test_debug_sections_and_pragmas_are_passed_over():
     assert len(function.instructions) == 1
 
 
-def test_what_cannot_be_read_is_named_with_its_line(refuses):
+def test_unreadable_text_is_named_with_its_line(refuses):
     refuses(parse, [
         "", HEAD + ".entry k()\n{\nbra NOWHERE;\n}", HEAD + ".entry k()\n{\nadd.s32 %r1",
         HEAD + ".entry k()\n{\nret;\n", HEAD + ".entry k()\n{\n.nonsense 3;\n}", HEAD + "nonsense;",
@@ -95,14 +95,14 @@ def test_what_cannot_be_read_is_named_with_its_line(refuses):
     ])  # fmt: skip
 
 
-def test_registers_declared_without_a_space():
+def test_registers_may_be_declared_without_a_space():
     body = "{.reg.b32 f, g;\n .reg .pred p;\n mov.b32 f, 5; mov.b32 g, f; }"
     module = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
     assert sorted(module.functions["k"].registers.values()) == ["b32", "b32", "pred"]
     assert module.functions["k"].ranges == {"%r": ("b32", 3)}
 
 
-def test_an_unfinished_instruction_with_much_space_takes_linear_time():
+def test_unfinished_instruction_takes_linear_time():
     """As quadratic time this would be minutes."""
     with pytest.raises(ParseError, match="unfinished statement"):
         parse(".version 7.0\n.target sm_75\n.visible .entry k()\n{\n\tadd.s64 " + " " * 100_000 + "%rd7,\n}\n")
@@ -111,7 +111,7 @@ def test_an_unfinished_instruction_with_much_space_takes_linear_time():
 @pytest.mark.parametrize(
     "lines", ["T: .branchtargets A, B;", "T:\n.branchtargets A,\n  B;", "T:\n\t.branchtargets\n\t\tA,\n\t\tB;"]
 )
-def test_a_table_of_branch_targets_may_stand_in_several_lines(lines):
+def test_branch_target_table_may_span_lines(lines):
     body = f"{lines}\nmov.u32 %r1, 1;\nbrx.idx %r1, T;\nA: mov.u32 %r2, 0;\nB: mov.u32 %r2, 1;"
     function = module(body).functions["k"]
     assert function.tables == {"T": ("A", "B")}

@@ -46,26 +46,26 @@ def hand_on(source: str, blocks: int) -> list[int]:
 
 
 @pytest.mark.parametrize("blocks", [3, 40])
-def test_what_was_released_and_acquired_is_handed_over(blocks):
+def test_release_and_acquire_hand_over_data(blocks):
     """Of 40 blocks, not all run together."""
     taken = [(block - 1) * 64 + 63 - t for block in range(1, blocks) for t in range(64)]
     assert hand_on(HANDS_ON, blocks) == [number**2 for number in taken]
 
 
 @pytest.mark.parametrize(("old", "new", "message"), BREAKS.values(), ids=BREAKS)
-def test_what_lacks_an_order_is_a_race(old, new, message):
+def test_access_without_ordering_is_a_race(old, new, message):
     assert HANDS_ON.count(old) == 1
     with pytest.raises(EmulationError, match=message):
         hand_on(HANDS_ON.replace(old, new), 3)
 
 
 @pytest.mark.parametrize("old", ["st.release.gpu", "ld.acquire.gpu"])
-def test_a_race_with_a_block_that_ran_long_before_is_found(old):
+def test_race_with_an_earlier_block_is_detected(old):
     with pytest.raises(EmulationError, match="race"):
         hand_on(HANDS_ON.replace(old, old.replace("release", "relaxed").replace("acquire", "relaxed")), 40)
 
 
-def test_knowledge_is_handed_on():
+def test_ordering_is_transitive():
     """Every block reads what the first one stored, though it acquires only of the one before it."""
     first = HANDS_ON.replace("left[(block - 1) * 64 + 63 - t]", "left[63 - t]")
     assert "__syncthreads();\n    if (t == 0) release" in first
@@ -95,17 +95,17 @@ extern "C" __global__ void k(int* left, unsigned* flags, int* out) {
 
 
 @pytest.mark.parametrize("blocks", [4, 40])
-def test_the_last_to_count_knows_of_all_before(blocks):
+def test_last_arriving_block_sees_all_earlier_writes(blocks):
     assert hand_on(COUNTED, blocks)[:64] == [blocks * (blocks - 1) // 2] * 64
 
 
 @pytest.mark.parametrize("order", ["release", "acquire", "relaxed"])
-def test_counting_that_orders_only_one_way_is_a_race(order):
+def test_one_sided_ordering_by_a_counter_is_a_race(order):
     """With a release of something else beside, so that it is looked for."""
     beside = '    asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flags + 1));\n    __syncthreads();'
     with pytest.raises(EmulationError, match="race"):
         hand_on(COUNTED.replace("acq_rel", order).replace("    __syncthreads();", beside, 1), 4)
 
 
-def test_kernels_with_fences_are_not_looked_at():
+def test_kernels_with_fences_are_skipped():
     assert len(hand_on(HANDS_ON.replace("__syncthreads();", "__threadfence();"), 3)) == 128

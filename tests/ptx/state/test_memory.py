@@ -35,7 +35,7 @@ def strided(stride: int, base: int = 0) -> str:
     (1, 0, "ld.global.u8 %r2, [%rd2];", 1),
     (2, 0, "ld.global.u16 %r2, [%rd2];", 2),
 ])  # fmt: skip
-def test_sectors_of_a_request(stride, base, load, sectors):
+def test_request_counts_its_sectors(stride, base, load, sectors):
     counts = read(strided(stride, base), load)
     assert counts["global.x.read_sectors"] == sectors
     assert counts["global.x.read_requests"] == 1
@@ -73,7 +73,7 @@ def test_any_pattern_costs_its_distinct_sectors_and_bank_words(words, on):
 
 
 @pytest.mark.parametrize("ways", [1, 2, 4, 8, 16, 32])
-def test_a_stride_of_n_words_conflicts_n_ways(ways):
+def test_stride_of_n_words_has_n_way_conflicts(ways):
     body = f"mov.u32 %r1, %tid.x; mul.lo.u32 %r2, %r1, {4 * ways}; st.shared.u32 [%r2], %r1; ld.shared.u32 %r3, [%r2];"
     counts = run(body, shared_bytes=4 * 32 * 32, block=(64,), grid=(3,)) if ways < 17 else run(body, shared_bytes=4096)
     warps = 6 if ways < 17 else 1
@@ -96,7 +96,7 @@ def test_a_stride_of_n_words_conflicts_n_ways(ways):
     (16, "ld.shared.b64 %rd3, [%r2];", 4, 2),
     (144, "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", 4, 4),  # padded by 16 bytes
 ])  # fmt: skip
-def test_wavefronts_of_wide_accesses(stride, load, wavefronts, ideal):
+def test_wide_accesses_take_the_documented_wavefronts(stride, load, wavefronts, ideal):
     counts = run(f"mov.u32 %r1, %tid.x; mul.lo.u32 %r2, %r1, {stride};" + load, shared_bytes=8192)
     assert (counts["shared.load_wavefronts"], counts["shared.load_ideal"]) == (wavefronts, ideal)
 
@@ -110,7 +110,7 @@ def test_wavefronts_of_wide_accesses(stride, load, wavefronts, ideal):
     ("and.b32 %r2, %r1, 15;", 4),
     ("shr.u32 %r2, %r1, 1; shl.b32 %r2, %r2, 1;", 4),  # pairs, two quads apart: two-way in each half warp
 ])  # fmt: skip
-def test_a_wide_load_takes_half_as_long_where_lanes_agree_pairwise(quad, wavefronts):
+def test_wide_load_takes_half_as_long_if_lanes_agree_pairwise(quad, wavefronts):
     body = f"mov.u32 %r1, %tid.x; {quad} shl.b32 %r2, %r2, 4;"
     loaded = run(body + "ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];", shared_bytes=8192)
     assert loaded["shared.load_wavefronts"] == wavefronts
@@ -124,7 +124,7 @@ def test_a_wide_load_takes_half_as_long_where_lanes_agree_pairwise(quad, wavefro
     ("mov.u32 %r2, 0;", 32),  # no two lanes share a word, as those of a load do
     ("and.b32 %r2, %r1, 3; shl.b32 %r2, %r2, 2;", 8),
 ])  # fmt: skip
-def test_atomic_operations_in_one_bank_of_shared_memory_take_turns(address, wavefronts):
+def test_shared_memory_atomics_in_one_bank_are_serialized(address, wavefronts):
     counts = run(f"mov.u32 %r1, %tid.x; {address} atom.shared.add.u32 %r3, [%r2], %r1;", shared_bytes=256)
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_ideal"]) == (wavefronts, 1)
 
@@ -135,7 +135,7 @@ def test_atomic_operations_in_one_bank_of_shared_memory_take_turns(address, wave
     ("atom.shared.add.u32 %r3, [%r2], 2;", 32, 0),
     ("atom.shared.add.u32 %r3, [%r2], 1; st.shared.u32 [%r2], %r3;", 32, 0),  # the old values are used
 ])  # fmt: skip
-def test_lanes_that_add_one_to_a_word_merge(operation, wavefronts, repeats):
+def test_lanes_that_add_one_to_a_word_are_merged(operation, wavefronts, repeats):
     counts = run(f"mov.u32 %r1, %tid.x; mov.u32 %r2, 0; {operation}", shared_bytes=256)
     assert (counts["shared.atomic_wavefronts"], counts["shared.atomic_repeats"]) == (wavefronts, repeats)
 
@@ -172,7 +172,7 @@ def test_generic_addresses_reach_every_space():
     np.testing.assert_array_equal(out, np.stack([lane, lane + 100, 0 * lane + 22], axis=1))
 
 
-def test_lanes_of_one_instruction_may_go_to_different_buffers():
+def test_lanes_of_one_instruction_may_access_different_buffers():
     a, b, out = np.arange(32, dtype=np.uint32), np.arange(100, 132, dtype=np.uint32), np.zeros(32, np.uint32)
     body = """mov.u32 %r1, %tid.x; mul.wide.u32 %rd5, %r1, 4; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
       and.b32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 1; selp.b64 %rd3, %rd1, %rd2, %p1; add.u64 %rd3, %rd3, %rd5;
@@ -182,7 +182,7 @@ def test_lanes_of_one_instruction_may_go_to_different_buffers():
     assert (counts["global.a.read_bytes"], counts["global.b.read_bytes"]) == (64, 64)
 
 
-def test_module_variables_and_struct_parameters():
+def test_module_variables_and_struct_parameters_are_readable():
     out = np.zeros(2, np.uint32)
     body = """ld.param.u64 %rd1, [o]; ld.param.v2.u32 {%r1, %r2}, [s+8]; ld.global.u32 %r3, [g+4];
       ld.global.u64 %rd2, [p]; ld.global.u32 %r4, [%rd2]; add.u32 %r1, %r1, %r3; add.u32 %r2, %r2, %r4;
@@ -217,7 +217,7 @@ def copied(body: str, lanes: int = 32) -> tuple[np.ndarray, np.ndarray, Counts]:
     return x[: 4 * lanes], out, counts
 
 
-def test_an_async_copy_lands_when_it_is_waited_for():
+def test_async_copy_is_visible_after_its_wait():
     start = "cp.async.cg.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
     for wait in ("cp.async.wait_group 0;", "cp.async.wait_all;"):
         x, out, counts = copied(start + wait)
@@ -227,7 +227,7 @@ def test_an_async_copy_lands_when_it_is_waited_for():
     assert counts["shared.store_wavefronts"] == 4
 
 
-def test_a_forgotten_wait_leaves_stale_data():
+def test_missing_wait_leaves_stale_data():
     start = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
     for wait in ("", "cp.async.wait_group 1;"):
         _, out, _ = copied(start + wait)
@@ -236,7 +236,7 @@ def test_a_forgotten_wait_leaves_stale_data():
     assert (out == 0xFFFFFFFF).all()  # never committed
 
 
-def test_the_newest_groups_stay_in_flight():
+def test_newest_copy_groups_stay_in_flight():
     first = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
     second = "cp.async.ca.shared.global [%r2], [%rd1+512], 16; cp.async.commit_group;"
     x, out, _ = copied(first + second + "cp.async.wait_group 1;")
@@ -246,7 +246,7 @@ def test_the_newest_groups_stay_in_flight():
 
 
 @pytest.mark.parametrize("taken", [0, 4, 8, 12, 16])
-def test_a_short_source_fills_with_zeros_and_reads_no_more(taken):
+def test_short_source_is_padded_with_zeros(taken):
     body = f"mov.u32 %r9, {taken}; cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"
     x, out, counts = copied(body)
     want = x.reshape(-1, 4).copy()
@@ -255,7 +255,7 @@ def test_a_short_source_fills_with_zeros_and_reads_no_more(taken):
     assert counts["global.x.read_bytes"] == 32 * taken
 
 
-def test_an_ignored_source_may_lie_outside_its_buffer():
+def test_ignored_source_may_lie_outside_its_buffer():
     body = """setp.ge.u32 %p1, %r1, 20; @%p1 add.u64 %rd1, %rd1, 1000000; selp.u32 %r9, 0, 16, %p1;
       cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"""
     x, out, _ = copied(body)
@@ -273,7 +273,7 @@ def test_each_thread_waits_for_its_own_copies():
 # Refusals
 
 
-def test_a_bad_access_names_where_and_who(refuses):
+def test_invalid_access_error_names_address_and_thread(refuses):
     refuses(lambda address, access: read(address, access, shared_bytes=100), [
         (strided(4, 65536 - 64), "ld.global.b32 %r2, [%rd2];"), (strided(4), "ld.global.b32 %r2, [%rd2+-8];"),
         (strided(2), "ld.global.b32 %r2, [%rd2];"), (strided(4), "ld.global.v2.b32 {%r2, %r3}, [%rd2];"),
@@ -290,7 +290,7 @@ def test_a_bad_access_names_where_and_who(refuses):
     ("st.global.b32 [%rd2], %r1;", "x"), ("st.b32 [%rd2], %r1;", "x"), ("red.global.add.u32 [%rd2], %r1;", "x"),
     ("mov.u64 %rd3, c; cvta.const.u64 %rd3, %rd3; st.b32 [%rd3], %r1;", "constant memory"),
 ])  # fmt: skip
-def test_a_write_to_what_is_read_only_is_an_error(access, site):
+def test_write_to_read_only_memory_is_an_error(access, site):
     x = np.arange(32, dtype=np.uint32)
     body, options = THREAD + strided(4) + access, {"globals_": ".const .align 4 .u32 c[2] = {11, 22};"}
     x.flags.writeable = False
@@ -309,7 +309,7 @@ def test_a_write_to_what_is_read_only_is_an_error(access, site):
     ("setp.lt.u32 %p1, %r1, 8; @%p1 st.local.b32 [l], %r1;", 1, 4),
     ("cvta.local.u64 %rd5, %rd4; st.b32 [%rd5+8], %r1;", 4, 4),
 ])  # fmt: skip
-def test_local_memory_lies_lane_after_lane(access, sectors, size):
+def test_local_memory_is_interleaved_by_lane(access, sectors, size):
     body = ".local .align 16 .b8 l[32]; mov.u32 %r1, %tid.x; mov.u64 %rd1, 0; mov.u64 %rd4, l;"
     counts = run(body + access, block=(64,) if "setp" not in access else (32,))
     warps = 1 if "setp" in access else 2
@@ -320,7 +320,7 @@ def test_local_memory_lies_lane_after_lane(access, sectors, size):
     assert counts["local.read_requests"] == 0
 
 
-def test_a_negative_base_may_come_back_into_bounds_by_its_offset():
+def test_negative_base_may_return_into_bounds_by_its_offset():
     out = np.zeros(32, np.uint32)
     body = (
         THREAD
@@ -333,14 +333,14 @@ def test_a_negative_base_may_come_back_into_bounds_by_its_offset():
     np.testing.assert_array_equal(out, np.arange(32))
 
 
-def test_lanes_that_are_off_may_hold_any_address():
+def test_inactive_lanes_may_hold_any_address():
     body = strided(65536) + "setp.eq.u32 %p1, %r1, 0; @%p1 ld.global.b32 %r2, [%rd2];"
     assert read(body, "")["global.x.read_bytes"] == 4
     with pytest.raises(EmulationError, match=r"thread \(31, 0, 0\)"):
         read(strided(65536) + "setp.eq.u32 %p1, %r1, 31; @%p1 ld.global.b32 %r2, [%rd2];", "")
 
 
-def test_the_error_names_the_block():
+def test_error_names_the_block():
     body = (
         """mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r2, 30000; add.u64 %rd2, %rd2, %rd1; ld.global.u8 %r3, [%rd2];"""
     )

@@ -87,7 +87,7 @@ def pipeline(old: str = "", new: str = "", check_races: bool = True) -> tuple[np
     return 2 * x[:, ::-1], out, counts
 
 
-def test_a_right_pipeline_is_accepted_and_counted():
+def test_correct_pipeline_is_accepted_and_counted():
     for check_races in (True, False):
         wanted, out, counts = pipeline(check_races=check_races)
         np.testing.assert_array_equal(out, wanted)
@@ -96,7 +96,7 @@ def test_a_right_pipeline_is_accepted_and_counted():
         assert counts["global.x.read_sectors"] == CHUNKS * WORDS * 4 // 32
 
 
-def test_a_broken_pipeline_is_an_error(refuses):
+def test_broken_pipeline_is_an_error(refuses):
     refuses(lambda old, new: pipeline(old, new), [
         ("__syncthreads();", ""), ("wait(&full[s], phase);", ""), ("wait(&full[s], phase);", "test(&full[s], phase);"),
         ("wait(&full[s], phase);", "wait(&full[s], phase ^ 1);"), ("wait(&empty[s], phase ^ 1);", ""),
@@ -140,7 +140,7 @@ extern "C" __global__ void k(int* out) {
     ("", "bar.sync 1, 64;", "bar.sync 1, 64;", False), ("", "bar.sync 1, 64;", "bar.arrive 1, 64;", False),
     ("bar.arrive 1, 64;", "bar.sync 2, 64;", "bar.arrive 2, 64; bar.sync 1, 64;", False),
 ])  # fmt: skip
-def test_a_barrier_of_some_warps_tells_only_those_that_wait_there(writer, reader, other, right):
+def test_partial_barrier_orders_only_its_waiting_warps(writer, reader, other, right):
     source = SOME
     for name, text in (("WRITER", writer), ("READER", reader), ("OTHER", other)):
         source = source.replace(name, f'asm volatile("{text}" ::: "memory");', 1)
@@ -201,7 +201,7 @@ def products(old: str = "", new: str = "") -> np.ndarray:
     return out
 
 
-def test_a_tile_is_free_when_its_product_was_waited_for_and_not_before():
+def test_tile_is_free_only_after_its_product_was_awaited():
     """Nothing runs between the wait and the arrival: who knows of what tells them apart, not what came first."""
     np.testing.assert_array_equal(products(), np.full(128, 3 * 4 * 16))
     wait = '        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
@@ -234,7 +234,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(const int* x) {
 )
 
 
-def test_a_block_stays_until_the_others_of_its_cluster_have_done_with_its_memory():
+def test_block_stays_until_its_cluster_has_finished_with_its_memory():
     def run(*removed: str) -> None:
         source = PAIR
         for part in removed:

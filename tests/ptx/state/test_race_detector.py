@@ -37,7 +37,7 @@ def test_unordered_accesses_are_named(body, message):
     run(HEAD + body, block=(128,))  # without the check it runs
 
 
-def test_a_barrier_of_one_block_does_not_excuse_another():
+def test_barrier_of_one_block_does_not_order_another():
     body = """setp.eq.u32 %p1, %ctaid.x, 0; @%p1 bra ZERO; st.shared.u32 [%r2], %r1; ld.shared.u32 %r4, [%r3];
       bra.uni END;
       ZERO: st.shared.u32 [%r2], %r1; bar.sync 0; ld.shared.u32 %r4, [%r3]; END:"""

@@ -26,19 +26,19 @@ def launch(less: int, more: int) -> np.ndarray:
     return out
 
 
-def test_a_block_has_registers_for_what_its_warps_asked_for():
+def test_block_has_the_registers_its_warps_requested():
     np.testing.assert_array_equal(launch(40, 232), np.arange(384))
 
 
-def test_warps_that_ask_for_more_than_their_block_has_wait_for_ever(refuses):
+def test_warps_that_request_too_many_registers_wait_forever(refuses):
     refuses(lambda less, more: launch(less, more), [(48, 232), (40, 240)])
 
 
-def test_a_number_that_a_warp_cannot_have_is_an_error(refuses):
+def test_impossible_register_count_is_an_error(refuses):
     refuses(lambda less, more: launch(less, more), [(20, 232), (40, 160)])
 
 
-def test_registers_at_the_launch_are_what_the_kernel_says_or_what_leaves_room_for_its_blocks():
+def test_launch_registers_follow_the_kernel_or_its_block_limit():
     assert registers_at_launch({"maxntid": (384, 1, 1), "minnctapersm": (1,)}) == 168
     assert registers_at_launch({"maxntid": (512, 1, 1)}) == 128
     assert registers_at_launch({"maxntid": (256,), "minnctapersm": (2,)}) == 128

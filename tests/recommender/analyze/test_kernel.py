@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -19,20 +18,16 @@ from kernrec.kernel import Kernel, Space, find_kernel, load_kernel
 from kernrec.measure.collect import collect
 from kernrec.measure.request import CollectRequest, WantedProblem
 from kernrec.recommender import Objective, Query, Recommendation, Recommender, Request
-from kernrec.recommender.analyze.kernel import analyze, check_tunables_used
+from kernrec.recommender.analyze.kernel import analyze
 from kernrec.recommender.analyze.profile_configs import ProfilingOptions
-from kernrec.recommender.answer import recommendation as build_recommendation
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
-from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.explain.breakdown import explain
-from kernrec.recommender.explain.pick_config import explainable, pick_config, point_number
+from kernrec.recommender.explain.pick_config import explainable, pick_config
 from kernrec.recommender.explain.what_if import difference, what_if
 from kernrec.recommender.notes import of_measurements
-from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.sweep import power_limits
-from kernrec.store import Database, Evidence
+from kernrec.store import Database
 from kernrec.store.measurement import Measurement
 from tests.helpers import sharing
 from tests.helpers.refusals import Refuses
@@ -120,14 +115,12 @@ def database(folder: Path, kernel: Kernel) -> Path:
     return path
 
 
-def test_a_second_analysis_has_nothing_left_to_do(kernel: Kernel, database: Path) -> None:
+def test_second_analysis_has_nothing_to_do(kernel: Kernel, database: Path) -> None:
     again = analyze(kernel, kernel.definition.problem(), GPU, database)
     assert (again.profiled, again.cached) == (0, 8)
 
 
-def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_other(
-    kernel: Kernel, database: Path, tmp_path: Path
-) -> None:
+def test_pulled_rows_are_used_only_beside_the_users_database(kernel: Kernel, database: Path, tmp_path: Path) -> None:
     alice, bob, team = sharing.Person(tmp_path / "alice"), sharing.Person(tmp_path / "bob"), tmp_path / "team"
     team.mkdir()
     (bob.home / "data" / "kernrec").mkdir(parents=True)
@@ -147,7 +140,7 @@ def test_what_was_pulled_answers_an_analysis_with_the_users_own_database_and_no_
         assert analyze(kernel, problem, GPU, tmp_path / "other.duckdb", query).recommendation.best.source == "predicted"
 
 
-def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two_configs(
+def test_endless_compilation_is_abandoned_after_two_configs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six macros of a line each stand for 10^6 terms; what the message says must not be found by compiling again."""
@@ -166,7 +159,7 @@ def test_a_source_that_keeps_the_compiler_busy_without_end_is_given_up_after_two
     assert seen == [(1, 8)]  # the second config ended it
 
 
-def test_an_interrupted_analysis_goes_on_where_it_stopped(kernel: Kernel, tmp_path: Path) -> None:
+def test_interrupted_analysis_resumes(kernel: Kernel, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done >= 3:
             raise KeyboardInterrupt
@@ -186,9 +179,7 @@ REFUSED = """
 """
 
 
-def test_what_was_refused_once_is_not_tried_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_config_is_not_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNREC_CACHE", str(tmp_path / "cache"))
     (tmp_path / "rowsum.cu").write_text(
         REFUSED + SOURCE.replace("part[threadIdx.x] = sum", "part[2 * blockDim.x - 65] = sum")
@@ -224,7 +215,7 @@ def test_what_was_refused_once_is_not_tried_again(
     assert not analyze(kernel, problem, GPU, tmp_path / "own.duckdb", None, ONE).failures
 
 
-def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
+def test_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path: Path) -> None:
     kernel = find_kernel("transpose_tiled")
     problem = kernel.definition.problem("f32", rows=1024, columns=2048)
     space = Space(kernel, GPU.sm, GPU.limits, "f32", problem.layout)
@@ -236,15 +227,7 @@ def test_a_spec_with_probes_is_profiled_for_every_problem(folder: Path, tmp_path
     assert analyze(kernel, other, GPU, path, None, ProfilingOptions(only=only)).profiled == 0
 
 
-def test_lanes_that_read_side_by_side_are_recommended(kernel: Kernel, database: Path) -> None:
-    answer = ask(database, Query(Objective.LATENCY))
-    assert answer.candidates == 8
-    assert answer.best.config["stride"] == 1
-    assert answer.best.versus_occupancy.slowdown <= 0
-    assert any("sample" in note for note in answer.notes)
-
-
-def test_the_front_is_over_configs_and_power_limits(database: Path) -> None:
+def test_front_covers_configs_and_power_limits(database: Path) -> None:
     answer = ask(database, Query(top=8))
     latency = [c.latency_s.value for c in answer.choices]
     energy = [c.energy_j.value for c in answer.choices]
@@ -284,7 +267,7 @@ def predicted(database: Path) -> Recommendation:
     return ask(database, Query(Objective.LATENCY, top=8, power_limit_w=GPU.tdp_w, each_config=True))
 
 
-def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_scale(
+def test_measured_config_keeps_its_time_and_scales_the_others(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     path = with_rows(database, tmp_path, [measurement(kernel, predicted, rank, 1.5) for rank in (2, 3, 4)])
@@ -309,44 +292,7 @@ def test_a_measured_config_is_shown_with_its_measurement_and_the_others_on_its_s
         assert any("scaled to 3 configs measured here" in note for note in answer.notes)
 
 
-def test_a_config_found_to_be_slow_is_not_recommended_at_another_power_limit(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
-) -> None:
-    rows = [measurement(kernel, predicted, rank, 3.0 if rank == 0 else 1.0) for rank in range(8)]
-    path = with_rows(database, tmp_path, rows)
-    slow = predicted.best.config
-    held = ask(path, Query(Objective.LATENCY, top=8, power_limit_w=300.0))
-    assert held.best.config != slow
-    assert {c.source for c in held.choices} == {"predicted"}
-    front = ask(path, Query(top=8))
-    assert slow not in [c.config for c in front.choices]
-
-
-def test_measurements_at_a_limit_that_is_tried_count_there_alone(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
-) -> None:
-    rows = [measurement(kernel, predicted, 0, 1.0, power_limit_w=300.0)]
-    path = with_rows(database, tmp_path, rows)
-    answers = {
-        limit: ask(path, Query(Objective.LATENCY, top=8, power_limit_w=limit)) for limit in (300.0, GPU.tdp_w, 200.0)
-    }
-    measured = {limit: [c for c in answer.choices if c.measurement] for limit, answer in answers.items()}
-    assert [len(chosen) for chosen in measured.values()] == [1, 0, 0]
-    noted = [
-        any("not used: other power limit or clock" in note for note in answer.notes) for answer in answers.values()
-    ]
-    assert noted == [False, True, True]
-
-
-def test_a_card_with_a_limit_of_its_own_is_answered_for_at_that_limit(
-    kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
-) -> None:
-    path = with_rows(database, tmp_path, [measurement(kernel, predicted, 0, 0.5, power_limit_w=420.0)])
-    answer = ask(path, Query(Objective.LATENCY))
-    assert (answer.best.power_limit_w, answer.best.source) == (420.0, "measured")
-
-
-def test_a_config_that_failed_is_left_out_and_that_is_said(
+def test_failed_config_is_skipped_and_reported(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
@@ -357,7 +303,7 @@ def test_a_config_that_failed_is_left_out_and_that_is_said(
     assert any("1 config left out: failed on this GPU (1 incorrect)" in note for note in answer.notes)
 
 
-def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
+def test_explanation_shows_measured_and_predicted_time(
     kernel: Kernel, database: Path, predicted: Recommendation, tmp_path: Path, refuses: Refuses
 ) -> None:
     nothing = dict.fromkeys(("latency_s", "latency_low_s", "latency_high_s", "energy_j", "power_w"))
@@ -386,61 +332,7 @@ def test_an_explanation_shows_what_was_measured_beside_what_was_predicted(
     refuses(lambda: pick_config(candidates, predicted.choices[7].config, Objective.LATENCY, 0))
 
 
-def test_spills_cost_time_and_are_no_refusal(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
-    problem = predicted.problem
-    (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
-
-    def answer(spill_bytes: np.ndarray) -> tuple[Recommendation, dict[str, float]]:
-        table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, spill_bytes=spill_bytes)})
-        query = Query("latency", top=8, each_config=True)
-        candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence())
-        recommendation = build_recommendation(candidates, query, of_one_kernel=True)
-        return recommendation, {str(choice.config): choice.latency_s.value for choice in recommendation.choices}
-
-    _, without = answer(np.zeros(8, np.int64))
-    plain, spilling = answer((np.arange(8) % 4 == 0) * 4096)
-    assert any("2 configs spill registers" in note for note in plain.notes)
-    assert set(without) == set(spilling)
-    assert sum(spilling[config] > 1.2 * without[config] for config in without) == 2
-
-
-def test_a_config_a_few_registers_over_the_limit_is_refused(
-    kernel: Kernel, database: Path, predicted: Recommendation, refuses: Refuses
-) -> None:
-    problem = predicted.problem
-    (profiles,) = Context([database]).find_profiles(kernel, problem, GPU).values()
-    fits = GPU.limits.registers_per_sm // 256  # of the largest block
-
-    def answer(registers: int) -> Recommendation:
-        table = StaticTable.of(kernel, problem, GPU, {0: replace(profiles, registers=np.full(8, registers))})
-        candidates = candidate_set([table], problem, [DEFAULT_POINT], Evidence())
-        return build_recommendation(candidates, Query(), of_one_kernel=True)
-
-    assert answer(fits - 8).choices
-    refuses(lambda: answer(fits + 1))
-
-
-def test_what_cannot_run_says_what_it_needs(kernel: Kernel, database: Path, predicted: Recommendation) -> None:
-    problem = kernel.definition.problem(width=16)
-    profiles = Context([database]).find_profiles(kernel, predicted.problem, GPU)
-    table = StaticTable.of(kernel, predicted.problem, GPU, profiles)
-    with pytest.raises(KernrecError, match=r"can run .* on rtx4090: it needs 'threads <= width'"):
-        build_recommendation(candidate_set([table], problem, [DEFAULT_POINT], Evidence()), Query(), of_one_kernel=True)
-    shape = {"m": 63, "n": 71, "k": 73}
-    with pytest.raises(KernrecError, match="there is one for f32 in nn or nt") as raised:
-        explainable(Request(GPU.name, "matmul", None, shape, "f32", "tt", Query(Objective.LATENCY)), Context([]))
-    assert "\n" not in str(raised.value)
-
-
-def test_what_was_not_analysed_is_said_with_what_to_run(database: Path, refuses: Refuses) -> None:
-    refuses(lambda: ask(database, gpu="h100"))
-    refuses(lambda: ask(database, shape={"rows": 10}))
-    refuses(lambda: ask(database, name="rowsums"))
-    # Another card of the same architecture needs nothing new.
-    assert ask(database, gpu="l40s").candidates == 8
-
-
-def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(database: Path) -> None:
+def test_explanation_adds_up_and_its_advice_is_exact(database: Path) -> None:
     candidates = own_candidates(database)
     slow = pick_config(candidates, {"stride": 8, "threads": 32}, Objective.ENERGY, 0)
     subject = explain(candidates, slow)
@@ -462,34 +354,13 @@ def test_an_explanation_adds_up_and_its_advice_is_what_the_change_would_do(datab
     assert first.changes["DRAM traffic"] < -0.5
 
 
-def test_a_config_is_found_by_part_of_its_values(database: Path) -> None:
-    candidates = own_candidates(database, 250.0)
-    limit = point_number(candidates, 250.0)
-    position = pick_config(candidates, {"threads": 128}, Objective.LATENCY, limit)
-    alike = np.flatnonzero(candidates.kernels[0].table.space.columns["threads"][candidates.kernels[0].rows] == 128)
-    assert candidates.latency_s[limit, position] == candidates.latency_s[limit, alike].min()
-    for tunables, says in (({"thread": 1}, "did you mean threads"), ({"threads": 33}, "accepted are 32")):
-        with pytest.raises(UsageError, match=says):
-            pick_config(candidates, tunables, Objective.LATENCY, limit)
-
-
-def test_library_kernels_are_explained_too() -> None:
-    shape = {"m": 512, "n": 512, "k": 512}
-    candidates = explainable(Request(GPU.name, "matmul", None, shape, query=Query(Objective.LATENCY)), Context([]))
-    position = pick_config(candidates, {}, Objective.LATENCY, 0)
-    subject = explain(candidates, position)
-    assert sum(subject.energy_j.values()) == pytest.approx(subject.choice.energy_j.value)
-    assert subject.roofline.flops == 2 * 512**3
-    assert subject.roofline.achieved_flops <= subject.roofline.attainable_flops
-
-
 @pytest.mark.parametrize(("old", "new", "says"), [
     ('"threads <= width"', '"threads > width"', "no config is left on rtx4090 .* by 'threads > width'"),
     ("stride = {", "strid = {", "tunable strid changes nothing: rowsum.cu does not mention STRID"),
     ('"i32 width"]', '"i32 width", "i32 rows"]', "takes 3 arguments, not 4"),
     ('grid = ["rows"]', 'grid = ["1", "rows"]', r"no config is left .* by '1 <= \(rows\) <= 65535'"),
 ])  # fmt: skip
-def test_a_spec_that_does_not_fit_gets_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_inconsistent_spec_is_refused_in_one_line(folder: Path, tmp_path: Path, old: str, new: str, says: str) -> None:
     assert old in SPEC
     (tmp_path / "kernel.toml").write_text(SPEC.replace(old, new))
     (tmp_path / "rowsum.cu").write_text(SOURCE)
@@ -526,7 +397,7 @@ extern "C" __global__ void soften(cudaTextureObject_t image, cudaSurfaceObject_t
 """
 
 
-def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path: Path, refuses: Refuses) -> None:
+def test_texture_and_surface_kernel_is_analyzed_but_not_measured(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "kernel.toml").write_text(TEXTURE_SPEC)
     (tmp_path / "soften.cu").write_text(TEXTURE_SOURCE)
     kernel = load_kernel(tmp_path / "kernel.toml")
@@ -542,21 +413,7 @@ def test_a_kernel_of_textures_and_surfaces_is_analyzed_and_not_measured(tmp_path
     refuses(lambda: collect(request))
 
 
-def test_a_tunable_that_only_a_condition_names_is_legal(tmp_path: Path) -> None:
-    spec = SPEC.replace("stride = {", "limit = { values = [64, 128] }\nstride = {")
-    (tmp_path / "kernel.toml").write_text(spec.replace('"threads <= width"', '"threads <= width", "threads <= limit"'))
-    (tmp_path / "rowsum.cu").write_text(SOURCE)
-    check_tunables_used(load_kernel(tmp_path / "kernel.toml"))
-
-
-def test_a_source_that_is_wrong_says_file_and_line(folder: Path, tmp_path: Path, refuses: Refuses) -> None:
-    (tmp_path / "kernel.toml").write_text(SPEC)
-    (tmp_path / "rowsum.cu").write_text(SOURCE.replace("STRIDE", "STRIDE * PITCH"))
-    kernel = load_kernel(tmp_path / "kernel.toml")
-    refuses(lambda: analyze(kernel, kernel.definition.problem(), GPU, tmp_path / "own.duckdb", None, ONE))
-
-
-def test_an_implementation_of_a_known_op_needs_no_problem_of_its_own(folder: Path, tmp_path: Path) -> None:
+def test_implementation_of_a_known_op_needs_no_problem_definition(folder: Path, tmp_path: Path) -> None:
     """In C++ as people write it: the kernel's name mangled, a template inside."""
     (tmp_path / "add.cu").write_text("""
     template <int N> __device__ float sum(const float (&x)[N]) { float s = 0; for (float v : x) s += v; return s; }

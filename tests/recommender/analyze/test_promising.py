@@ -83,7 +83,7 @@ def kernel(tmp_path):
     return load_kernel(tmp_path / "kernel.toml")
 
 
-def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(kernel, tmp_path, monkeypatch):
+def test_partly_profiled_space_gives_the_answer_of_the_whole_space(kernel, tmp_path, monkeypatch):
     monkeypatch.setattr(analysis, "LARGE", 200)
     monkeypatch.setattr(partial_space, "_TREES", 16)
     problem, query = kernel.definition.problem(), Query(Objective.LATENCY)
@@ -112,7 +112,7 @@ def test_a_large_space_is_profiled_in_part_with_the_whole_spaces_answer(kernel, 
     assert again.recommendation.choices[0].config == part.recommendation.choices[0].config
 
 
-def test_processes_are_started_once_for_all_parts_of_a_large_space(kernel, tmp_path, monkeypatch):
+def test_large_space_starts_its_processes_once(kernel, tmp_path, monkeypatch):
     seen = list[object]()
     made = Profiles()
 

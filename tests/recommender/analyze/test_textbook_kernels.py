@@ -32,7 +32,7 @@ def database(tmp_path_factory):
 @pytest.mark.every(2)
 @pytest.mark.parametrize("gpu", ["rtx3060", "rtx3070ti"])
 @pytest.mark.parametrize(("name", "size"), [("matmul_shared", 4096), ("add_strided", 4096), ("grayscale", 8192)])
-def test_a_textbook_kernel_takes_as_long_as_recorded_and_its_best_block_is_found(name, size, gpu, database):
+def test_textbook_kernel_matches_the_recorded_time_and_best_block_size(name, size, gpu, database):
     recorded: dict[int, float] = defaultdict(float)
     with TIMES.open() as rows:
         for row in csv.DictReader(rows):

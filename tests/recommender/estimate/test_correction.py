@@ -84,7 +84,7 @@ def factor_of(answer: Any) -> float:
 
 
 @pytest.mark.slow
-def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu, three_gpus):
+def test_transferred_interval_states_its_basis(one_gpu, three_gpus):
     results = []
     for database in (one_gpu, three_gpus):
         answer = Recommender([database]).recommend("matmul", "h200-sxm", NEW, query=FASTEST)
@@ -107,7 +107,7 @@ def test_a_gpu_never_measured_says_what_its_interval_stands_on(one_gpu, three_gp
     assert about["intervals"]["latency"]["pooled_with_prior"] is False
 
 
-def test_an_interval_widens_with_distance_from_what_was_measured(one_gpu):
+def test_interval_widens_with_distance_from_measurements(one_gpu):
     recommender = Recommender([one_gpu])
     # Rows are no multiples of 16 elements: matmul_simt, which the model knows, is the only kernel that takes them.
     shapes = [NEW, {"m": 8192, "n": 2056, "k": 2056}, {"m": 8192, "n": 16392, "k": 16392}]
@@ -116,7 +116,7 @@ def test_an_interval_widens_with_distance_from_what_was_measured(one_gpu):
     assert farther > far
 
 
-def test_a_model_named_after_a_kernel_answers_for_it_where_that_of_the_op_does_not_apply(one_gpu, tmp_path):
+def test_kernel_model_is_used_if_the_op_model_does_not_apply(one_gpu, tmp_path):
     gpu, simt, mma = find_gpu("rtx4090"), find_kernel("matmul_simt"), find_kernel("matmul_mma")
     for name in ("matmul_simt", "matmul"):
         shutil.copytree(one_gpu.parent / "models", tmp_path / name)
@@ -132,7 +132,7 @@ def test_a_model_named_after_a_kernel_answers_for_it_where_that_of_the_op_does_n
     assert both.trained.name == "matmul"
 
 
-def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_gpu):
+def test_unmeasured_kernel_stays_predicted_unless_other_kernels_helped(one_gpu):
     learned = ModelStore.beside([one_gpu]).model("matmul", find_gpu("rtx4090"))
     assert learned is not None
     recommender = Recommender([one_gpu])
@@ -146,7 +146,7 @@ def test_a_kernel_never_measured_stays_with_the_prior_unless_others_helped(one_g
     assert {choice.source for choice in choices if choice.kernel.name == strange.name} == {"predicted"}
 
 
-def test_explanations_and_single_kernels_come_through_the_same_chain(one_gpu, capsys):
+def test_explanations_and_single_kernels_use_the_same_models(one_gpu, capsys):
     answer = Recommender([one_gpu]).recommend("matmul", "rtx4090", NEW, query=FASTEST)
     card = find_gpu("rtx4090")
     default = Query(Objective.LATENCY, power_limit_w=card.tdp_w)  # a kernel alone is asked for at other limits, too
@@ -193,7 +193,7 @@ arguments = ["x", "y", "i32 columns"]
 """
 
 
-def test_a_kernel_of_the_users_is_learned_from_its_own_measurements(tmp_path):
+def test_custom_kernel_is_learned_from_its_measurements(tmp_path):
     """Measured, learned and prior on three shapes of the same kernel: a simulated card takes 1.7 times the prior."""
     (tmp_path / "mine.cu").write_text(SOURCE)
     (tmp_path / "mine.toml").write_text(SPEC)

@@ -73,7 +73,7 @@ def trained(tmp_path_factory):
     return trained_on(tmp_path_factory.mktemp("contributed"), MEASURED)
 
 
-def test_on_the_card_that_was_measured_both_correct_the_prior(trained):
+def test_both_models_apply_on_the_measured_gpu(trained):
     before, shipped = predicted(Context([]), MEASURED)
     context = Context([trained])
     after, both = predicted(context, MEASURED)
@@ -85,14 +85,14 @@ def test_on_the_card_that_was_measured_both_correct_the_prior(trained):
     assert not warnings_of(context)
 
 
-def test_on_a_card_that_the_shipped_model_learned_from_it_answers_as_if_there_were_no_other(trained):
+def test_only_the_shipped_model_applies_on_its_recorded_gpus(trained):
     before, shipped = predicted(Context([]), RECORDED)
     after, there = predicted(Context([trained]), RECORDED)
     assert names(shipped) == names(there) == ["matmul_triton"]
     np.testing.assert_array_equal(after, before)
 
 
-def test_on_a_card_that_neither_knows_rows_of_one_card_answer_nothing(trained):
+def test_model_of_a_single_gpu_does_not_apply_elsewhere(trained):
     """Nothing says that what one card does differently others do, too."""
     before, shipped = predicted(Context([]), OTHER)
     after, there = predicted(Context([trained]), OTHER)
@@ -100,7 +100,7 @@ def test_on_a_card_that_neither_knows_rows_of_one_card_answer_nothing(trained):
     np.testing.assert_array_equal(after, before)
 
 
-def test_on_a_card_that_neither_knows_both_apply_where_cards_held_out_say_that_it_carries_over(tmp_path):
+def test_both_models_apply_elsewhere_if_held_out_gpus_improved(tmp_path):
     path = trained_on(tmp_path, MEASURED, ALIKE)
     _, both = predicted(Context([path]), OTHER)
     assert names(both) == ["matmul", "matmul_triton"]
@@ -110,7 +110,7 @@ def test_on_a_card_that_neither_knows_both_apply_where_cards_held_out_say_that_i
     assert f"trained without {OTHER}" in both.note
 
 
-def test_a_model_that_corrects_another_one_than_is_there_is_named_and_not_used(trained, tmp_path):
+def test_model_that_corrects_a_missing_model_is_reported_and_ignored(trained, tmp_path):
     """As after an update of kernrec, whose model of the kernel is a new one."""
     (tmp_path / "models").mkdir()
     for file in [trained, *(trained.parent / "models").iterdir()]:

@@ -8,7 +8,6 @@ from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
 from kernrec.recommender.estimate.model_inputs import ModelCandidates, inputs_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
-from kernrec.recommender.estimate.prediction import predict
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.recommender.rank import candidate_set
 from kernrec.store import Evidence
@@ -18,7 +17,7 @@ def table_of_simt(recommender: Recommender, problem: Problem, gpu: GPU) -> Stati
     return next(t for t in recommender.context.tables(problem, gpu) if t.kernel.name == "matmul_simt")
 
 
-def test_features_kept_for_a_space_are_those_made_for_the_candidates():
+def test_cached_features_equal_computed_ones():
     gpu = find_gpu("rtx4090")
     recommender = Recommender([])
     for m in (512, 1000):
@@ -32,12 +31,3 @@ def test_features_kept_for_a_space_are_those_made_for_the_candidates():
             expected = matrix(inputs, columns)
             assert cached.dtype == expected.dtype
             np.testing.assert_array_equal(cached, expected)
-
-
-def test_of_no_candidates_there_are_facts_all_the_same():
-    problem, gpu = find_op("matmul").problem(m=512, n=256, k=384), find_gpu("rtx4090")
-    table = table_of_simt(Recommender([]), problem, gpu)
-    none = np.empty(0, dtype=np.int64)
-    prediction = predict(table, table.space.at(problem), none)
-    inputs = inputs_of(prediction, prediction.limited(), none)
-    assert matrix(inputs, names(list(inputs.tunables))).shape == (0, len(names(list(inputs.tunables))))

@@ -14,7 +14,7 @@ from tests.helpers.reading import reading_here
 
 
 @pytest.mark.parametrize(("own", "used"), [(0.186, False), (0.120, True)])
-def test_a_model_worse_than_the_prior_is_not_used(tmp_path, own, used):
+def test_model_worse_than_the_analytical_one_is_ignored(tmp_path, own, used):
     # Seen before: 18.6 against 14.7 %, used without a word.
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, tmp_path)
@@ -28,7 +28,7 @@ def test_a_model_worse_than_the_prior_is_not_used(tmp_path, own, used):
     assert ("further off than the prior on problems left out (18.6 against 14.7 %" in warning) == (not used)
 
 
-def test_a_model_beside_somebody_elses_database_takes_no_name_that_ships(tmp_path):
+def test_model_of_a_foreign_database_cannot_use_a_shipped_name(tmp_path):
     made, database, folder = tmp_path / "made.duckdb", tmp_path / "database.duckdb", tmp_path / "models"
     folder.mkdir()
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
@@ -44,7 +44,7 @@ def test_a_model_beside_somebody_elses_database_takes_no_name_that_ships(tmp_pat
     assert model.shipped
 
 
-def test_a_model_whose_trees_were_replaced_is_not_used_and_said_so_in_one_line(tmp_path):
+def test_model_with_replaced_trees_is_ignored_and_reported_in_one_line(tmp_path):
     """Every query ended with status 70, or answered 4.4e-16 s."""
     for path in (shipped("db/prebuilt") / "models").glob("matmul_triton.*"):
         shutil.copy(path, tmp_path)

@@ -1,30 +1,23 @@
 """A lead of the prior over what was recorded of the same problem is believed as far as both are sure."""
 
-from math import exp, log
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernrec.gpu import find_gpu
-from kernrec.model.prior.constants import LAUNCH_S, START_S
-from kernrec.model.prior.power import ZEROS
 from kernrec.op import find_op
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.recommender.estimate.costs import Costs
-from kernrec.recommender.estimate.estimates import LEARNED, PRIOR, Estimates, Source
+from kernrec.recommender.estimate.estimates import PRIOR, Estimates, Source
 from kernrec.recommender.estimate.yardstick import (
-    CERTAIN,
     Belief,
     Yardstick,
     beliefs,
-    caution,
     fastest,
     predict_yardsticks,
     yardstick_of,
 )
-from kernrec.util.normal import DEVIATIONS
 
 PRODUCT = {"m": 2048, "n": 2048, "k": 2048}
 PROBLEM = find_op("matmul").problem("f16", "nn", **PRODUCT)
@@ -50,7 +43,7 @@ def interval(belief: Belief, predicted_s: float) -> tuple[float, float, float]:
 
 
 @given(seconds, seconds, deviations)
-def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: float, line_s: float, sd: float) -> None:
+def test_shrunk_time_lies_between_prediction_and_reference(own_s: float, line_s: float, sd: float) -> None:
     (belief,) = beliefs(PROBLEM, [own_s], yardstick(line_s, sd))
     raised_s = own_s * belief.slower
     if own_s >= line_s:
@@ -62,31 +55,21 @@ def test_a_believed_time_lies_between_the_prediction_and_the_yardstick(own_s: fl
 
 
 @given(seconds, st.lists(seconds, min_size=2, max_size=2), deviations)
-def test_the_order_of_predictions_stays(line_s: float, own: list[float], sd: float) -> None:
+def test_shrinkage_keeps_the_order_of_predictions(line_s: float, own: list[float], sd: float) -> None:
     own.sort()
     first, second = beliefs(PROBLEM, own, yardstick(line_s, sd))
     faster, slower = own[0] * first.slower, own[1] * second.slower
     assert faster <= slower * (1 + 1e-9)
 
 
-def test_a_kernel_that_nobody_ran_counts_by_what_kernels_of_other_hands_differ_not_by_its_own_interval() -> None:
-    value = np.ones(2)
-    latency = Estimates.of(value, value / 1.5, value * 1.5, np.array([PRIOR, LEARNED], dtype=np.int8), value)
-    own = exp(CERTAIN * log(1.5) / DEVIATIONS)
-    for deviation in (0.4, 0.5):
-        assert caution(latency, deviation, False, False).tolist() == pytest.approx([exp(CERTAIN * deviation), own])
-    assert caution(latency, 0.4, False, True).tolist() == pytest.approx([own, own])
-    assert caution(latency, 0.1, True, False).tolist() == pytest.approx([exp(CERTAIN * 0.1), 1.0])
-
-
 @given(st.lists(deviations, min_size=2, max_size=2))
-def test_the_less_sure_the_yardstick_the_more_of_a_lead_is_believed(drawn: list[float]) -> None:
+def test_less_certain_reference_shrinks_less(drawn: list[float]) -> None:
     (sure,), (unsure,) = (beliefs(PROBLEM, [1.0], yardstick(1.3, sd)) for sd in sorted(drawn))
     assert sure.share <= unsure.share
     assert sure.deviation <= unsure.deviation
 
 
-def test_a_line_learned_on_the_card_comes_before_a_faster_transferred_one() -> None:
+def test_learned_baseline_precedes_a_faster_transferred_one() -> None:
     learned, transferred = yardstick(2.0, 0.03), yardstick(1.0, 0.3, transferred=True)
     assert fastest([transferred, learned]) is learned
     assert fastest([transferred]) is transferred
@@ -94,7 +77,7 @@ def test_a_line_learned_on_the_card_comes_before_a_faster_transferred_one() -> N
 
 
 @given(deviations, deviations)
-def test_a_reference_that_becomes_the_fastest_by_a_little_changes_little(first: float, second: float) -> None:
+def test_slightly_faster_reference_changes_little(first: float, second: float) -> None:
     before, after = (fastest([yardstick(1.0, first), yardstick(time_s, second)]) for time_s in (1.001, 0.999))
     assert before is not None
     assert after is not None
@@ -105,7 +88,7 @@ def test_a_reference_that_becomes_the_fastest_by_a_little_changes_little(first: 
     assert far.latency_s == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_slow_triton_kernel_is_no_reference_for_f32_matmuls_of_few_rows(recommender: Recommender) -> None:
+def test_slow_triton_kernel_is_no_reference_for_small_f32_matmuls(recommender: Recommender) -> None:
     # Triton's template takes 1.5 ms, cuBLAS about .32 ms at 15 rows: nobody recorded it.
     few, more = (
         recommender.recommend("matmul", "a100", {"m": m, "n": 4096, "k": 25088}, "f32", "nt", Query(Objective.LATENCY))
@@ -114,7 +97,7 @@ def test_a_slow_triton_kernel_is_no_reference_for_f32_matmuls_of_few_rows(recomm
     assert few.best.latency_s.value < 1.02 * more.best.latency_s.value
 
 
-def test_a_kernel_that_nobody_ran_is_not_printed_above_recorded_configs_that_its_error_reaches(
+def test_unmeasured_kernel_ranks_below_recorded_configs_within_its_error(
     recommender: Recommender,
 ) -> None:
     # Seen before: 87.9 us of a CUDA kernel, never run, above 88.7 us of Triton's, learned from recordings of this card.
@@ -123,34 +106,7 @@ def test_a_kernel_that_nobody_ran_is_not_printed_above_recorded_configs_that_its
     assert answer.best.kernel.triton is not None
 
 
-def test_where_the_line_is_transferred_the_prior_keeps_most_of_its_lead(recommender: Recommender) -> None:
-    gpu = "rtx4090"
-    answer = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, top=1))
-    candidates = recommender.candidates(answer.problem, answer.gpu, (answer.point,))
-    _, kernel, own = candidates.locate(candidates.fastest)
-    belief = kernel.belief
-    assert belief.yardstick is not None
-    assert belief.yardstick.transferred
-    assert belief.share > 0.7
-    assert answer.best.source is Source.PRIOR
-    predicted_s = float(kernel.limited.latency_s[0, own])
-    assert answer.best.latency_s.value == pytest.approx(predicted_s * belief.slower)
-    assert log(belief.slower) == pytest.approx((1 - belief.share) * belief.lead)
-
-
-def test_a_learned_line_leaves_half_of_a_lead_and_the_interval_says_so(recommender: Recommender) -> None:
-    answer = recommender.recommend("matmul", "h200", PRODUCT, "bf16", "nt", Query(Objective.LATENCY, top=1))
-    belief = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels[0].belief
-    assert belief.yardstick is not None
-    assert 0.3 < belief.share < 0.7
-    (sure,) = beliefs(PROBLEM, [0.8], yardstick(1.0, 0.03))
-    value, low, high = interval(sure, 0.8)
-    assert 0.8 < value < 1.0
-    assert value / low < 1.2 < high / value
-    assert low == pytest.approx(value / exp(1.645 * sure.deviation))
-
-
-def test_a_config_costs_the_same_however_its_limit_was_asked_for(recommender: Recommender) -> None:
+def test_config_costs_the_same_at_an_explicit_limit(recommender: Recommender) -> None:
     gpu, (low, *_) = "h200", (400.0,)
     swept = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY, power_limit_w=low))
     default = recommender.recommend("matmul", gpu, PRODUCT, "bf16", "nt", Query(Objective.LATENCY))
@@ -162,9 +118,7 @@ def test_a_config_costs_the_same_however_its_limit_was_asked_for(recommender: Re
 
 
 @pytest.mark.parametrize("size", [{"c": 64, "k": 64, "h": 56, "w": 56}, {"c": 256, "k": 256, "h": 14, "w": 14}])
-def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
-    recommender: Recommender, size: dict[str, int]
-) -> None:
+def test_overhead_dominated_baseline_moves_a_prediction_little(recommender: Recommender, size: dict[str, int]) -> None:
     answer = recommender.recommend("conv2d", "rtx4090", size | {"padding": 1}, "f32", "nchw", Query(Objective.LATENCY))
     kernels = recommender.candidates(answer.problem, answer.gpu, (answer.point,)).kernels
     beliefs = [kernel.belief for kernel in kernels if kernel.belief.yardstick is not None]
@@ -174,7 +128,7 @@ def test_a_line_that_was_mostly_the_recorders_time_moves_a_prediction_little(
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("a100", "f16"), ("rtx4090", "f32"), ("h200", "f8e4m3")])
-def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu: str, dtype: str) -> None:
+def test_references_predicted_together_equal_single_predictions(gpu: str, dtype: str) -> None:
     card, op = find_gpu(gpu), find_op("matmul")
     layout = "nt" if dtype.startswith("f8") else "nn"
     problems = [op.problem(dtype, layout, m=64 * i + i % 3, n=512 * i, k=320 * i) for i in range(1, 9)]
@@ -187,19 +141,3 @@ def test_yardsticks_that_were_predicted_together_are_those_of_problems_alone(gpu
         assert (chosen.name, chosen.transferred) == (expected.name, expected.transferred)
         figures = expected.latency_s, expected.deviation
         assert (chosen.latency_s, chosen.deviation) == pytest.approx(figures, rel=1e-12)
-
-
-@pytest.mark.parametrize(("gpu", "layout"), [("h200", "nt"), ("a100", "nn")])
-def test_a_yardstick_is_the_fastest_line_started_as_kernels_are(gpu: str, layout: str) -> None:
-    models, card = Recommender([]).context.models, find_gpu(gpu)
-    problem = find_op("matmul").problem("f16", layout, m=1000, n=3008, k=2000)
-    chosen, model = yardstick_of(problem, card, models), models.vendor_model("matmul")
-    assert chosen is not None
-    assert model is not None
-    lines = model.predict(problem, card)
-    assert len(lines) > 1
-    assert chosen.name in {line.stack for line in lines}
-    started_s = [line.latency_s.value - line.busy["launch"] + LAUNCH_S + START_S for line in lines]
-    assert chosen.latency_s == pytest.approx(min(started_s))
-    assert yardstick_of(problem, card, models) == chosen  # also where all lines are known
-    assert yardstick_of(problem, card, models, ZEROS) is None

@@ -73,7 +73,7 @@ def database(tmp_path_factory):
     return path
 
 
-def test_it_is_no_choice_and_explain_says_why(database, refuses):
+def test_config_over_the_register_limit_is_excluded_and_explained(database, refuses):
     answer = Recommender([database]).answer(Request(GPU.name, kernel="many"))
     assert {tuple(choice.config.items()) for choice in answer.choices} == {tuple(WITHIN.items())}
     assert all(choice.occupancy > 0.0 for choice in answer.choices)
@@ -81,7 +81,7 @@ def test_it_is_no_choice_and_explain_says_why(database, refuses):
     report(EXPLAINED, Context([database]), WITHIN)
 
 
-def test_where_another_compiler_ran_it_one_block_is_resident(database, tmp_path):
+def test_over_limit_config_run_by_another_compiler_has_one_resident_block(database, tmp_path):
     kernel = Context([database]).kernel("many")
     row = {"gpu": GPU.name, "kernel": "many", "kernel_hash": kernel.hash, "config": BEYOND}
     row |= {"problem": kernel.definition.problem(), "protocol_version": 1, "tier": "final", "session": "recorded"}
@@ -96,7 +96,7 @@ def test_where_another_compiler_ran_it_one_block_is_resident(database, tmp_path)
     assert explained.choice.occupancy == launch.occupancy == pytest.approx(20 / 48)
 
 
-def test_a_kernel_without_floating_point_has_no_share_of_a_roof(tmp_path):
+def test_kernel_without_float_instructions_has_no_roofline_share(tmp_path):
     pytest.importorskip("cupy")
     (tmp_path / "steps.cu").write_text(
         'extern "C" __global__ void steps(const int *x, int *y) { int i = blockIdx.x * THREADS + threadIdx.x;'

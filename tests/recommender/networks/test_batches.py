@@ -43,7 +43,7 @@ def test_batch_larger_by_one_is_not_faster(recommender, gpu, name, batch):
 
 
 @pytest.mark.parametrize("gpu", ["h100", "b200", "l40s", "t4"])
-def test_decoding_is_not_faster_where_its_kernels_change(recommender, gpu):
+def test_decode_is_not_faster_when_its_kernels_change(recommender, gpu):
     for name in ("llama-3-8b-decode", "qwen3-30b-a3b-decode", "mixtures-of-experts"):
         assert not faster_with_more(recommender, find_gpu(gpu), name, [1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 48])
 
@@ -57,7 +57,7 @@ def test_decoding_is_not_faster_where_its_kernels_change(recommender, gpu):
         ("l40s", "llama-3-8b-decode", "f8block"),
     ],
 )
-def test_baselines_whose_recordings_differ_in_kind_are_not_faster(
+def test_larger_batch_is_not_faster_with_mixed_recordings(
     recommender: Recommender, gpu: str, name: str, dtype: str | None
 ) -> None:
     """Static scales were recorded at other batches, a row of far more or fewer items counted, or only 16 rows had a
@@ -68,7 +68,7 @@ def test_baselines_whose_recordings_differ_in_kind_are_not_faster(
 @pytest.mark.every(40)
 @pytest.mark.parametrize("name", workloads())
 @pytest.mark.parametrize("gpu", GPUS)
-def test_no_baseline_is_faster_with_more(recommender: Recommender, gpu: str, name: str) -> None:
+def test_larger_batch_is_never_faster_for_any_baseline(recommender: Recommender, gpu: str, name: str) -> None:
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1))
 
 
@@ -76,6 +76,6 @@ def test_no_baseline_is_faster_with_more(recommender: Recommender, gpu: str, nam
 @pytest.mark.slow
 @pytest.mark.parametrize("name", workloads())
 @pytest.mark.parametrize("gpu", GPUS)
-def test_no_batch_of_the_sweep_is_faster(gpu, name):
+def test_larger_batch_of_the_sweep_is_never_faster(gpu, name):
     assert DEEP
     assert not faster_with_more(Recommender([]), find_gpu(gpu), name, range(1, LARGEST + 1))

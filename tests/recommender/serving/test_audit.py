@@ -11,7 +11,6 @@ from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender.serving.audit import AuditedFile, AuditRequest, ServingAudit, serve_audit
 from kernrec.recommender.serving.candidates import candidates
 from kernrec.recommender.serving.compared import Comparison, Cost, comparer
-from kernrec.recommender.serving.engine_calls import Step, calls, parameters_of
 from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for
 from kernrec.recommender.serving.engines import Deployment, Kind, tuned_files
 from kernrec.recommender.serving.folder import entries_of, setting, write_folder
@@ -39,7 +38,7 @@ def audited(folder: Path, engine: str, *made: Comparison, gpu: str = "l40s", kin
     return ServingAudit(model, served, shipped_of(engine, {"vllm": "0.33.0", "sglang": "0.5.23"}[engine]), (file,), ())
 
 
-def test_a_gain_counts_where_the_whole_interval_is_one():
+def test_gain_counts_if_the_whole_interval_is_a_gain():
     assert worth(compared(1, 1.35)) is Verdict.WRITE
     assert worth(compared(1, 1.08)) is Verdict.MEASURE
     assert worth(compared(1, 1.02)) is Verdict.MEASURE  # 0.78 to 1.32
@@ -54,7 +53,7 @@ def test_a_gain_counts_where_the_whole_interval_is_one():
     assert worth(replace(compared(1, 1.0), own_cost=None)) is Verdict.WRITE  # its own cannot run at all
 
 
-def test_the_advice_on_a_file_is_that_of_its_largest_gain():
+def test_verdict_on_a_file_follows_its_largest_gain():
     made = [compared(1, 1.0, measured=True), compared(16, 1.35), compared(64, 1.05)]
     assert verdict_of(True, "", made) is Verdict.WRITE
     assert verdict_of(True, "", made[:1]) is Verdict.LEAVE
@@ -63,7 +62,7 @@ def test_the_advice_on_a_file_is_that_of_its_largest_gain():
     assert verdict_of(False, "", made) is Verdict.SHIPPED
 
 
-def test_a_file_has_an_entry_for_all_numbers_of_tokens_and_defaults_where_nothing_is_gained(tmp_path):
+def test_file_has_entries_for_all_token_counts_with_defaults_elsewhere(tmp_path):
     audit = audited(tmp_path, "vllm", compared(1, 1.0), compared(16, 1.4), compared(1024, 1.0))
     (file,) = audit.files
     entries = entries_of(file, audit.served)
@@ -78,7 +77,7 @@ def test_a_file_has_an_entry_for_all_numbers_of_tokens_and_defaults_where_nothin
     [("vllm", "E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"),
      ("sglang", "configs/triton_3_6_0/E=256,N=256,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128, 128].json")],
 )  # fmt: skip
-def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path, engine, place):
+def test_folder_has_the_layout_the_engine_expects(tmp_path, engine, place):
     audit = audited(tmp_path, engine, compared(16, 1.4))
     (path,) = write_folder(audit, tmp_path / "tuned")
     assert path == tmp_path / "tuned" / place
@@ -89,44 +88,18 @@ def test_the_folder_is_laid_out_as_the_engine_looks_for_it(tmp_path, engine, pla
     )
 
 
-def test_a_product_that_is_read_from_the_package_alone_is_written_below_its_place_there(tmp_path):
-    audit = audited(tmp_path, "vllm", compared(16, 1.4), kind=1)
-    (path,) = write_folder(audit, tmp_path / "tuned")
-    assert path.parent == tmp_path / "tuned/package/model_executor/layers/quantization/utils/configs"
-
-
-def test_a_file_of_state_space_layers_has_entries_for_sequences_times_heads(tmp_path):
-    model = read_model(str(written(tmp_path, HYBRID)))
-    served = Deployment("vllm", find_gpu("h100"), tp=2)
-    (file,) = tuned_files(model, served)
-    best, own = {"BLOCK_SIZE_M": 16, "num_warps": 4}, default_config("vllm", file, 16, served.gpu)
-    assert own == {"BLOCK_SIZE_M": 4, "num_warps": 4}
-    assert own in candidates(file, 16, served.gpu)
-    made = replace(compared(16, 1.8), own=own, ranked=((best, Cost(1e-4, 1e-4, 1e-4, False)),))
-    entries = entries_of(AuditedFile(file, "", False, "", (made,)), served)
-    assert set(entries) == {64 * key for key in KEYS}
-    assert entries[16 * 64] == best
-
-
 @pytest.mark.skipif(installed_package("vllm") is not None, reason="vLLM is installed, and Triton is installed")
 @pytest.mark.parametrize(
     ("fields", "verdict"), [(HYBRID, Verdict.UNKNOWN), ({**MIXTRAL, "quantization_config": AWQ}, Verdict.NOT_USED)]
 )
-def test_kernels_without_a_stand_in_are_predicted_where_the_engine_is_installed_alone(tmp_path, fields, verdict):
+def test_engine_kernels_are_predicted_only_if_the_engine_is_installed(tmp_path, fields, verdict):
     audit = serve_audit(AuditRequest(str(written(tmp_path, fields)), "rtx4090", "vllm", everything=True))
     (file,) = audit.files
     assert file.verdict is verdict
     assert file.why_none == "not predicted where the engine is not installed, whose kernel is analyzed"
 
 
-def test_nothing_is_written_where_nothing_is_worth_it(tmp_path, refuses):
-    assert write_folder(audited(tmp_path, "vllm", compared(16, 1.0)), tmp_path / "tuned") == []
-    assert not (tmp_path / "tuned").exists()
-    (tmp_path / "taken").write_text("")
-    refuses(lambda: write_folder(audited(tmp_path, "vllm", compared(16, 1.4)), tmp_path / "taken"))
-
-
-def test_a_file_that_the_engine_ships_is_not_compared(tmp_path):
+def test_file_shipped_by_the_engine_is_not_compared(tmp_path):
     place = str(written(tmp_path, MIXTRAL))
     audit = serve_audit(AuditRequest(place, "a100", "vllm", tp=2, release="0.33.0"))
     (file,) = audit.files
@@ -136,14 +109,7 @@ def test_a_file_that_the_engine_ships_is_not_compared(tmp_path):
     assert audit.as_dict()["files"][0]["tokens"] == []
 
 
-def test_weights_that_other_kernels_multiply_need_no_file(tmp_path):
-    awq = {**MIXTRAL, "quantization_config": {"quant_method": "awq", "bits": 4}}
-    audit = serve_audit(AuditRequest(str(written(tmp_path, awq)), "a100", "vllm"))
-    assert not audit.files
-    assert "quantized by awq" in audit.notes[0]
-
-
-def test_what_is_not_known_is_named_with_the_nearest(tmp_path, refuses):
+def test_unknown_name_suggests_the_nearest(tmp_path, refuses):
     def refused(changed: dict[str, object]) -> None:
         wanted = {"model": str(written(tmp_path, MIXTRAL)), "gpu": "a100", "engine": "sglang", **changed}
         serve_audit(AuditRequest(**wanted, compare=False))  # type: ignore[arg-type]
@@ -153,27 +119,7 @@ def test_what_is_not_known_is_named_with_the_nearest(tmp_path, refuses):
     ])  # fmt: skip
 
 
-def test_a_call_has_the_configs_with_as_many_rows_a_tile(tmp_path):
-    served = Deployment("vllm", find_gpu("a100"))
-    (file,) = tuned_files(read_model(str(written(tmp_path, MIXTRAL))), served)
-    tried = candidates(file, 64, served.gpu)
-    made = calls(Step(file, served, 64, 1), tried)
-    assert sum(len(group) for _, group in made) == len(tried)
-    for call, group in made:
-        rows = {config["BLOCK_SIZE_M"] for config in group}
-        assert len(rows) == 1
-        assert call.arguments["TOP"] == 1  # the second product has a row for each choice
-        assert call.arguments["tokens"]["shape"] == [128, 14336]
-
-
-def test_parameters_of_a_kernel_are_read_without_executing_its_file(tmp_path, refuses):
-    file = tmp_path / "kernels.py"
-    file.write_text("import nothing_that_is_there\ndef kernel(a, b: int, C=1): ...\n")
-    assert parameters_of(file, "kernel") == [("a", False), ("b", False), ("C", True)]
-    refuses(lambda: parameters_of(file, "other"))
-
-
-def test_candidates_fit_the_shared_memory_of_the_card(tmp_path):
+def test_candidates_fit_the_shared_memory_of_the_gpu(tmp_path):
     for fields in (MIXTRAL, QWEN_FP8, {**QWEN_FP8, "quantization_config": {**AWQ, "group_size": 32}}):
         for gpu in ("rtx3090", "h100", "t4"):
             served = Deployment("vllm", find_gpu(gpu))
@@ -189,7 +135,7 @@ def test_candidates_fit_the_shared_memory_of_the_card(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_config_costs_what_both_products_take(tmp_path):
+def test_config_cost_includes_both_matmuls(tmp_path):
     pytest.importorskip("triton", reason="needs the extra `triton`")
     served = Deployment("sglang", find_gpu("a100"))
     (file,) = tuned_files(read_model(str(written(tmp_path / "model", SMALL))), served)

@@ -82,7 +82,7 @@ def request_for(file: TunedFile, engine: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-def test_the_engine_s_own_modules_read_every_file_that_is_written(tmp_path, engine):
+def test_engine_modules_read_every_written_file(tmp_path, engine):
     tuned = tmp_path / "tuned"
     audits = [audit_of(engine, fields, tmp_path / name) for name, fields in MODELS.items()]
     paths = [path for audit in audits for path in write_folder(audit, tuned)]
@@ -98,7 +98,7 @@ def test_the_engine_s_own_modules_read_every_file_that_is_written(tmp_path, engi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
-def test_without_a_file_the_engine_takes_the_config_that_is_compared_as_its_own(tmp_path, engine):
+def test_engine_default_equals_the_compared_config(tmp_path, engine):
     card = find_gpu("l40s")
     requests, expected = [], []
     for name, fields in MODELS.items():
@@ -114,7 +114,7 @@ def test_without_a_file_the_engine_takes_the_config_that_is_compared_as_its_own(
 
 
 @pytest.mark.slow
-def test_vllm_reads_files_of_state_space_layers_and_has_the_configs_without_one(tmp_path):
+def test_vllm_reads_state_space_files_and_has_the_same_defaults(tmp_path):
     audit = audit_of("vllm", HYBRID, tmp_path / "model")
     paths = write_folder(audit, tmp_path / "tuned")
     (file,) = audit.files
@@ -131,7 +131,7 @@ def test_vllm_reads_files_of_state_space_layers_and_has_the_configs_without_one(
 
 @pytest.mark.slow
 @pytest.mark.skipif(installed_package("vllm") is None, reason="vLLM and torch are not installed")
-def test_vllm_s_own_kernel_of_state_space_layers_is_compared(tmp_path, monkeypatch):
+def test_vllm_state_space_kernel_is_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))
     small = {**HYBRID, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 64, "mamba_n_groups": 1}
     audit = serve_audit(AuditRequest(str(written(tmp_path / "model", small)), "l40s", "vllm", tokens=(16,)))
@@ -146,7 +146,7 @@ def test_vllm_s_own_kernel_of_state_space_layers_is_compared(tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", KNOWN)
 @pytest.mark.parametrize(("quantized", "kernel"), [(AWQ, "fused_moe_kernel_gptq_awq"), (BY_ROW, "fused_moe_kernel")])
-def test_an_engine_s_own_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine, quantized, kernel):
+def test_engine_kernels_of_quantized_experts_are_compared(tmp_path, monkeypatch, engine, quantized, kernel):
     if installed_package(engine) is None:
         pytest.skip(f"{engine} and torch are not installed")
     monkeypatch.setenv("KERNREC_DB", str(tmp_path / "own.duckdb"))

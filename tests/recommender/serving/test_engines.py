@@ -7,8 +7,8 @@ import pytest
 from kernrec.gpu import find_gpu
 from kernrec.interop.model_config import read_model
 from kernrec.recommender.serving.backends import kernel_taken
-from kernrec.recommender.serving.engine_defaults import KEYS, default_config, entry_for, launched, stated_tiles
-from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, StateShape, second_file, tuned_files
+from kernrec.recommender.serving.engine_defaults import default_config, launched
+from kernrec.recommender.serving.engines import ENGINES, Deployment, Kind, second_file, tuned_files
 from kernrec.recommender.serving.shipped_files import FOLDERS, Shipped, divided, shipped_of, table, whole
 from tests.helpers.serving import AWQ, BY_ROW, HYBRID, MIXTRAL, QWEN_FP8, written
 
@@ -18,37 +18,24 @@ def names(folder: Path, fields: object, engine: str, gpu: str, **served: object)
     return [file.name for file in tuned_files(model, Deployment(engine, find_gpu(gpu), **served))]  # type: ignore[arg-type]
 
 
-def test_experts_are_divided_among_ranks_of_tensor_parallelism(tmp_path):
+def test_tensor_parallel_ranks_share_the_experts(tmp_path):
     expected = "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
     assert names(tmp_path, MIXTRAL, "vllm", "h100", tp=2) == [expected]
     assert names(tmp_path, MIXTRAL, "sglang", "h100", tp=2) == [expected]
 
 
-def test_distributed_experts_stay_whole_in_vllm_and_are_divided_in_their_group_in_sglang(tmp_path):
+def test_expert_parallelism_keeps_experts_whole_in_vllm_and_splits_them_in_sglang(tmp_path):
     assert names(tmp_path, MIXTRAL, "vllm", "a100", tp=4, ep=4)[0].startswith("E=2,N=14336,")
     assert names(tmp_path, MIXTRAL, "sglang", "a100", tp=4, ep=2)[0].startswith("E=4,N=7168,")
 
 
-def test_vllm_has_one_name_for_all_h200_and_keeps_hyphens(tmp_path):
+def test_vllm_uses_one_name_for_all_h200_and_keeps_hyphens(tmp_path):
     assert names(tmp_path, MIXTRAL, "vllm", "h200-nvl")[0] == "E=8,N=14336,device_name=NVIDIA_H200.json"
     assert "NVIDIA_H200_NVL" in names(tmp_path, MIXTRAL, "sglang", "h200-nvl")[0]
     assert "NVIDIA_A100-SXM4-80GB" in names(tmp_path, MIXTRAL, "vllm", "a100")[0]
 
 
-def test_blocks_are_written_as_each_engine_does(tmp_path):
-    vllm, sglang = (names(tmp_path, QWEN_FP8, engine, "h100", tp=2) for engine in ("vllm", "sglang"))
-    assert vllm[0].endswith(",dtype=fp8_w8a8,block_shape=[128,128].json")
-    assert sglang[0].endswith(",dtype=fp8_w8a8,block_shape=[128, 128].json")
-    assert vllm[1].startswith("N=2560,K=2048,")
-
-
-def test_vllm_divides_blocks_that_do_not_fit_a_rank(tmp_path):
-    (file, *_) = names(tmp_path, QWEN_FP8, "vllm", "h100", tp=8)
-    assert file.startswith("E=256,N=64,")
-    assert file.endswith("block_shape=[64,64].json")
-
-
-def test_groups_of_integers_and_scales_of_rows_have_names_of_their_own(tmp_path):
+def test_integer_groups_and_row_scales_have_their_own_names(tmp_path):
     awq, by_row = ({**MIXTRAL, "quantization_config": quantized} for quantized in (AWQ, BY_ROW))
     assert names(tmp_path, awq, "vllm", "l40s") == ["E=8,N=14336,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]
     assert names(tmp_path, awq, "sglang", "l40s") == ["E=8,N=7168,device_name=NVIDIA_L40S,dtype=int4_w4a16.json"]
@@ -63,16 +50,7 @@ def test_groups_of_integers_and_scales_of_rows_have_names_of_their_own(tmp_path)
     assert ",dtype=fp8_w8a8,per_channel_quant=True.json" in ends
 
 
-def test_a_group_is_halved_until_it_fits_a_gpu(tmp_path, refuses):
-    model = read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": AWQ})))
-    groups = [
-        tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=tp))[0].quantization.group for tp in (1, 64, 224)
-    ]
-    assert groups == [128, 32, 64]
-    refuses(lambda: tuned_files(model, Deployment("vllm", find_gpu("l40s"), tp=512)))
-
-
-def test_lora_and_state_space(tmp_path):
+def test_lora_and_state_space_files_have_engine_names(tmp_path):
     assert names(tmp_path, HYBRID, "vllm", "b200") == [
         "headdim=64,dstate=128,device_name=NVIDIA_B200,cache_dtype=float16.json"
     ]
@@ -82,19 +60,11 @@ def test_lora_and_state_space(tmp_path):
     )
 
 
-def test_a_state_s_file_is_asked_for_by_sequences_times_heads_of_a_gpu(tmp_path, refuses):
-    model = read_model(str(written(tmp_path, HYBRID)))
-    (file,) = tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=4))
-    assert file.state == StateShape(32, 64, 128, 2, "float16")
-    assert file.entry(16) == 512
-    refuses(lambda: tuned_files(model, Deployment("vllm", find_gpu("h100"), tp=3)))
-
-
-def test_a_model_that_cannot_be_divided_is_refused(tmp_path, refuses):
+def test_indivisible_model_is_refused(tmp_path, refuses):
     refuses(lambda served: names(tmp_path, MIXTRAL, "vllm", "a100", **served), [{"tp": 3}, {"ep": 3}])
 
 
-def test_products_of_deepseek_v3_on_eight_gpus_have_the_names_that_vllm_ships(tmp_path):
+def test_deepseek_v3_files_have_the_names_that_vllm_ships(tmp_path):
     deepseek = {
         "hidden_size": 7168, "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
         "n_shared_experts": 1, "intermediate_size": 18432, "first_k_dense_replace": 3, "num_attention_heads": 128,
@@ -112,9 +82,7 @@ def test_products_of_deepseek_v3_on_eight_gpus_have_the_names_that_vllm_ships(tm
     [("DeepseekV3ForCausalLM", 256, 8, "E=257,N=256"), ("Glm4MoeForCausalLM", 160, 4, "E=161,N=384"),
      ("Qwen3MoeForCausalLM", 256, 8, "E=256,N=256")],
 )  # fmt: skip
-def test_sglang_counts_the_shared_experts_that_it_fuses_and_has_a_file_for_the_second_product(
-    tmp_path, architecture, experts, tp, named
-):
+def test_sglang_counts_fused_shared_experts_and_has_a_second_file(tmp_path, architecture, experts, tp, named):
     model = {
         "architectures": [architecture], "hidden_size": 5120, "n_routed_experts": experts, "num_experts_per_tok": 8,
         "moe_intermediate_size": 2048 if experts == 256 else 1536, "n_shared_experts": 1, "num_attention_heads": 128,
@@ -128,7 +96,7 @@ def test_sglang_counts_the_shared_experts_that_it_fuses_and_has_a_file_for_the_s
     assert second_file(file, Deployment("vllm", find_gpu("h200"), tp=tp)) is None
 
 
-def test_every_name_of_the_table_is_one_that_a_release_has():
+def test_every_listed_name_exists_in_a_release():
     for engine, entry in table().items():
         for kind, devices in entry["files"].items():
             assert Kind(kind) in FOLDERS[engine]
@@ -138,11 +106,11 @@ def test_every_name_of_the_table_is_one_that_a_release_has():
                     assert all(divided(whole(name, device)) == (device, name) for name in of_device)
 
 
-def test_a_release_that_is_not_known_is_named_with_those_that_are(refuses):
+def test_unknown_release_is_refused_with_the_known_ones(refuses):
     refuses(lambda: shipped_of("vllm", "0.99.0"))
 
 
-def test_sglang_reads_the_file_of_another_triton_the_newest_first():
+def test_sglang_reads_the_file_of_the_newest_other_triton():
     folder = {"triton_3_1_0/a.json", "triton_3_10_0/a.json", "triton_3_4_0/a.json", "triton_3_4_0/b.json"}
     shipped = Shipped("sglang", "1", "a test", {Kind.EXPERTS: frozenset(folder)})
     assert shipped.place_of(Kind.EXPERTS, "a.json", "3.4.0") == ("triton_3_4_0/a.json", True)
@@ -151,13 +119,7 @@ def test_sglang_reads_the_file_of_another_triton_the_newest_first():
     assert shipped.triton_folders() == ["3.1.0", "3.4.0", "3.10.0"]
 
 
-def test_an_engine_takes_the_nearest_entry_and_of_two_the_first():
-    assert entry_for(KEYS, 20) == 16
-    assert entry_for(KEYS, 21) == 24
-    assert entry_for([1, 4096], 1024) == 1  # a sparse file makes a prompt run what was chosen for one token
-
-
-def test_defaults_of_experts_follow_the_tokens(tmp_path):
+def test_expert_defaults_follow_the_token_count(tmp_path):
     model, card = read_model(str(written(tmp_path, MIXTRAL))), find_gpu("a100")
     (file,) = tuned_files(model, Deployment("vllm", card))
     few, many = (default_config("vllm", file, tokens, card) for tokens in (1, 4096))
@@ -167,28 +129,11 @@ def test_defaults_of_experts_follow_the_tokens(tmp_path):
     assert launched("sglang", file, default_config("sglang", file, 9, card))["num_stages"] == 3
 
 
-def test_of_groups_vllm_states_rows_alone_and_completes_them(tmp_path):
-    model, card = read_model(str(written(tmp_path, {**MIXTRAL, "quantization_config": AWQ}))), find_gpu("l40s")
-    (file,) = tuned_files(model, Deployment("vllm", card))
-    rows = [default_config("vllm", file, tokens, card)["BLOCK_SIZE_M"] for tokens in (1, 7, 24, 25, 64)]
-    assert rows == [1, 8, 16, 32, 64]  # up to 24 tokens an expert has six rows in the mean
-    own = launched("vllm", file, default_config("vllm", file, 1, card))
-    assert [stated_tiles(own, rows)["BLOCK_SIZE_N"] for rows in (1, 2)] == [32, 64]
-    assert stated_tiles({"BLOCK_SIZE_M": 8, "num_warps": 4}, 1) == {"BLOCK_SIZE_M": 8, "num_warps": 4}  # of a state
-
-
-def test_with_blocks_of_scales_vllm_cuts_the_depth_to_a_block(tmp_path):
-    model, card = read_model(str(written(tmp_path, QWEN_FP8))), find_gpu("h100")
-    file = tuned_files(model, Deployment("vllm", card, tp=8))[0]
-    assert launched("vllm", file, {"BLOCK_SIZE_K": 128})["BLOCK_SIZE_K"] == 64
-    assert default_config("vllm", file, 1, card)["BLOCK_SIZE_K"] == 64
-
-
 @pytest.mark.parametrize(("engine", "gpu", "kind", "taken"), [
     ("vllm", "h100", 0, ""), ("vllm", "b200", 0, "FlashInfer TRTLLM"), ("vllm", "h100", 1, "DeepGEMM"),
     ("sglang", "rtx5090", 0, ""), ("sglang", "rtx5090", 1, "CUTLASS"), ("sglang", "l40s", 1, ""),
 ])  # fmt: skip
-def test_kernels_that_are_taken_before_the_tuned_one(tmp_path, engine, gpu, kind, taken):
+def test_kernels_preferred_to_the_tuned_one_are_named(tmp_path, engine, gpu, kind, taken):
     served = Deployment(engine, find_gpu(gpu))
     file = tuned_files(read_model(str(written(tmp_path, QWEN_FP8))), served)[kind]
     assert kernel_taken(file, served).startswith(taken)

@@ -22,10 +22,8 @@ from kernrec.store.share import (
     place_at,
     read_bundle,
     write_bundle,
-    write_segments,
 )
 from kernrec.store.share.outgoing import outgoing, taken_out
-from kernrec.store.share.privacy import private_names
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import PROBLEM, UUID_HASH, measurement
 
@@ -56,7 +54,7 @@ def bundled(own: Path, place: Place, selection: Selection | None = None, signer:
 
 
 @pytest.mark.parametrize("name", ["bundle", "bundle.zip"])
-def test_rows_arrive_as_they_left_and_once(own: Path, tmp_path: Path, name: str) -> None:
+def test_bundled_rows_arrive_unchanged_and_once(own: Path, tmp_path: Path, name: str) -> None:
     manifest = bundled(own, place_at(tmp_path / name))
     bundle = read_bundle(place_at(tmp_path / name))
     assert bundle.manifest == manifest
@@ -71,7 +69,7 @@ def test_rows_arrive_as_they_left_and_once(own: Path, tmp_path: Path, name: str)
         assert answer.latency_s == 1e-3
 
 
-def test_uuids_paths_and_names_stay_at_home(own: Path, tmp_path: Path) -> None:
+def test_bundle_omits_uuids_paths_and_names(own: Path, tmp_path: Path) -> None:
     bundled(own, Folder(tmp_path / "bundle"))
     with Database.memory() as database:
         import_bundle(database, read_bundle(Folder(tmp_path / "bundle")))
@@ -84,33 +82,10 @@ def test_uuids_paths_and_names_stay_at_home(own: Path, tmp_path: Path) -> None:
         assert taken_out(database, Selection(), "secret") == {"device_uuid_hash": 3, "error": 1}
 
 
-def test_the_names_of_user_and_machine_are_taken_out_of_texts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "vm.lab.example")
-    monkeypatch.setattr("getpass.getuser", lambda: "jo")
-    assert {"vm", "vm.lab.example", "jo"} <= set(private_names())
-    monkeypatch.setattr("kernrec.store.share.privacy.private_names", lambda: ["someone"])
-    with Database.open(own, read_only=False) as database:
-        error = "GPU-1234abcd-00ff-1111-2222-333344445555 is lost: mig-1234ABCD-00ff-1111-2222-333344445555"
-        failed = {"outcome": "crash", "latency_s": None, "error": error}
-        database.add_measurements([measurement(position=3, measured_by="Someone's tool, by some.one", **failed)])
-        (folder := own.parent / "segments").mkdir()
-        write_segments(database, Selection(), "secret", folder)
-        rows = [row for file in folder.iterdir() for row in rows_of(file) if row.get("measured_by")]
-    assert [(row["measured_by"], row["error"]) for row in rows] == [("-'s tool, by some.one", "- is lost: -")]
-
-
 def rows_of(file: Path) -> list[dict[str, object]]:
     cursor = duckdb.execute(f"FROM read_parquet('{file}')")
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def test_ones_own_rows_come_back_as_nothing_new(own: Path, tmp_path: Path) -> None:
-    """They lack what is private, so their keys differ; they are the same measurements all the same."""
-    bundled(own, Folder(tmp_path / "bundle"))
-    with Database.open(own, read_only=False) as database:
-        assert import_bundle(database, read_bundle(Folder(tmp_path / "bundle"))) == 0
-        assert database.conflicts() == []
 
 
 @pytest.mark.parametrize(
@@ -121,19 +96,11 @@ def test_ones_own_rows_come_back_as_nothing_new(own: Path, tmp_path: Path) -> No
         (Selection(kernel="matmul_simt"), 3),
     ],
 )
-def test_what_is_selected_leaves(own: Path, tmp_path: Path, selection: Selection, measurements: int) -> None:
+def test_bundle_contains_the_selected_rows(own: Path, tmp_path: Path, selection: Selection, measurements: int) -> None:
     assert bundled(own, Folder(tmp_path / "bundle"), selection).rows["measurement"] == measurements
 
 
-def test_equal_rows_are_equal_segments_whose_name_is_their_hash(own: Path, tmp_path: Path) -> None:
-    first, second = (bundled(own, Folder(tmp_path / name)) for name in ("one", "two"))
-    assert first.segments == second.segments
-    for segment in first.segments:
-        content = (tmp_path / "one" / segment.name).read_bytes()
-        assert (hashlib.sha256(content).hexdigest(), len(content)) == (segment.sha256, segment.size)
-
-
-def test_a_signature_names_its_signer_and_fits_no_other_manifest(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_signature_names_its_signer_and_fits_only_its_manifest(own: Path, tmp_path: Path, refuses: Refuses) -> None:
     public = make_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     place = Folder(tmp_path / "bundle")
@@ -157,7 +124,7 @@ def edited(own: Path, tmp_path: Path, edit: Callable[[dict], object]) -> Folder:
     return place
 
 
-def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_untrusted_manifest_is_refused_in_one_line(own: Path, tmp_path: Path, refuses: Refuses) -> None:
     refuses(lambda edit: read_bundle(edited(own, tmp_path, edit)), [
         lambda d: d.update(version=99), lambda d: d.update(format="zip"),
         lambda d: d["segments"][0].update(sha256="../../etc/passwd"),
@@ -168,7 +135,7 @@ def test_a_manifest_of_a_stranger_is_one_line(own: Path, tmp_path: Path, refuses
     ])  # fmt: skip
 
 
-def test_a_segment_that_is_not_what_its_name_says_is_refused(own: Path, tmp_path: Path, refuses: Refuses) -> None:
+def test_segment_that_contradicts_its_hash_is_refused(own: Path, tmp_path: Path, refuses: Refuses) -> None:
     manifest = bundled(own, Folder(tmp_path / "bundle"))
     file = tmp_path / "bundle" / manifest.segments[0].name
     file.write_bytes(file.read_bytes()[:-1] + b"?")
@@ -186,7 +153,7 @@ def test_a_segment_that_is_not_what_its_name_says_is_refused(own: Path, tmp_path
         ("SELECT * EXCLUDE session", "have no session"),
     ],
 )
-def test_rows_of_a_stranger_are_checked(own: Path, tmp_path: Path, query: str, says: str) -> None:
+def test_untrusted_rows_are_checked(own: Path, tmp_path: Path, query: str, says: str) -> None:
     """The stranger names the segment by its hash, and the manifest agrees: only the rows are wrong."""
 
     def forge(document: dict) -> None:
@@ -204,13 +171,13 @@ def test_rows_of_a_stranger_are_checked(own: Path, tmp_path: Path, query: str, s
     assert "\n" not in str(caught.value)
 
 
-def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, refuses: Refuses) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("manifest.json", b" " * 2**23)
     refuses(lambda: read_bundle(ZipFile(tmp_path / "bomb.zip")))
 
 
-def test_a_zip_file_with_an_endless_list_of_files_is_refused_at_once(tmp_path: Path, refuses: Refuses) -> None:
+def test_zip_file_with_an_endless_listing_is_refused_at_once(tmp_path: Path, refuses: Refuses) -> None:
     with zipfile.ZipFile(tmp_path / "long.zip", "w") as archive:
         for number in range(700):
             archive.writestr(zipfile.ZipInfo(f"{number:06}{'a' * 6000}"), b"")
@@ -218,7 +185,7 @@ def test_a_zip_file_with_an_endless_list_of_files_is_refused_at_once(tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"{}"])
-def test_what_is_no_bundle_is_one_line(tmp_path: Path, content: bytes) -> None:
+def test_invalid_bundle_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(UsageError, match="is not a bundle"):
         read_bundle(place_at(tmp_path / "a.zip"))

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_bundles_of_several_people_are_listed_pulled_and_compared(folder: Path, tmp_path: Path) -> None:
+def test_bundles_of_several_users_are_listed_pulled_and_compared(folder: Path, tmp_path: Path) -> None:
     for name, slower in (("ann", 1.0), ("ben", 1.0), ("cyd", 1.5)):
         contribute(Person(tmp_path / name), folder, measurements(name, 5, latency_s=1e-3 * slower))
     report = check_place(Folder(folder))
@@ -53,7 +53,7 @@ def test_bundles_of_several_people_are_listed_pulled_and_compared(folder: Path, 
     assert Person(tmp_path / "reader").pull(folder).measurements == 15
 
 
-def test_each_bad_bundle_gets_a_line(folder: Path, tmp_path: Path) -> None:
+def test_each_invalid_bundle_is_reported_on_one_line(folder: Path, tmp_path: Path) -> None:
     ann, ben, reader = (Person(tmp_path / name) for name in ("ann", "ben", "reader"))
     good = contribute(ann, folder, measurements("monday", 3))
     replayed = contribute(ben, folder, measurements("replayed", 2, replayed=True))
@@ -89,5 +89,5 @@ def test_each_bad_bundle_gets_a_line(folder: Path, tmp_path: Path) -> None:
     assert any(broken.name in line for line in left)
 
 
-def test_the_projects_own_place_is_good() -> None:
+def test_contributed_datasets_pass_the_check() -> None:
     assert check_place(Folder(ROOT / "datasets/contributed")).bad == {}

@@ -14,14 +14,13 @@ import pytest
 from kernrec import paths
 from kernrec.errors import UsageError
 from kernrec.recommender.result import MeasuredOn
-from kernrec.store import Database, Stack
+from kernrec.store import Stack
 from kernrec.store.keys import Signer, distrust, key_file, trust
 from kernrec.store.share import pulled
 from kernrec.store.share.place import Folder, bundle_names
-from kernrec.store.share.push import write_list
-from tests.helpers.reading import read_here, reading_here
+from tests.helpers.reading import reading_here
 from tests.helpers.refusals import Refuses
-from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurement, measurements, sessions
+from tests.helpers.sharing import GPU, KERNEL, PROBLEM, UUID_HASH, Person, measurements, sessions
 
 HOST, USER = "alices-machine", "aliceliddell"
 PRIVATE = {
@@ -74,7 +73,7 @@ def bundle_of(team: Path, count: int) -> Path:
     return next(path for path in bundles(team) if rows(path) == count)
 
 
-def test_rows_answer_once_their_key_is_trusted_and_name_it(base: Path) -> None:
+def test_pulled_rows_are_used_once_their_key_is_trusted(base: Path) -> None:
     alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
     bob.measure(measurements("own", 1, latency_s=2e-3))
     assert bob.pull(team, untrusted=False).left == [f"left: 2 bundles, signed by an unknown key, {alice.key()}"]
@@ -101,32 +100,7 @@ def test_rows_answer_once_their_key_is_trusted_and_name_it(base: Path) -> None:
     assert sessions(bob.pulled()) == [("own", 0)]
 
 
-def test_two_places_are_one_union_and_a_push_adds_what_its_place_lacks(base: Path) -> None:
-    alice, bob, team, other = Person(base / "alice"), Person(base / "bob"), base / "team", base / "other"
-    other.mkdir()
-    assert alice.push(other) == 5  # without the names of the other machine: the rows of Monday have other keys
-    assert bob.pull(team).measurements == 5
-    assert bob.pull(other).measurements == 0
-    with bob.at_work():
-        assert len(Stack().evidence(GPU, PROBLEM.op, [KERNEL], PROBLEM.key).measured) == 3
-    alice.measure([measurement(session="wednesday", gpu="rtx4090")])
-    assert alice.push(team) == 1
-    assert {path.parent.name for path in bundles(team)} == {GPU, "rtx4090"}
-
-
-def test_bundles_are_read_together(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def counting(task: str, *rest: object) -> dict[str, object]:
-        read.append(task)
-        return read_here(task, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("kernrec.store.reader.read_apart", counting)
-    assert Person(base / "bob").pull(base / "team").measurements == 5
-    assert read == ["segments"]
-
-
-def test_nothing_private_leaves(pushed: Path, tmp_path: Path) -> None:
+def test_push_contains_no_private_data(pushed: Path, tmp_path: Path) -> None:
     import zipfile
 
     texts = []
@@ -147,7 +121,7 @@ def test_nothing_private_leaves(pushed: Path, tmp_path: Path) -> None:
         assert private not in seen
 
 
-def test_a_damaged_foreign_or_missing_file_costs_only_itself(base: Path) -> None:
+def test_damaged_foreign_or_missing_file_loses_only_itself(base: Path) -> None:
     bob, team = Person(base / "bob"), base / "team"
     bob.key()
     tuesday, monday = bundle_of(team, 2), bundle_of(team, 3)
@@ -169,7 +143,7 @@ def test_a_damaged_foreign_or_missing_file_costs_only_itself(base: Path) -> None
     assert bob.pull(team).measurements == 2
 
 
-def test_a_listing_never_deletes_answers(base: Path, refuses: Refuses) -> None:
+def test_remote_listing_never_deletes_rows(base: Path, refuses: Refuses) -> None:
     """Empty, shorter or unreadable: what was pulled stays until its signer withdraws it."""
     bob, team = Person(base / "bob"), base / "team"
     bob.pull(team)
@@ -182,7 +156,7 @@ def test_a_listing_never_deletes_answers(base: Path, refuses: Refuses) -> None:
     assert len(bob.pulled()) == 5
 
 
-def test_links_pipes_and_names_that_lead_elsewhere_are_not_followed(base: Path, refuses: Refuses) -> None:
+def test_links_pipes_and_hostile_names_are_not_followed(base: Path, refuses: Refuses) -> None:
     team, (first, second) = base / "team", bundles(base / "team")
     for path in (first, second):
         path.rename(base / path.name)
@@ -199,7 +173,7 @@ def test_links_pipes_and_names_that_lead_elsewhere_are_not_followed(base: Path, 
     refuses(lambda: Person(base / "bob").pull(team))
 
 
-def test_a_pull_that_ends_early_takes_whole_bundles(base: Path) -> None:
+def test_interrupted_pull_keeps_only_whole_bundles(base: Path) -> None:
     bob, team = Person(base / "bob"), base / "team"
     with patch("kernrec.store.share.pull.batches", lambda items, size: ([item] for item in items)):
         with (
@@ -211,7 +185,7 @@ def test_a_pull_that_ends_early_takes_whole_bundles(base: Path) -> None:
         assert bob.pull(team).measurements == 5
 
 
-def test_a_push_whose_record_is_lost_is_not_repeated(base: Path) -> None:
+def test_push_with_a_lost_record_is_not_repeated(base: Path) -> None:
     """It was killed after the bundle was written and before this machine noted it."""
     alice, team = Person(base / "alice"), base / "team"
     with alice.at_work():
@@ -223,14 +197,7 @@ def test_a_push_whose_record_is_lost_is_not_repeated(base: Path) -> None:
     ]
 
 
-def test_only_one_process_works_on_what_was_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulled, "_WAIT_S", 0.0)
-    path = tmp_path / "pulled.duckdb"
-    with pulled.working_on(path), pytest.raises(UsageError, match="another process pushes or pulls"):
-        pulled.working_on(path).__enter__()
-
-
-def test_what_physics_forbids_is_refused_though_it_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signed_but_physically_impossible_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender took out the check of their own program."""
     ben, team = Person(tmp_path / "ben"), tmp_path / "team"
     team.mkdir()
@@ -245,29 +212,6 @@ def test_what_physics_forbids_is_refused_though_it_is_signed(tmp_path: Path, mon
     assert "have a latency of 1e-12 s" in " ".join(report.left)
 
 
-def test_a_list_leaves_out_names(base: Path) -> None:
-    team = base / "team"
-    (first, second) = (path.relative_to(team).as_posix() for path in bundles(team))
-    assert write_list(Folder(team), {first: "refused"}) == 1
-    assert json.loads((team / "index.json").read_text()) == {"names": [second]}
-
-
-def test_a_key_that_signs_is_needed_to_push(tmp_path: Path) -> None:
+def test_push_requires_a_signing_key(tmp_path: Path) -> None:
     with Person(tmp_path).at_work(), pytest.raises(UsageError, match="`kernrec db trust --own` makes one"):
         Signer.of(key_file())
-
-
-def test_somebody_elses_file_says_nothing_about_bundles(base: Path) -> None:
-    """A database with entries in `bundle` and `withdrawn` is merged: they are not believed."""
-    alice, bob, team = Person(base / "alice"), Person(base / "bob"), base / "team"
-    bob.pull(team)
-    with alice.at_work():
-        forged = shutil.copy(paths.pulled(), base / "forged.duckdb")
-    with duckdb.connect(str(forged)) as connection:
-        connection.execute(
-            "INSERT INTO withdrawn SELECT 'x', signer, session, '', now()::TIMESTAMP, true"
-            " FROM measurement JOIN merged USING (measurement_id)"
-        )
-    with bob.at_work(), Database.open(Path(forged)) as database:
-        assert database.query("SELECT count(*) FROM db.withdrawn") == [(0,)]
-        assert database.query("SELECT count(*) FROM db.bundle") == [(0,)]

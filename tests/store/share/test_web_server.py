@@ -52,7 +52,7 @@ def served() -> Iterator[str]:
             server.shutdown()
 
 
-def test_a_redirect_is_followed_on_the_same_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirect_is_followed_only_on_the_same_host(monkeypatch: pytest.MonkeyPatch) -> None:
     with served() as url:
         monkeypatch.setattr(Answers, "target", url.replace("127.0.0.1", "localhost"))
         assert WebServer(f"{url}/good").names() == WebServer(f"{url}/moved").names() == []
@@ -60,7 +60,7 @@ def test_a_redirect_is_followed_on_the_same_host_only(monkeypatch: pytest.Monkey
             WebServer(f"{url}/away").names()
 
 
-def test_an_answer_cut_short_too_long_or_missing_is_one_line() -> None:
+def test_truncated_oversized_or_missing_response_is_reported_in_one_line() -> None:
     with served() as url:
         with pytest.raises(KernrecError, match=r"index\.json of .*/short was cut short by its server"):
             WebServer(f"{url}/short").names()
@@ -71,7 +71,7 @@ def test_an_answer_cut_short_too_long_or_missing_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\n{"])
-def test_a_server_that_falls_silent_is_given_up(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_server, "SILENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         connections = []
@@ -105,7 +105,7 @@ class Emptied:
         raise AssertionError
 
 
-def test_1500_missing_bundles_are_one_line(tmp_path: Path) -> None:
+def test_1500_missing_bundles_are_reported_in_one_line(tmp_path: Path) -> None:
     report = take_new(Emptied(), tmp_path / "pulled.duckdb", lambda signer: True)
     (line,) = report.left
     assert line.startswith("https://there has no h200-sxm/2026-03-01-0123abcd-000000000000.zip")

@@ -12,7 +12,7 @@ from kernrec.store.intake import merge
 from kernrec.store.keys import Signer, key_file, trust
 from kernrec.store.retractions import forget
 from kernrec.store.share.object_store import place_of
-from kernrec.store.share.withdraw import publish, withdraw_copies, withdraw_here
+from kernrec.store.share.withdraw import publish, withdraw_copies
 from tests.helpers.reading import reading_here
 from tests.helpers.sharing import Person, measurements, sessions
 
@@ -65,7 +65,7 @@ def copies(person: Person) -> dict[str, int]:
         return withdraw_copies(person.database)
 
 
-def test_a_withdrawal_ends_answers_at_home_and_with_others(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawn_rows_are_ignored_locally_and_by_others(base: Path, alice: Person, bob: Person) -> None:
     bob.key()
     with pytest.raises(UsageError, match="your key has pushed no such measurements"):
         bob.withdraw(base / "team", "session = 'monday'")
@@ -81,21 +81,7 @@ def test_a_withdrawal_ends_answers_at_home_and_with_others(base: Path, alice: Pe
     assert sessions(carol.pulled()) == [("monday", 2)]
 
 
-def test_a_push_says_what_was_withdrawn_here(base: Path, alice: Person, bob: Person) -> None:
-    alice.measure(measurements("wednesday", 1))
-    with alice.at_work():
-        for session in ("monday", "wednesday"):
-            condition, signer = f"session = '{session}'", Signer.of(key_file())
-            assert withdraw_here(alice.database, condition, signer, "a fan", agree=lambda _: True) > 0
-    assert bob.pull(base / "team").withdrawn == 0
-    assert alice.push(base / "team") == 0  # Wednesday never left, and does not now
-    assert bob.pull(base / "team").withdrawn == 3
-    before = place_of(str(base / "team")).names()
-    assert alice.push(base / "team") == 0
-    assert place_of(str(base / "team")).names() == before  # it is said once
-
-
-def test_nobody_withdraws_what_others_shared(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawal_of_rows_from_others_is_refused(base: Path, alice: Person, bob: Person) -> None:
     """Mallory, whom Bob trusts, goes round the command and names Alice's rows."""
     mallory = Person(base / "mallory")
     mallory.pull(base / "team")
@@ -114,7 +100,7 @@ def test_nobody_withdraws_what_others_shared(base: Path, alice: Person, bob: Per
     assert len(bob.pulled()) == len(standing(bob)) == 3
 
 
-def test_a_withdrawal_holds_for_copies_at_other_places(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawal_applies_to_copies_on_other_remotes(base: Path, alice: Person, bob: Person) -> None:
     """Mallory copies Alice's bundles to another place before she withdraws them."""
     other = base / "other"
     shutil.copytree(base / "team", other)
@@ -128,7 +114,7 @@ def test_a_withdrawal_holds_for_copies_at_other_places(base: Path, alice: Person
     assert bob.pulled() == []
 
 
-def test_a_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob: Person) -> None:
+def test_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bob: Person) -> None:
     import hashlib
 
     alice.withdraw(base / "team", "true")
@@ -145,7 +131,7 @@ def test_a_changed_or_forged_withdrawal_is_refused(base: Path, alice: Person, bo
     assert len(report.refused) == 4
 
 
-def test_a_copy_in_a_database_answers_no_more_and_stays_in_the_log(base: Path, alice: Person, bob: Person) -> None:
+def test_withdrawn_copy_in_a_database_is_ignored_but_stays_in_the_log(base: Path, alice: Person, bob: Person) -> None:
     """Alice's file has other keys than what she pushed: what is private stayed at home."""
     merge_into(bob, alice.database)
     alice.withdraw(base / "team", "position = 0")
@@ -168,27 +154,7 @@ def test_a_copy_in_a_database_answers_no_more_and_stays_in_the_log(base: Path, a
     assert len(standing(bob)) == 3
 
 
-def test_a_copy_that_comes_later_does_not_answer(base: Path, alice: Person, bob: Person) -> None:
-    with bob.at_work():
-        earlier = shutil.copyfile(paths.pulled(), base / "earlier.duckdb")
-    alice.withdraw(base / "team", "position = 0")
-    bob.pull(base / "team")
-    merge_into(bob, earlier)
-    assert copies(bob) == {"alice": 1}
-
-
-def test_what_somebody_else_shares_too_stays(base: Path, alice: Person, bob: Person) -> None:
-    """The same measurements are in Bob's database, and he has pushed them too, to another place."""
-    bob.measure(measurements("monday", 3))
-    (base / "other").mkdir()
-    assert bob.push(base / "other") == 3
-    alice.withdraw(base / "team", "position = 0")
-    bob.pull(base / "team")
-    assert copies(bob) == {}
-    assert len(standing(bob)) == 3
-
-
-def test_a_key_that_is_not_trusted_withdraws_nothing(base: Path, alice: Person) -> None:
+def test_withdrawal_with_an_untrusted_key_is_ignored(base: Path, alice: Person) -> None:
     carol = Person(base / "carol")
     carol.pull(base / "team", untrusted=True)
     alice.withdraw(base / "team", "position = 0")

@@ -21,12 +21,12 @@ def seconds(op: str, card: str, **sizes: int) -> float:
 
 @few_examples(25)
 @given(CARDS, st.sampled_from(["softmax", "layernorm"]), st.integers(1, 1 << 15), st.integers(1, 8192))
-def test_twice_the_rows_take_no_less(card, op, rows, columns):
+def test_twice_the_rows_take_no_less_time(card, op, rows, columns):
     assert seconds(op, card, rows=2 * rows, columns=columns) >= 0.999 * seconds(op, card, rows=rows, columns=columns)
 
 
 @pytest.mark.parametrize("card", ["a100-pcie-40gb", "t4"])
-def test_a_large_sum_of_two_tensors_moves_three_at_the_rate_of_dram(card):
+def test_large_sum_of_two_tensors_moves_three_at_the_dram_rate(card):
     n = 1 << 30
     assert seconds("elementwise", card, n=n) == pytest.approx(
         12 * n / (0.8 * find_gpu(card).memory_bandwidth), rel=0.05
