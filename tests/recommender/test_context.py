@@ -29,25 +29,11 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
 
 
-<<<<<<< HEAD
-def test_a_kernel_nobody_knows_is_named_with_the_nearest(refuses):
+def test_unknown_kernel_is_named_with_the_nearest(refuses):
     refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
-def test_functions_of_several_files_with_one_name_are_told_apart_by_their_files(tmp_path):
-=======
-def test_given_databases_replace_the_users(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.delenv("KERNREC_DB", raising=False)
-    assert own_databases(None) == []
-    assert own_databases([tmp_path / "team.duckdb"]) == [tmp_path / "team.duckdb"]
-    Database.open(paths.user_database(), read_only=False, create=True).close()
-    assert own_databases(None) == [paths.user_database()]
-    assert own_databases([]) == []
-
-
 def test_functions_with_one_name_are_distinguished_by_file(tmp_path):
->>>>>>> main
     """Seen before: `--kernel matmul_kernel` took the one that was analyzed last, and said nothing."""
     path = tmp_path / "own.duckdb"
     spec = {

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernrec.op import find_op
 from kernrec.store import Database, Stack, write_profiles
 from tests.helpers.refusals import Refuses
 from tests.helpers.sharing import add
