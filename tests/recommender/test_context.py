@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernrec import paths
 from kernrec.emit import emit
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
@@ -27,10 +26,6 @@ def test_table_is_built_once_for_all_problems_of_a_dtype():
     table, *_ = context.tables(small, GPU)
     assert context.tables(large, GPU)[0] is table
     assert context.kernel_table(find_kernel("matmul_simt"), large, GPU) is table
-
-
-def test_unknown_kernel_is_named_with_the_nearest(refuses):
-    refuses(lambda: Context([]).kernel("matmul_smit"))
 
 
 def test_functions_with_one_name_are_distinguished_by_file(tmp_path):
