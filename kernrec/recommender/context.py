@@ -23,6 +23,7 @@ from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.static_table import StaticTable
 from kernrec.store import Evidence, ProfileTable, Stack
 from kernrec.store.keys import signer_name
+from kernrec.store.measurement_log import NO_EVIDENCE
 from kernrec.util.light_dataclass import dataclass
 
 Kind = tuple[tuple[str, str, str], ...]
@@ -142,6 +143,8 @@ class Context:
 
         Measurements have random inputs. For other inputs, only failures count.
         """
+        if self.stack.empty:
+            return NO_EVIDENCE
         evidence = evidence_of(self.stack, gpu, problem, [kernel.name for kernel in kernels])
         return evidence if self.inputs == RANDOM else Evidence(failed=evidence.failed)
 

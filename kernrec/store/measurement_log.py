@@ -105,6 +105,9 @@ class Evidence:
         return Evidence(measured, self.failed + other.failed, foreign)
 
 
+NO_EVIDENCE = Evidence()
+
+
 _LONG_NUMBER = re.compile(r":-?\d{16}")
 """A whole number beyond 2**53, which no tunable is."""
 
@@ -253,7 +256,7 @@ def evidence(logs: Sequence[MeasurementLog], kernels: Iterable[str], problem_key
     The answer of the first database that has one counts; a replayed answer only if no database has a measured one.
     """
     if not any(problem_key in log.answers or problem_key in log.failures for log in logs):
-        return Evidence()
+        return NO_EVIDENCE
     names = frozenset(kernels)
     answers: dict[_Row, _Row] = {}
     foreign: dict[_Row, _Row] = {}

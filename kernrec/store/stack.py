@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernrec import paths
 from kernrec.gpu.entry import code_sm
-from kernrec.store.measurement_log import Evidence, MeasurementLog, evidence
+from kernrec.store.measurement_log import NO_EVIDENCE, Evidence, MeasurementLog, evidence
 from kernrec.store.profiles import ProfileTable, shipped_profiles
 from kernrec.store.query_file import QueryFile, query_file
 from kernrec.store.rows import content_hash
@@ -58,6 +58,11 @@ class Stack:
         self._files: dict[Path, QueryFile] = {}
         self._logs: dict[tuple[str, str], list[MeasurementLog]] = {}
         self._refresh()  # a file that cannot be read is an error now, not in the middle of a query
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no database."""
+        return not self._paths
 
     def databases(self) -> "Iterator[tuple[str, Database]]":
         """Yield each database with its title (`own`, `pulled`, or the file); it is open until the next one is taken."""
@@ -117,7 +122,7 @@ class Stack:
         For each config, power limit and clock the first database that has it counts.
         """
         if not self._paths:
-            return Evidence()
+            return NO_EVIDENCE
         self._refresh()
         if (logs := self._logs.get((gpu, problem_key))) is None:
             logs = list(self._of_each(lambda path, file: file.log(gpu, problem_key, self._titles[path])))
