@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _gpu_name(gpu: "str | Path | GPU") -> str:
-    """Return the name of a GPU. A GPU file, or a `GPU` made in Python, gets a name in this process."""
+    """Return the name of a GPU, and register a GPU file or a `GPU` object under its name in this process."""
     if gpu == "":
         from kernrec.errors import UsageError
 
@@ -91,35 +91,36 @@ def recommend(
 ) -> "Recommendation":
     """Recommend configs for an op on a GPU: the latency/energy Pareto front, or the best for an objective.
 
-    One `Recommender` is kept for the process; make your own to use other databases than the user's and the shipped one.
+    All calls of a process share one `Recommender`. To use other databases than the user's and the shipped one, create
+    your own `Recommender`.
 
     Args:
-        op: the operator; leave it out to name a kernel.
-        gpu: the GPU, as people call it; one that the catalog does not have as the `Path` of its .toml, or a `GPU`.
-        kernel: one kernel instead of an op, your own (after `kernrec analyze`) or one of the library.
+        op: the operator; None if you name a kernel.
+        gpu: common name of the GPU. For a GPU that the catalog lacks, the `Path` of its .toml, or a `GPU`.
+        kernel: name of a single kernel instead of an op: your own (after `kernrec analyze`) or one of the library.
         dtype: data type; the op's first one by default.
         layout: tensor layout; the best one on the GPU by default.
         objective: `pareto`, `latency`, `energy` or `edp`.
-        max_slowdown: fraction above the fastest config's latency that is accepted (0.03 is 3 %).
-        max_power_w: mean power that a config may draw, in watts.
-        power_limit_w: the GPU's power limit in watts. If None, for latency its default one, else a range of limits:
-            a choice is then a config and a power limit.
-        clock_hz: a locked core clock in hertz; not locked if None.
-        clocks: whether locked core clocks are tried, too.
-        inputs: the kernel's input data: `random` numbers, or `zeros`, with which arithmetic draws less power.
+        max_slowdown: maximum slowdown compared with the fastest config (0.03 is 3 %).
+        max_power_w: maximum mean power of a config in watts.
+        power_limit_w: the GPU's power limit in watts. If None, `latency` uses the default limit, and other objectives
+            choose a config together with a power limit.
+        clock_hz: locked core clock in hertz; None if the clock is not locked.
+        clocks: whether to also try locked core clocks.
+        inputs: the kernel's input data: `random` numbers, or `zeros`, which reduce the power of arithmetic.
         top: maximum number of recommendations.
-        backend: the backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`; all by default.
-        source: the only source that answers, `predicted`, `transferred`, `learned`, `measured` or `published`; the best
-            of all by default.
+        backend: backends whose baselines to return, such as `vllm` or `["cublas", "pytorch"]`; all by default.
+        source: only source to use: `predicted`, `transferred`, `learned`, `measured` or `published`. By default, the
+            best available source.
         **dims: the op's dimensions by name.
 
     Returns:
-        `choices`, the best first, and `lines`, the baselines. A problem that no kernel runs has only baselines, and
-        the reason in `no_kernel`.
+        An object with the recommendations `choices`, best first, and the baselines `lines`. If no kernel can run the
+            problem, it has only baselines, and the reason in `no_kernel`.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
-        kernrec.errors.KernrecError: neither a kernel nor a backend runs the problem.
+        kernrec.errors.KernrecError: neither a kernel nor a backend can run the problem.
     """
     from kernrec.recommender import Request
 
@@ -144,21 +145,21 @@ def recommend_many(
     source: str | None = None,
     **dims: "int | Sequence[int] | np.ndarray",
 ) -> "ManyAnswers":
-    """Recommend the best config for each of many shapes, faster than calls of `recommend`.
+    """Recommend the best config for each of many shapes, faster than one call of `recommend` per shape.
 
-    All shapes are estimated side by side (`tools/bench.py many`); those that were measured are asked one by one.
+    All shapes are estimated together; measured shapes are looked up one by one.
 
     Arguments that are not listed are those of `recommend`.
 
     Args:
         objective: `latency`, `energy` or `edp`.
-        **dims: the op's dimensions by name: arrays of N whole numbers, or numbers that hold for all shapes.
+        **dims: the op's dimensions by name: arrays of N integers, or numbers for all shapes.
 
     Returns:
-        Arrays of N in SI units; a shape that nothing can run has NaN, and a reason in `failures`.
+        Arrays (N,) in SI units. A shape that no kernel can run has NaN, and a reason in `failures`.
 
     Raises:
-        kernrec.errors.UsageError: a name is unknown, a value impossible, or arrays have different lengths.
+        kernrec.errors.UsageError: a name is unknown, a value is impossible, or arrays have different lengths.
         kernrec.errors.KernrecError: there are no profiles to predict from.
     """
     from kernrec.recommender.many import answer_many
@@ -188,28 +189,29 @@ def recommend_network(
     ignore_memory: bool = False,
     stack: None = None,
 ) -> "NetworkAnswer":
-    """Recommend a config for each layer of a network, and return the totals of all layers, the best first.
+    """Recommend a config for each layer of a network, and return the totals of all layers.
 
     Arguments that are not listed are those of `recommend`.
 
     Args:
-        workload: the name of a workload that ships, the path of a .toml, .csv, .jsonl or .onnx file, or a model's
-            `config.json` or its folder.
-        op: the layers of one op; all by default.
-        dtype: data type of all layers, the network's by default; one of 8 or 4 bits of those that are quantized so.
-        layout: layout of the layers whose op has it; the network's by default, else the best one.
-        batch: items, such as images or sequences, in one pass; the network's by default.
-        tp: GPUs that share each layer by tensor parallelism; the answer is for one of them.
-        context: tokens that a generated token attends to, or those of the prompt; the workload's by default.
-        phase: of a `config.json`: `decode` (the default) or `prefill`.
-        ignore_memory: whether to answer for a network that does not fit the GPU's memory.
-        backend: the backend that the total `today` counts, such as `vllm`; by default the fastest that has all layers.
-            `mixed` for the fastest of each layer, `kernrec` for none.
-        power_limit_w: the power limit that all layers run under; the GPU's default one if None.
+        workload: name of a shipped workload, path of a .toml, .csv, .jsonl or .onnx file, or a model's `config.json` or
+            its folder.
+        op: op whose layers to use; all layers by default.
+        dtype: data type of all layers; the network's by default. A type of 8 or 4 bits applies to the layers that a
+            quantized network runs in it.
+        layout: layout of layers whose op supports it; by default the network's, or else the best layout.
+        batch: number of items, such as images or sequences, per pass; the network's by default.
+        tp: number of tensor-parallel GPUs; the answer is for one of them.
+        context: tokens that a generated token attends to, or tokens of the prompt; the workload's by default.
+        phase: phase of a model's `config.json`: `decode` (the default) or `prefill`.
+        ignore_memory: whether to answer even if the network does not fit in the GPU's memory.
+        backend: backend of the total `today`, such as `vllm`; by default the fastest one with all layers. `mixed` uses
+            the fastest backend of each layer, and `kernrec` none.
+        power_limit_w: power limit for all layers in watts; None for the GPU's default limit.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, a value impossible, or a file cannot be used.
-        kernrec.errors.KernrecError: no layer can be run, or the network does not fit the GPU's memory.
+        kernrec.errors.KernrecError: no layer can run, or the network does not fit in the GPU's memory.
     """
     from kernrec.errors import UsageError
     from kernrec.recommender.networks.network import NetworkRequest, answer_network
@@ -243,22 +245,22 @@ def build(
 ) -> "BuiltKernel":
     """Build the recommended kernel as a function: `kernel = build("matmul", m=range(1, 8193), n=4096, k=4096)`.
 
-    Each shape runs the config that `recommend` gives for it (`kernel.variant(m=17)`). A config is compiled when a shape
-    first needs it. Kernels in Triton need Triton to be installed.
+    Each shape runs the config that `recommend` chooses (`kernel.variant(m=17)`). A config is compiled when a shape
+    first needs it. Triton kernels need Triton.
 
     Args:
         op: the operator.
-        gpu: the GPU, as people call it; `auto` for the current one of this machine.
+        gpu: common name of the GPU; `auto` for this machine's current GPU.
         dtype: data type; the op's first one by default.
         layout: tensor layout; the op's first one by default.
         objective: `latency`, `energy` or `edp`.
-        power_limit_w: the power limit that the GPU runs under, in watts; its default one if None.
-        **dims: the op's dimensions by name: a number, a `range` of numbers or a list of them. Those of several values
-            are read off the shapes of the arrays at each call.
+        power_limit_w: power limit of the GPU in watts; None for its default limit.
+        **dims: the op's dimensions by name: a number, a `range`, or a list of numbers. Each call reads dimensions with
+            several values from the shapes of the arrays.
 
     Raises:
         kernrec.errors.UsageError: a name is unknown, or a value impossible.
-        kernrec.errors.KernrecError: `auto` without a GPU, or a shape that nothing can run.
+        kernrec.errors.KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
     """
     from kernrec.op import find_op
     from kernrec.run.build import build_kernel
@@ -281,24 +283,24 @@ def analyze(
 ) -> "Analysis":
     """Analyze your own kernel for a GPU, without having it: its bottleneck, and better configs.
 
-    Of a Triton function the configs are compared; of CUDA C++ or PTX, whose code is fixed, other blocks and power
-    limits (`kernrec analyze --spec` compares the configs of a source with tunables). Code is compiled and a sample of
-    its blocks is emulated, in worker processes; a program that calls this needs the `if __name__ == "__main__":` guard.
-    The profiles are stored in the user's database.
+    For a Triton function, kernrec compares its configs. The code of CUDA C++ or PTX is fixed, so kernrec compares
+    blocks and power limits (`kernrec analyze --spec` compares the configs of a source with tunables). Worker processes
+    compile the code and emulate a sample of its blocks. So the calling program needs the `if __name__ == "__main__":`
+    guard. The profiles are stored in the user's database.
 
     Args:
-        function: decorated with `@triton.jit`, and perhaps autotuned; or the text `kernels.py:matmul`; or the source of
-            one kernel, CUDA C++ or PTX; or the .toml file of a captured call, which says all that is launched.
-        gpu: the GPU, as people call it.
-        arguments: by parameter, for a source in the order of its parameters: numbers, and tensors or whatever else has
-            `dtype` and `shape`. The values of integer arrays are taken along for Triton, for addresses may depend on
-            them. For a source also texts as `kernrec check` takes them: `["x=f32[4096]", "i32:4096"]`.
-        grid: extents; for Triton also a function of all arguments and constants by name, as its launch takes it.
+        function: a `@triton.jit` function, possibly autotuned; the text `kernels.py:matmul`; the CUDA C++ or PTX source
+            of one kernel; or the .toml file of a captured call, which describes the whole launch.
+        gpu: common name of the GPU.
+        arguments: arguments by name; for a source, in the order of its parameters. Numbers, and tensors or any objects
+            with `dtype` and `shape`. For Triton, the values of integer arrays are used, because addresses may depend on
+            them. For a source also texts in the form of `kernrec check`: `["x=f32[4096]", "i32:4096"]`.
+        grid: extents; for Triton also a function of all arguments and constants by name, as in a launch.
         configs: for Triton, tables such as `{"BLOCK_M": 128, "num_warps": 4}`; the autotuner's list if None.
         objective: `pareto`, `latency`, `energy` or `edp`.
         top: maximum number of recommendations.
-        block: for a source, the threads of a block: one to three extents.
-        inputs: as for `recommend`.
+        block: for a source, threads per block: one to three extents.
+        inputs: as in `recommend`.
 
     Raises:
         kernrec.errors.UsageError: the function or source, its arguments or its configs cannot be used.
@@ -311,16 +313,17 @@ def analyze(
 
 
 def record(gpu: str | None = None) -> "Recorder":
-    """Store what the program's own `@triton.autotune` measures in the user's database, until the program ends.
+    """Store in the user's database what the program's own `@triton.autotune` measures, until the program ends.
 
-    In a `with` statement: to the end of the block. Triton's benchmark is not kernrec's protocol, so that these rows
-    answer where nothing was measured by the protocol, and say so; and they answer `kernrec.triton.autotune`.
+    In a `with` statement, recording stops at the end of the block. Triton's benchmark differs from kernrec's protocol.
+    So answers use these rows, marked as Triton's, only if nothing was measured by the protocol.
+    `kernrec.triton.autotune` uses them, too.
 
     Args:
-        gpu: the GPU as people call it; None: KERNREC_GPU, else the one of this process.
+        gpu: common name of the GPU; None for KERNREC_GPU or, if that is not set, the GPU of this process.
 
     Returns:
-        A recorder with the number of stored `rows`, and reasons for others in `refused`.
+        A recorder with the number of stored `rows`, and the reasons for rejected rows in `refused`.
 
     Raises:
         kernrec.errors.UsageError: Triton's autotuner has no listener (before 3.8), or another recorder is running.
@@ -341,31 +344,29 @@ def serve_audit(
     triton: str | None = None,
     release: str | None = None,
     tokens: Sequence[int] = (1, 16, 128, 1024, 4096),
-    lora_rank: int | None = None,
     compare: bool = True,
     everything: bool = False,
     write: "str | Path | None" = None,
     download: bool = False,
 ) -> "ServingAudit":
-    """List the tuned files that vLLM or SGLang looks for to serve a model, and what each missing one may save.
+    """List the tuned files that vLLM or SGLang looks for to serve a model, and what each missing file could save.
 
-    Code is compiled and emulated in worker processes; a program that calls this needs the `if __name__ == "__main__":`
-    guard. Without `compare` nothing is.
+    With `compare`, worker processes compile and emulate code, so the calling program needs the `if __name__ ==
+    "__main__":` guard.
 
     Args:
-        model: a folder with a `config.json` as Hugging Face has it, or such a file; with `download` a name on the Hub.
-        gpu: the GPU, as people call it.
+        model: folder with a Hugging Face `config.json`, or the file itself; with `download`, also a name on the Hub.
+        gpu: common name of the GPU.
         engine: `vllm` or `sglang`.
-        tp: tensor parallel size.
-        ep: expert parallel size, the GPUs among which experts are distributed.
-        triton: release of Triton; by default the installed one, where SGLang needs it.
-        release: release of the engine; by default the installed one, else the newest that kernrec knows.
-        tokens: numbers of tokens in a step that are compared.
-        lora_rank: lists the files of LoRA of this rank, too.
-        compare: whether missing files are compared with the engine's own configs.
-        everything: whether files are compared, too, that the engine has or reads with a flag alone.
-        write: folder for the files that are worth it.
-        download: whether the Hugging Face Hub is asked for what is no file.
+        tp: tensor-parallel size.
+        ep: expert-parallel size: number of GPUs among which experts are distributed.
+        triton: release of Triton, which SGLang's file names contain; by default the installed release.
+        release: release of the engine; by default the installed release, or else the newest that kernrec knows.
+        tokens: numbers of tokens per step to compare.
+        compare: whether to compare kernrec's configs for missing files with the engine's defaults.
+        everything: whether to also compare files that the engine already has, or reads only with a flag.
+        write: folder for new files that save time.
+        download: whether to download from the Hugging Face Hub if `model` is not a file.
 
     Raises:
         kernrec.errors.UsageError: a name or release is unknown, the model's config lacks a field, or a file cannot be
@@ -380,7 +381,7 @@ def serve_audit(
 
     audit = run(
         AuditRequest(
-            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", lora_rank, tuple(tokens), compare,
+            str(model), _gpu_name(gpu), engine, tp, ep, triton, release, "", tuple(tokens), compare,
             everything, download,
         )
     )  # fmt: skip
@@ -405,30 +406,30 @@ def check(
 ) -> "CheckResult":
     """Check a kernel without a GPU: emulate one launch and compare its outputs with a reference.
 
-    Accesses out of bounds or misaligned, data races in shared memory, deadlocks and endless loops are found and named
-    with the PTX line. The source is compiled and run in a process of its own with limits, which sees no files but those
-    of the compiler.
+    The check finds accesses that are out of bounds or misaligned, data races in shared memory, deadlocks and endless
+    loops, and names the PTX line. A separate process with limits compiles and runs the source, and can read only the
+    compiler's files.
 
     Args:
-        source: CUDA C++ or PTX; headers of CUDA may be included.
-        reference: by name of an output the array that is expected, or an expression of NumPy over the arguments
-            (`"alpha * x + y"`); or a function that takes the arguments as a dictionary and gives such arrays. None:
-            nothing is compared.
-        arguments: by name, in the order of the kernel's parameters: arrays of NumPy, which are left as they are, and
-            numbers: of Python's a whole number fits any integer parameter, and a float is a C `float`.
+        source: CUDA C++ or PTX; it may include CUDA's headers.
+        reference: for each output, the expected array or a NumPy expression over the arguments (`"alpha * x + y"`). Or
+            a function that takes the arguments as a dictionary and returns the expected arrays. None to compare
+            nothing.
+        arguments: arguments by name, in the order of the kernel's parameters: NumPy arrays, which do not change, and
+            numbers. A Python `int` fits any integer parameter, and a Python `float` is a C `float`.
         grid: thread blocks, one to three extents.
-        block: threads of a block, one to three extents.
-        gpu: the GPU whose architecture the source is compiled for.
+        block: threads per block, one to three extents.
+        gpu: GPU whose architecture to compile for.
         entry: name of the kernel; None for the only one.
         shared_bytes: dynamic shared memory per block.
         defines: macros with their values.
-        tolerance: largest error, relative to the RMS of an output or to the element where that is larger; by default
-            what rounding explains, and 0 for whole numbers.
-        time_limit_s: processor time that compiling and emulating may take.
+        tolerance: maximum error, relative to the larger of the element and the output's RMS; by default the error that
+            rounding can cause, and 0 for integers.
+        time_limit_s: maximum processor time for compiling and emulating, in seconds.
 
     Raises:
         kernrec.errors.UsageError: arguments, launch or reference cannot be used.
-        kernrec.errors.KernrecError: there is no compiler.
+        kernrec.errors.KernrecError: no compiler is installed.
     """
     from kernrec.checking.check import check as check_launch
     from kernrec.checking.launch import SourceLaunch

@@ -1,4 +1,4 @@
-"""`python -m kernrec` is the `kernrec` command."""
+"""Run the `kernrec` command for `python -m kernrec`."""
 
 from kernrec.cli import main
 

@@ -1,7 +1,6 @@
-"""The exceptions of kernrec, and the message for an unknown name, which suggests the nearest known ones.
+"""Define kernrec's exceptions, and the message for an unknown name, which suggests similar names.
 
-The command line prints the message of a `KernrecError` on one line and exits with its `exit_status`; callers of the
-library catch it like any other exception.
+The command line prints a `KernrecError` on one line and exits with its `exit_status`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,9 +8,9 @@ from contextlib import contextmanager
 
 
 class KernrecError(Exception):
-    """kernrec could not do what it was asked for; the message is one line.
+    """kernrec could not complete a request; the message is one line.
 
-    It may quote a stranger's file: characters that a terminal would act on, and line ends, are escaped.
+    The message may quote an untrusted file, so control characters and line ends are escaped.
     """
 
     exit_status = 1
@@ -23,26 +22,26 @@ class KernrecError(Exception):
 
 
 class UsageError(KernrecError):
-    """The input cannot be used: an unknown name, an impossible value or the wrong kind of file."""
+    """The input is unusable: an unknown name, an impossible value or the wrong kind of file."""
 
     exit_status = 2
 
 
 class NoKernelError(KernrecError):
-    """No kernel of the library runs a problem; a stack may."""
+    """No kernel of the library can run a problem; a backend may."""
 
 
 class NoSuchKernelError(UsageError, NoKernelError):
-    """No kernel of the library implements an op in a data type and layout, on any problem."""
+    """No kernel of the library implements an op in a data type and layout, for any problem."""
 
 
 class KernrecWarning(UserWarning):
-    """Something that a program which goes on should know; the message is one line."""
+    """A problem that does not stop the program; the message is one line."""
 
 
 @contextmanager
 def file_errors(path: object, done: str) -> Iterator[None]:
-    """Turn an `OSError` into a `UsageError` of one line: `path` cannot be `done`, such as "written"."""
+    """Convert an `OSError` of the `with` block to a `UsageError`: `path` cannot be `done`, such as "written"."""
     try:
         yield
     except OSError as error:
@@ -50,7 +49,7 @@ def file_errors(path: object, done: str) -> Iterator[None]:
 
 
 def cannot_be(done: str, path: object, error: OSError) -> str:
-    """The line that says that a file cannot be `done`, such as "read" or "written", and why."""
+    """Return a one-line message that a file cannot be `done`, such as "read" or "written", with the reason."""
     if isinstance(error, FileNotFoundError):
         why = f"there is no such {'folder' if done in ('written', 'created') else 'file'}"
     else:
@@ -59,15 +58,15 @@ def cannot_be(done: str, path: object, error: OSError) -> str:
 
 
 def fold(name: str) -> str:
-    """`name` without what people write in different ways: case, spaces and punctuation."""
+    """Return `name` in lower case, without spaces and punctuation."""
     return "".join(filter(str.isalnum, name.lower()))
 
 
 def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """At most `count` of `names` that are most similar to `typed`, compared without case, spaces and punctuation.
+    """Return at most `count` names that are most similar to `typed`, ignoring case, spaces and punctuation.
 
-    Names that begin with `typed` come first, shortest first. Without any, the most similar names by `difflib` are
-    taken; without any of those, the longest name that `typed` begins with.
+    These are names that begin with `typed`, shortest first. If there are none, the most similar names by `difflib`. If
+    none is similar enough, the longest name that `typed` begins with.
     """
     wanted = fold(typed)
     folded: dict[str, str] = {}
@@ -84,20 +83,20 @@ def nearest(typed: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 _LONGEST = 80
-"""Letters of a typed name that are compared."""
+"""Maximum characters of a typed name to compare."""
 _SHORTEST_PREFIX = 3
-"""Letters of a name with which a typed one begins: many words begin with `m`."""
+"""Minimum length of a name to suggest because the typed name begins with it; many words begin with `m`."""
 _LEAST_SIMILARITY = 0.5
-"""Half of the letters in common and in the same order, as `u7` and `u8`."""
+"""Minimum similarity of a suggestion: half of the letters in the same order, like `u7` and `u8`."""
 _NEAR = 0.6
-"""Similarity from which on the others need not be listed: `speed` has half of its letters in common with `edp`."""
+"""Similarity from which a suggestion replaces the list of all names; `speed` and `edp` have 0.5."""
 _FEW = 12
-"""Names that are all listed where none is near."""
+"""Maximum number of names to list in full if none is similar."""
 
 
 def _similarity(wanted: str, name: str) -> tuple[float, bool]:
-    """How similar two names are, from 0 to 1, and whether they have the same letters: two may be swapped."""
-    from difflib import SequenceMatcher  # only when an error is made
+    """Return (similarity of two names from 0 to 1, whether they have the same letters in any order)."""
+    from difflib import SequenceMatcher  # imported only for an error
 
     return SequenceMatcher(None, wanted, name, autojunk=False).ratio(), sorted(wanted) == sorted(name)
 
@@ -109,9 +108,10 @@ def _is_near(wanted: str, name: str) -> bool:
 
 
 def unknown(kind: str, typed: object, choices: Iterable[str], see: str | None = None) -> UsageError:
-    """A `UsageError` for a name that is no `kind` (such as "GPU"); it suggests the nearest of the choices.
+    """Return a `UsageError` for an unknown `kind` (such as "GPU") that suggests similar choices.
 
-    see: the command that lists all of them, if there is one.
+    Args:
+        see: command that lists all choices, if there is one.
     """
     names = list(choices)
     wanted = str(typed)[:_LONGEST]

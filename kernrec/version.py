@@ -1,3 +1,3 @@
-"""The version of kernrec."""
+"""Define kernrec's version."""
 
 __version__ = "0.1.0"

@@ -2,9 +2,11 @@
 
     git worktree add ../before main && python tools/equal_answers.py --before ../before [--queries 10000] [--seed 1]
     python tools/equal_answers.py --release 0.1.0 [--queries 10000]
+    python tools/equal_answers.py --pinned [--update]
 
 `--release` takes the commit of a release from git's history. `tools/changed_answers.toml` lists what changed on purpose
-since that release. Such a difference does not count.
+since that release. Such a difference does not count. `--pinned` compares with `tools/pinned_answers.json.gz`, which
+holds queries of many kinds with their answers; after a change of answers that is meant, `--update` writes it anew.
 
 Each checkout answers in a process of its own (its `.venv` where it has one), with a cache of its own and without any
 database of the user's. A query is one shape, whose `as_dict()` is compared, or several at once by `recommend_many`:
@@ -13,6 +15,7 @@ answer differs.
 """
 
 import argparse
+import gzip
 import json
 import os
 import re
@@ -22,7 +25,7 @@ import tarfile
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BytesIO
@@ -30,16 +33,19 @@ from pathlib import Path
 from typing import Any
 
 from json_differences import json_differences
-from random_queries import random_queries
+from random_queries import Query, random_queries
 
 from kernrec.kernel.library import find_kernel
 
 ROOT = Path(__file__).resolve().parents[1]
 CHANGES = ROOT / "tools" / "changed_answers.toml"
+PINNED = ROOT / "tools" / "pinned_answers.json.gz"
+PINNED_QUERIES, PINNED_OF_A_KIND, PINNED_SEED = 120, 2, 5
 EQUAL = 1e-12
 """The difference of two numbers, as a fraction, up to which they count as equal."""
 _SHARES = ("slowdown", "energy_saved")
 """Keys of numbers that are a ratio less one, whose last bits are those of the ratio."""
+_NUMBERS = re.compile(r" is (-?[\d.]+(?:e[-+]?\d+)?), now (-?[\d.]+(?:e[-+]?\d+)?)$")
 _SHOWN, _LINES = 20, 6
 """Queries whose differences are shown, and lines of each."""
 _REPORTED = 1000
@@ -101,12 +107,27 @@ class Change:
     ops: Sequence[str] = ()
     gpus: Sequence[str] = ()
     dtypes: Sequence[str] = ()
+    most: float = 0.0
+    """Largest ratio of the two numbers of a difference; 0 if any difference is covered."""
 
     def covers(self, query: dict[str, Any], difference: str) -> bool:
         """Return whether a difference between two answers to a query is this change."""
         op = query.get("op") or find_kernel(query["kernel"]).op
         matched = ((self.ops, op), (self.gpus, query["gpu"]), (self.dtypes, query["dtype"]))
-        return all(not names or name in names for names, name in matched) and bool(re.search(self.paths, difference))
+        if not all(not names or name in names for names, name in matched) or not re.search(self.paths, difference):
+            return False
+        return not self.most or 1.0 / self.most <= _ratio(difference) <= self.most
+
+
+def _ratio(difference: str) -> float:
+    """Return the new over the old number of a difference; NaN if these are not two numbers."""
+    numbers = _NUMBERS.search(difference)
+    if numbers is None:
+        return float("nan")
+    old, new = map(float, numbers.groups())
+    if difference.partition(" ")[0].endswith(_SHARES):
+        old, new = 1.0 + old, 1.0 + new
+    return new / old if old else float("nan")
 
 
 def main() -> int:
@@ -115,9 +136,13 @@ def main() -> int:
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--before", type=Path, help="the other checkout")
     other.add_argument("--release", help="version whose commit is in git's history")
+    other.add_argument("--pinned", action="store_true", help=f"the answers in {PINNED.name}")
+    parser.add_argument("--update", action="store_true", help="write the pinned answers anew")
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.pinned:
+        return update_pinned() if options.update else compare_pinned()
     if options.release is None:
         return compare(options.before, options.queries, options.seed, ())
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8")).get(options.release, [])
@@ -149,19 +174,42 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
         print(f"equal_answers: {before} is not a checkout of kernrec", file=sys.stderr)
         return 2
     by_card = random_queries(count, seed)
+    with ExitStack() as stack:
+        old, new = (_answers(stack, tree.resolve(), by_card) for tree in (before, ROOT))
+        return _report(by_card, old, new, changes)
+
+
+def compare_pinned() -> int:
+    """Compare the answers of this checkout with the pinned ones; return 1 if an answer differs."""
+    document = json.loads(gzip.decompress(PINNED.read_bytes()))
+    with ExitStack() as stack:
+        status = _report(document["queries"], document["answers"], _answers(stack, ROOT, document["queries"]), ())
+    if status:
+        print("if these changes are meant, run python tools/equal_answers.py --pinned --update")
+    return status
+
+
+def update_pinned() -> int:
+    """Pin the answers of this checkout."""
+    by_card = random_queries(PINNED_QUERIES, PINNED_SEED, PINNED_OF_A_KIND)
+    with ExitStack() as stack:
+        answers = [line.rstrip() for line in _answers(stack, ROOT, by_card)]
+    document = {"queries": by_card, "answers": answers}
+    PINNED.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+    print(f"{PINNED.name}: {len(answers)} answers, {PINNED.stat().st_size} bytes")
+    return 0
+
+
+def _report(
+    by_card: Sequence[Sequence[Query]], before: Iterable[str], now: Iterable[str], changes: Sequence[Change]
+) -> int:
+    """Print how the answers to queries differ; return 1 if one differs that no change covers."""
     queries = [query for some in by_card for query in some]
     counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="kernrec-equal-") as name, ExitStack() as stack:
-        file = Path(name) / "queries.jsonl"
-        file.write_text("".join(f"{json.dumps(some)}\n" for some in by_card), encoding="utf-8")
-        both = [
-            _answers(stack, tree.resolve(), file, Path(name) / folder)
-            for tree, folder in ((before, "before"), (ROOT, "now"))
-        ]
-        for number, (query, old, new) in enumerate(zip(queries, *both, strict=True), 1):
-            counts.update(_compared(query, old, new, changes, shown=counts["different"] < _SHOWN))
-            if number % _REPORTED == 0:
-                print(f"{number} queries, {counts['different']} differ", file=sys.stderr, flush=True)
+    for number, (query, old, new) in enumerate(zip(queries, before, now, strict=True), 1):
+        counts.update(_compared(query, old.rstrip(), new.rstrip(), changes, shown=counts["different"] < _SHOWN))
+        if number % _REPORTED == 0:
+            print(f"{number} queries, {counts['different']} differ", file=sys.stderr, flush=True)
     kinds = f"{counts['many']} of several shapes, {counts['kernel']} about a kernel"
     crashed = f", {counts['crashed']} crashed in both" if counts["crashed"] else ""
     crashed += f", {counts['changed']} changed on purpose" if counts["changed"] else ""
@@ -172,8 +220,11 @@ def compare(before: Path, count: int, seed: int, changes: Sequence[Change]) -> i
     return 1 if counts["different"] else 0
 
 
-def _answers(stack: ExitStack, tree: Path, file: Path, folder: Path) -> Iterator[str]:
-    """The line of JSON that a checkout answers each query with."""
+def _answers(stack: ExitStack, tree: Path, by_card: Sequence[Sequence[Query]]) -> Iterator[str]:
+    """Start a process that answers queries from a checkout, and return its answers as lines of JSON."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernrec-equal-")))
+    file = folder / "queries.jsonl"
+    file.write_text("".join(f"{json.dumps(some)}\n" for some in by_card), encoding="utf-8")
     own = tree / ".venv" / "bin" / "python"
     cache = {f"XDG_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KERNREC_")}

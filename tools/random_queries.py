@@ -30,7 +30,7 @@ Sizes = dict[str, int]
 Kind = tuple[str, str, str, str | None, bool]
 """GPU, name of an op or kernel, data type, layout, and whether it is a kernel."""
 
-_OF_A_KIND = 8
+OF_A_KIND = 8
 """Queries of each kind."""
 _AT_ONCE = 12
 """Shapes that are asked at once."""
@@ -39,11 +39,11 @@ _WEIGHTS = {"matmul": 5, "attention": 3, "conv2d": 3, "moe": 2}
 _STACKS = ("PyTorch", "vLLM", "SGLang", "cuBLAS")
 
 
-def random_queries(count: int, seed: int) -> list[list[Query]]:
-    """So many queries, those of a card together; the same for the same seed."""
+def random_queries(count: int, seed: int, of_a_kind: int = OF_A_KIND) -> list[list[Query]]:
+    """Draw queries, the same for the same seed, and return them as a list for each GPU."""
     draw = random.Random(seed)
-    chosen = sorted((_kind(draw) for _ in range(-(-count // _OF_A_KIND))), key=lambda kind: kind[0])
-    queries = [query for kind in chosen for query in _of_kind(draw, kind)][:count]
+    chosen = sorted((_kind(draw) for _ in range(-(-count // of_a_kind))), key=lambda kind: kind[0])
+    queries = [query for kind in chosen for query in _of_kind(draw, kind, of_a_kind)][:count]
     return [list(group) for _, group in groupby(queries, key=lambda query: str(query["gpu"]))]
 
 
@@ -107,7 +107,7 @@ def _recorded(op: str) -> Mapping[tuple[str, str, str], Sequence[Sizes]]:
 # ---- queries of a kind -----------------------------------------------------------------------------------------------
 
 
-def _of_kind(draw: random.Random, kind: Kind) -> list[Query]:
+def _of_kind(draw: random.Random, kind: Kind, count: int) -> list[Query]:
     gpu_name, name, dtype, layout, of_kernel = kind
     gpu = find_gpu(gpu_name)
     op = find_op(name.partition("_")[0] if of_kernel else name)
@@ -121,7 +121,7 @@ def _of_kind(draw: random.Random, kind: Kind) -> list[Query]:
         return random_shape(draw, op, dtype, layout)
 
     queries = []
-    for _ in range(_OF_A_KIND):
+    for _ in range(count):
         query: Query = {"gpu": gpu_name, "kernel" if of_kernel else "op": name, "dtype": dtype, "layout": layout}
         if not of_kernel and draw.random() < 0.15:
             shapes = [shape() for _ in range(_AT_ONCE)]

@@ -244,10 +244,10 @@ class _Description:
                         contents[f"b{number}"] = np.array(buffer[: count * dtype.itemsize]).view(dtype)
                         described = f"@{name}-{key}-b{number}.npy"
                     else:
-                        notes.append(f"b{number}: {buffer.nbytes} bytes are too many to be kept: its values are random")
+                        notes.append(f"b{number}: {buffer.nbytes} bytes are too many to store: its values are random")
                 arguments.append(f"b{number}={described}")
                 if offset:
-                    notes.append(f"b{number} is passed from byte {offset} on; here from its start")
+                    notes.append(f"b{number} is passed from byte {offset} on; the call passes it from its start")
             elif number:
                 arguments.append(f"u64:{(number << BUFFER_SHIFT) + offset}")
             elif (value := _scalar(parameter, raw)) is not None:

@@ -204,7 +204,7 @@ class Session:
         together: bytes, packed: bytes, shared_: bytes,
     ) -> Sequence[object]:  # fmt: skip
         if self._failed:  # CUDA also rejects launches after a failed launch
-            raise LaunchError(self._failed, f"{entry.decode()} does not run: an earlier launch failed")
+            raise LaunchError(self._failed, f"{entry.decode()} was skipped: an earlier launch failed")
         module, name = self._modules[int(number)], entry.decode()
         grid, block, cluster = (tuple(map(int, text.split())) for text in (grid_, block_, cluster_))
         facts = module.facts(name)

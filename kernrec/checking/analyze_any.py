@@ -27,20 +27,18 @@ def analyze_any(
         from kernrec.checking.analyze_source import analyze_own
 
         if arguments is None or grid is None:
-            raise UsageError("of a source the arguments, in the order of its parameters, and the grid are needed")
+            raise UsageError("a source needs arguments, in the order of its parameters, and a grid")
         return analyze_own(function, gpu, arguments, grid, block, query)
     from kernrec.recommender.analyze.triton import analyze_call, analyze_triton
 
     if isinstance(function, str | os.PathLike) and str(function).endswith((".cu", ".ptx")):
-        raise UsageError(
-            f"{function} is the name of a file: of CUDA C++ or PTX the text is expected, as by read_text()"
-        )
+        raise UsageError(f"{function} is the name of a file; pass the text of the source, for example with read_text()")
     if isinstance(function, os.PathLike) or str(function).endswith(".toml"):
         if any(value is not None for value in (arguments, grid, configs)):
             raise UsageError(f"{function}: a call has its arguments, grid and configs; change them in the file")
         return analyze_call(Path(function), gpu, query)
     if not isinstance(arguments, Mapping):
-        raise UsageError("the arguments of a Triton function are given by name")
+        raise UsageError("the arguments of a Triton function must be named")
     if grid is None:
         raise UsageError("the grid is missing: extents, or a function of all arguments and constants")
     return analyze_triton(function, gpu, arguments, grid, configs, query)

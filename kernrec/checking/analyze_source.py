@@ -70,7 +70,7 @@ def analyze_source(wanted: SourceAnalysis, limits: Limits | None = None) -> dict
     check_descriptions(wanted.arguments, limits)
     if wanted.spec is not None:
         if file == "kernel.ptx":
-            raise UsageError("a spec goes with CUDA C++; PTX takes arguments, a grid and a block")
+            raise UsageError("a spec describes CUDA C++; PTX needs arguments, a grid and a block")
         if len(wanted.spec) > limits.source_bytes or _FILES.search(wanted.spec):
             raise UsageError("the spec is too large, or takes values from files, which are not read here")
     request = {
@@ -162,7 +162,7 @@ def analyze_own(source: str, gpu: str, arguments: Any, grid: Any, block: Sequenc
         KernrecError: as `analyze_in`.
     """
     if callable(grid) or isinstance(grid, str):
-        raise UsageError("the grid of a source is one to three whole numbers")
+        raise UsageError("the grid of a source must be one to three whole numbers")
     if isinstance(arguments, Mapping):
         arguments = [_description(*item) for item in arguments.items()]
     blocks, threads = ([int(extent) for extent in extents] for extents in (grid, block))

@@ -117,13 +117,13 @@ def check(
     limits = limits or Limits()
     launch.check(limits)
     if tolerance is not None and not 0 <= tolerance < np.inf:
-        raise UsageError(f"tolerance is {tolerance}; a number of at least 0 is accepted")
+        raise UsageError(f"tolerance is {tolerance}; expected a number of at least 0")
     copies = {name: _array(value) for name, value in launch.arguments.items()}
     if callable(reference):
         reference = reference({name: value.copy() for name, value in copies.items()})
     if reference is not None and not isinstance(reference, Mapping):
         kind = type(reference).__name__
-        raise UsageError(f"the reference is of type {kind}; outputs by name are expected, such as {{'y': 'alpha * x'}}")
+        raise UsageError(f"the reference is of type {kind}; expected outputs by name, such as {{'y': 'alpha * x'}}")
     expected: dict[str, Any] = dict(reference or {})
     for name in expected:
         if name not in copies or not copies[name].ndim:
@@ -144,7 +144,7 @@ def _array(value: Any) -> np.ndarray:
     """Convert an argument to an array; a Python `int` fits any integer type, and a `float` is a C float."""
     array = np.array(value, dtype=np.float32 if type(value) is float else None, order="C")
     if array.dtype.kind not in "fiu":
-        raise UsageError(f"an argument holds {array.dtype}; numbers are accepted")
+        raise UsageError(f"an argument holds {array.dtype}; expected numbers")
     return array
 
 
@@ -191,8 +191,8 @@ def _compared(
 def _output(name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float | None) -> OutputCheck:
     if expected.size != actual.size or expected.dtype.kind not in "fiub":
         raise UsageError(
-            f"the reference of {name} has the shape {expected.shape} of {expected.dtype}; numbers of the shape"
-            f" {actual.shape} are expected"
+            f"the reference of {name} has the shape {expected.shape} of {expected.dtype}; expected numbers of the "
+            f"shape {actual.shape}"
         )
     if actual.dtype.kind != "f" and not np.isfinite(expected).all():
         raise UsageError(f"the reference of {name} is not finite, but {name} has whole numbers")

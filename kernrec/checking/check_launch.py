@@ -151,16 +151,16 @@ def refused(module: Module, launch: KernelLaunch, limits: LaunchLimits) -> str:
     static = sum(v.size for v in _shared_variables(module, function))
     if limits.sm is not None and static + launch.shared_bytes > limits.sm.smem_per_block:
         return (
-            f"a block takes {static + launch.shared_bytes} bytes of shared memory, and at most"
-            f" {limits.sm.smem_per_block} are possible"
+            f"a block takes {static + launch.shared_bytes} bytes of shared memory; the GPU allows at most "
+            f"{limits.sm.smem_per_block}"
         )
     if limits.sm is not None and limits.resources is not None:
         unit = limits.sm.register_allocation_unit
         per_warp = -(-limits.resources.registers * 32 // unit) * unit
         if (needed := per_warp * -(-threads // 32)) > limits.sm.registers_per_block:
             return (
-                f"a block of {threads} threads takes {needed} registers ({limits.resources.registers} a thread), and at"
-                f" most {limits.sm.registers_per_block} are possible; state __launch_bounds__({threads})"
+                f"a block of {threads} threads takes {needed} registers ({limits.resources.registers} a thread); "
+                f"the GPU allows at most {limits.sm.registers_per_block}; state __launch_bounds__({threads})"
             )
     return ""
 

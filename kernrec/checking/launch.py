@@ -57,9 +57,9 @@ class SourceLaunch:
         find_gpu(self.gpu)
         for name, extents in (("grid", self.grid), ("block", self.block)):
             if not 1 <= len(extents) <= 3 or not all(isinstance(n, int) and 0 < n <= _MOST_BLOCKS for n in extents):
-                raise UsageError(f"{name} is {list(extents)!r:.60}; one to three positive whole numbers are accepted")
+                raise UsageError(f"{name} is {list(extents)!r:.60}; expected one to three positive whole numbers")
         if not 0 <= self.shared_bytes <= 256 << 10:
-            raise UsageError(f"shared memory is {self.shared_bytes} bytes; 0 to {256 << 10} are accepted")
+            raise UsageError(f"shared memory is {self.shared_bytes} bytes; expected 0 to {256 << 10}")
         for name, value in self.defines.items():
             if not (name.isidentifier() and name.isascii() and re.fullmatch(r"[\w.+-]{0,80}", value, re.ASCII)):
                 raise UsageError(f"define {name!r:.40}: expected a name, and as its value a number or a name")

@@ -38,10 +38,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.time_s) and self.time_s > 0):
-            raise UsageError(f"a time limit of {self.time_s:g} s: a positive time is accepted")
+            raise UsageError(f"the time limit is {self.time_s:g} s; expected a positive time")
         if self.memory_bytes < 1 << 30:
             raise UsageError(
-                f"a memory limit of {self.memory_bytes} bytes: Python and a compiler need 1 GiB at the least"
+                f"the memory limit is {self.memory_bytes} bytes; Python and a compiler need at least 1 GiB"
             )
 
 

@@ -49,7 +49,7 @@ def evaluate(text: str, arrays: Mapping[str, Any]) -> np.ndarray:
         UsageError: the text is not an expression of this grammar, or its evaluation fails.
     """
     if len(text) > _MOST_LETTERS:
-        raise UsageError(f"a reference of {len(text)} letters; at most {_MOST_LETTERS} are accepted")
+        raise UsageError(f"the reference has {len(text)} characters; at most {_MOST_LETTERS} are allowed")
     try:
         tree = ast.parse(text.strip(), mode="eval")
         with np.errstate(all="ignore"):
@@ -89,9 +89,7 @@ def _value(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
             return _array(_value(value, arrays)).T
         case ast.Call(func=func, args=arguments, keywords=keywords):
             return _call(func, arguments, keywords, arrays)
-    raise UsageError(
-        f"reference: {ast.unparse(node)!r:.60} is not accepted; arithmetic of arrays and numpy's functions are"
-    )
+    raise UsageError(f"reference: {ast.unparse(node)!r:.60} is not supported; use arithmetic and NumPy's functions")
 
 
 def _call(func: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword], arrays: Mapping[str, Any]) -> Any:
@@ -114,7 +112,7 @@ def _numeric(name: str, result: Any) -> Any:
     """Return a function's result. Raises `UsageError` for an array of objects, which could grow without bounds."""
     kind = np.asarray(result).dtype
     if kind.kind not in "biuf":
-        raise UsageError(f"reference: {name} gives an array of {kind}; whole and floating-point numbers are accepted")
+        raise UsageError(f"reference: {name} is an array of {kind}; expected whole or floating-point numbers")
     return result
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.analyze.profile_configs import Profiles
 
 _RECORDED = "recorded"
-"""Value of --effort for the configs that the database has measurements of."""
+"""Value of --effort: only configs with measurements in the database."""
 
 
 @options.takes(AnalyzeOptions)
@@ -76,7 +76,7 @@ def _analyze_calls(wanted: AnalyzeOptions) -> None:
         if not calls:
             raise UsageError(f"{wanted.source} has no calls (*.toml) of `kernrec capture`")
     if odd := next((path for path in calls if path.suffix != ".toml"), None):
-        raise UsageError(f"{odd}: with a call of a captured program only further .toml files are accepted")
+        raise UsageError(f"{odd}: a call of a captured program can only be combined with other .toml files")
     answers, failed, times = [], 0, ProgramTimes(wanted)
     for path in calls:
         single = copy(wanted)
@@ -131,7 +131,7 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
             analysis = _analysis(kernel, problem, gpu, wanted, (database, folder), progress)
     except KeyboardInterrupt as stop:
         progress.end()
-        print("kernrec: interrupted; what is done is kept, the same command goes on from there", file=sys.stderr)
+        print("kernrec: interrupted; finished work is kept. Run the same command to resume", file=sys.stderr)
         raise typer.Exit(exit_status(stop)) from None
     except KernrecError as error:
         drafted = wanted.file.suffix == ".cu" and wanted.spec is None
@@ -156,7 +156,10 @@ def _analyze(wanted: AnalyzeOptions, silent: bool = False, notes: bool = True) -
 
     if len(kernel.source) > LONGEST_SOURCE:
         size = f"{len(kernel.source) / 2**20:.1f} MiB"
-        left_out = [*left_out, f"not kept for `recommend --kernel`: the source has {size}, a database keeps 1 MiB"]
+        left_out = [
+            *left_out,
+            f"not stored for `recommend --kernel`: the source has {size}, and a database stores at most 1 MiB",
+        ]
     print_notes(left_out if notes else [])
     if measured is not None:
         measured.end()
@@ -171,7 +174,7 @@ def _analysis(
     files: tuple[Path, Path],
     progress: Steps,
 ) -> "Analysis":
-    """Return the analysis and report its progress (`files`: the database and the folder of the kernel's files)."""
+    """Analyze a kernel and report progress; `files` has the database and the folder of the kernel's files."""
     from kernrec.recommender.analyze.kernel import analyze as run
     from kernrec.recommender.analyze.profile_configs import ProfilingOptions
 
@@ -222,7 +225,7 @@ def _profiles(cluster: str | None) -> "Iterator[Profiles | None]":
 
 
 class _Measuring:
-    """Measures a kernel, and prints progress and failures on standard error."""
+    """Measures a kernel, and reports progress and failures on standard error."""
 
     def __init__(self, measurement: "KernelMeasurement") -> None:
         self._measurement = measurement
@@ -247,7 +250,7 @@ class _Measuring:
         """Measure a kernel that cannot be predicted, and print only the measurements."""
         from kernrec.cli.collect import print_collected
 
-        print_notes([f"nothing is predicted, and measurements are all there is: {why}"])
+        print_notes([f"there are only measurements, no predictions: {why}"])
         collected = self.run()
         if not as_json:
             print_collected(collected, self._measurement.request)
@@ -256,13 +259,13 @@ class _Measuring:
         self.end()
 
     def end(self) -> None:
-        """Exit with the status of whatever ended the measurement early, and print the reason."""
+        """Print why the measurement ended early, and exit with the matching status."""
         collected = self._collected
         if collected is not None and collected.error is not None:
             print(f"kernrec: {collected.error}", file=sys.stderr)
             raise typer.Exit(1)
         if self._status:
-            print("kernrec: interrupted; what was measured is kept", file=sys.stderr)
+            print("kernrec: interrupted; finished measurements are kept", file=sys.stderr)
             raise typer.Exit(self._status)
         if collected is not None and not any(result.best for result in collected.results):
             print("kernrec: no config could be measured; the reasons are above", file=sys.stderr)

@@ -29,12 +29,12 @@ class _Row:
     gpu: str
     analysis: "Analysis | None" = None
     launched: "Choice | None" = None
-    """The config with the block size of the program's own launch."""
+    """Config with the block size of the program's own launch."""
     error: str = ""
     command: str = ""
     """Command that analyzes a kernel whose launch cannot be read."""
     unset: str = ""
-    """Message about variables that nobody set; empty if there are none."""
+    """Message about variables that nothing set; empty if there are none."""
 
     def as_dict(self) -> dict[str, Any]:
         row: dict[str, Any] = {"entry": self.entry, "gpu": self.gpu}
@@ -58,8 +58,8 @@ def analyze_program(wanted: AnalyzeOptions, entries: list[str | None], gpus: lis
     """Analyze kernels on GPUs, and print a table.
 
     Args:
-        wanted: The options. Options on the launch apply to a single kernel.
-        entries: Names of the kernels. None means the file's only kernel.
+        wanted: The options. Options that describe a launch require a single kernel.
+        entries: Names of the kernels; None means the file's only kernel.
         gpus: Names of GPUs.
         run: Function that analyzes one kernel on one GPU.
 
@@ -143,7 +143,7 @@ def _print(wanted: AnalyzeOptions, rows: list[_Row]) -> None:
                 Column("best block", "right", [_config(row, choice) for row, choice in zip(shown, best, strict=True)]),
                 Column("change", "right", [f"{100 * each:+.1f} %" if each < -0.0005 else "" for each in gain]),
             ]
-        title = f"{wanted.file.name}, predicted, launched as in the file where its host code says how"
+        title = f"{wanted.file.name}, predicted, with the launches in the host code where they are known"
         print_table_as(Form.TABLE, title, columns)
     notes = []
     for row in rows:
@@ -167,7 +167,7 @@ def _extents(extents: tuple[int, ...]) -> str:
 
 
 def _config(row: _Row, best: "Choice") -> str:
-    """Return the block size of the best config, or all tunables if there are more than the block's axes."""
+    """Return the best config's block size, or all its tunables if it has others besides the block's axes."""
     if row.launched is best:
         return "as launched"
     if all(name.startswith("block_") for name in best.config):

@@ -1,4 +1,4 @@
-"""The Typer application: every command by name, and errors as one line with the right exit status."""
+"""Build the Typer application: load commands by name, and report errors as one line with the right exit status."""
 
 import errno
 import io
@@ -36,7 +36,7 @@ COMMANDS = {
     "mcp": "mcp.mcp",
     "db": "db.app",
 }
-"""Module of `kernrec.cli` and function (or Typer application of a command group), by command."""
+"""`module.function` in `kernrec.cli` of each command, or the Typer application of a command group."""
 
 
 _DATABASE = "Database to use instead of your own, with any command that has one."
@@ -62,7 +62,7 @@ def application(names: Sequence[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Return `app`, the application with all commands, for tools that import it by this name."""
+    """Return `app`, the application with all commands, for tools that import this name."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return application()
@@ -82,10 +82,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit status."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed, as by `>&-`: discard what is printed there
+        if stream is None:  # the stream is closed (`>&-`): discard its output
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a console without Unicode shows `?` for characters that it lacks
+            stream.reconfigure(errors="replace")  # a console without Unicode shows `?` for missing characters
     try:
         return _run(arguments)
     except Exception as error:
@@ -101,7 +101,7 @@ def _run(arguments: Sequence[str]) -> int:
         words, databases = _without_databases(arguments)
         # If the command comes first, load only that command. Help and suggestions need all commands.
         app = application(words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS))
-        # nvcc's own spelling: `-std=c++20` would be read as the options -s, -t and -d.
+        # Rewrite nvcc's spelling `-std=c++20`, which the parser would read as the options -s, -t and -d.
         words = [f"-D{word}" if re.match(r"--?(?:std=|use_fast_math$)", word) else word for word in words]
         status = app(words, prog_name="kernrec", standalone_mode=False, obj=databases)
         sys.stdout.flush()
@@ -127,7 +127,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Remove the options --db, which any command accepts at any place, and return the other words and the files."""
+    """Remove --db, which every command accepts at any position; return (other words, database files)."""
     options = list(words[: words.index("--")] if "--" in words else words)
     rest, databases = [], []
     for number, word in enumerate(options):
@@ -143,11 +143,11 @@ def _without_databases(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _discard_output() -> None:
-    """Send the rest of standard output nowhere, because further writes would fail again."""
+    """Discard further standard output, because writes would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:
-    if message:  # without a command, the help was already printed
+    if message:  # without a command, Typer has already printed the help
         print(f"kernrec: {one_line(message)}", file=sys.stderr)
     return status

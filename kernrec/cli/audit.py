@@ -43,7 +43,7 @@ def audit(wanted: AuditOptions) -> None:
 
     The engine's default config is compared with the best of about twenty candidates; both are predicted. No GPU is
     needed, but compiling and emulating take minutes. The report says when tuning gains nothing. This needs the extra
-    triton unless --names is given. `kernrec.serve_audit` in Python has further settings, such as LoRA.
+    triton unless --names is given. `kernrec.serve_audit` in Python has further settings.
     """
     from kernrec.recommender.serving.audit import AuditRequest
     from kernrec.recommender.serving.audit import serve_audit as run
@@ -54,13 +54,13 @@ def audit(wanted: AuditOptions) -> None:
         _print_entries(wanted)
         return
     if not wanted.engine:
-        raise UsageError("--engine is missing: vllm or sglang, which looks for the files of a model")
+        raise UsageError("--engine is missing: vllm or sglang")
     names, write, measure = wanted.names, wanted.write, wanted.measure
     engine, release, triton = _releases(wanted.engine)
     model = wanted.model.removeprefix("hf:")
     if names and (write is not None or measure):
         other = "--measure" if measure else "--write"
-        raise UsageError(f"--names predicts nothing; leave out one of --names and {other}")
+        raise UsageError(f"--names predicts nothing; omit --names or {other}")
     request = AuditRequest(
         model, wanted.gpu, engine, wanted.tp, wanted.ep, triton, release, compare=not names,
         download=model != wanted.model,
@@ -91,7 +91,7 @@ def audit(wanted: AuditOptions) -> None:
     if written and write is not None:
         print_line(setting(audit, write))
         if audit.served.engine == "sglang":
-            print_notes(["SGLang then reads none of its own files: copy those that it has to the folder, too"])
+            print_notes(["SGLang then ignores its own files; copy them to the folder, too"])
 
 
 def _print_entries(wanted: AuditOptions) -> None:
@@ -107,7 +107,7 @@ def _print_entries(wanted: AuditOptions) -> None:
     print_line(f"{judged.name} on {judged.gpu.title}{triton}")
     rows = [[str(e.tokens), _tiles(e.config), e.judgment.value, e.reason] for e in judged.entries]
     print_table("entries", [("tokens", "right"), ("config", "left"), ("", "left"), ("reason", "left")], rows)
-    print_notes(["times are not predicted from a file alone: audit the model that it is for"])
+    print_notes(["a file alone is not enough to predict times; audit its model"])
 
 
 def _releases(text: str) -> tuple[str, str | None, str | None]:
@@ -157,7 +157,7 @@ class _ShortNames:
             if not end.endswith("=*") and end:
                 ends[end] = None
         self.stars = {end: "*" * number for number, end in enumerate(ends, 2)} if len(audit.files) > 1 else {}
-        """Stars by the ending that they replace."""
+        """Number of stars for each ending that they replace."""
 
     def of(self, audited: "AuditedFile") -> str:
         sizes, end = self._parts[audited.file.name]
@@ -165,7 +165,7 @@ class _ShortNames:
 
 
 def _details(audit: "ServingAudit", short: _ShortNames) -> list[str]:
-    """Return remarks on files, one line for all files with the same remark."""
+    """Return remarks on files; files with the same remark share a line."""
     together: dict[str, list[str]] = {}
     for audited in audit.files:
         texts = [audited.file.note] if audited.file.note else []
@@ -215,9 +215,7 @@ def _row(made: "Comparison") -> list[str]:
 
 
 def _tiles(config: "Tiles") -> str:
-    """Return tile, group, warps and stages of a config; rows and warps for a state-space layer."""
-    if "GROUP_SIZE_M" not in config:
-        return f"{config['BLOCK_SIZE_M']} rows, {config['num_warps']} warps"
+    """Return tile, group, warps and stages of a config."""
     tile = " x ".join(str(config[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
     options = f"{config.get('num_warps', 4)} warps, {config.get('num_stages', 3)} stages"
     return f"{tile}, group {config['GROUP_SIZE_M']}, {options}"

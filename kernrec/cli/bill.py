@@ -1,4 +1,4 @@
-"""`--gpus` and `--bill`: the yearly cost of a network from prices of energy and GPUs."""
+"""`--gpus` and `--bill`: compute the yearly cost of a network from prices of energy and GPUs."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernrec.recommender.networks.compare import CardPrice
 
 _FLEET = ("gpus", "hours", "utilization")
-"""Options beside --bill that say how much runs in a year."""
+"""Options besides --bill that determine the work of a year."""
 PARTS = (*_FLEET, "calls", "energy", "carbon")
 _EXAMPLE = "energy=0.25EUR/kWh,carbon=380g/kWh"
 _HOURS = 8760.0
@@ -50,16 +50,16 @@ class Billed(Options):
 
     @property
     def tariff(self) -> "Tariff | None":
-        """Return a year's work and prices; None if --bill states neither. Raises `UsageError` if a value is
+        """Return a year's work and prices; None without --bill and related options. Raises `UsageError` if a value is
         impossible, or a part lacks another part that it needs.
         """
         parts = {name: self.parts[name] for name in PARTS if name in self.parts}
         if not parts:
             return None
         if {"calls", "gpus"} <= parts.keys():
-            raise UsageError("--bill calls and --gpus were both given; either says how much runs in a year")
+            raise UsageError("--bill calls and --gpus were both given; give one of them")
         if "gpus" not in parts and (alone := next((name for name in ("hours", "utilization") if name in parts), None)):
-            raise UsageError(f"--{alone} needs --gpus, how many GPUs run the network, such as --gpus 200")
+            raise UsageError(f"--{alone} needs --gpus, the number of GPUs, such as --gpus 200")
         if not {"calls", "gpus"} & parts.keys():
             raise UsageError(f"--bill {next(iter(parts))} needs --gpus, such as --gpus 200, or calls a year: calls=1e9")
         from kernrec.recommender.networks.bill import Tariff
@@ -72,10 +72,11 @@ class Billed(Options):
         )
 
     def prices(self, gpus: "Sequence[GPU]") -> "dict[str, CardPrice]":
-        """Return the prices of GPUs by name. All must be in one currency, and all bought or all rented.
+        """Return the prices of GPUs by name. All prices must have one currency, and all GPUs must be bought, or all
+        rented.
 
         Args:
-            gpus: The GPUs that are compared.
+            gpus: The GPUs to compare.
         """
         from kernrec.gpu import find_gpu
         from kernrec.gpu.find import UnknownGPU
@@ -90,12 +91,12 @@ class Billed(Options):
             except UnknownGPU:
                 raise unknown("part of --bill", name, [*PARTS[len(_FLEET) :], *(gpu.name for gpu in gpus)]) from None
             if card.name not in {gpu.name for gpu in gpus}:
-                raise UsageError(f"--bill {name}={text:.40}: {card.name} is not among the GPUs that are compared")
+                raise UsageError(f"--bill {name}={text:.40}: {card.name} is not one of the compared GPUs")
             value, currency, unit = quantity.price(
                 f"--bill {name}", text, _PER_GPU, "h200=30000EUR or, rented by the hour, h200=3EUR/h"
             )
             if value <= 0.0:
-                raise UsageError(f"--bill {name}={text:.40}: a price of more than 0 is expected")
+                raise UsageError(f"--bill {name}={text:.40}: expected a price of more than 0")
             prices[card.name] = CardPrice(value, currency, bool(unit))
         if len({(price.currency, price.hourly) for price in prices.values()}) > 1:
             raise UsageError("--bill: expected one currency, and all GPUs bought or all rented by the hour")

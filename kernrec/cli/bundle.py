@@ -1,4 +1,4 @@
-"""Bundles in `kernrec db export` and `kernrec db import`."""
+"""Export and import bundles for `kernrec db export` and `kernrec db import`."""
 
 from pathlib import Path
 
@@ -18,23 +18,18 @@ from kernrec.util.input_file import open_input
 from kernrec.util.scratch import scratch_folder
 
 
-def export(
-    path: Path,
-    database: Path,
-    selected: Selection,
-    licence: str,
-) -> None:
+def export(path: Path, database: Path, selected: Selection, licence: str) -> None:
     """Write a bundle of a database. It is signed with the user's key, which is created if missing."""
     from kernrec.store.keys import Signer, key_file, make_own_key
 
     place = place_at(path)
     if path.exists() and (not path.is_dir() or MANIFEST in place.names()):
         raise UsageError(f"{path} exists already; name a new file or folder")
-    make_own_key()
     with Database.open(database) as opened, scratch_folder() as folder:
+        make_own_key()
         leaving = outgoing(opened, selected, secret_of(database), folder, licence)
         if not leaving.measurements:
-            raise KernrecError(f"{database} has no such measurements")
+            raise KernrecError(f"{database} has no matching measurements")
         print_leaving(leaving)
         write_bundle(place, leaving.manifest, leaving.files, Signer.of(key_file()))
     print(f"written to {path}, licence {leaving.manifest.licence}")
@@ -44,14 +39,14 @@ def import_(path: Path, database: Path, untrusted: bool) -> None:
     """Add the rows of a bundle to a database.
 
     Args:
-        untrusted: Accept bundles that are signed by an unknown key.
+        untrusted: Whether to accept bundles signed by an unknown key.
     """
     bundle = read_bundle(place_at(path))
     print_manifest(bundle.manifest)
     if not untrusted and not trusts(bundle.signer):
         raise UsageError(
-            f"{path} is signed by an unknown key, {bundle.signer}; nothing was taken (`kernrec db trust KEY` trusts it,"
-            " --untrusted takes it all the same)"
+            f"{path} is signed by an unknown key, {bundle.signer}; nothing was imported (`kernrec db trust KEY` "
+            f"trusts the key; --untrusted imports the bundle anyway)"
         )
     notes: list[str] = []
     with Steps(f"checking and adding {path}"):
@@ -59,7 +54,9 @@ def import_(path: Path, database: Path, untrusted: bool) -> None:
     print(f"{counted(added, 'new row')}, licence {bundle.manifest.licence}, signed by {signer_name(bundle.signer)}")
     print_notes(notes)
     if bundle.manifest.models:
-        print_notes([f"left: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` makes them"])
+        print_notes(
+            [f"skipped: {counted(len(bundle.manifest.models), 'file')} of models; `kernrec train` trains models"]
+        )
 
 
 def is_bundle(path: Path) -> bool:

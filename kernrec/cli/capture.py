@@ -74,4 +74,6 @@ def capture(wanted: CaptureOptions) -> None:
     if status:
         raise typer.Exit(status if status > 0 else 128 - status)
     if not written and not before:
-        raise KernrecError("the program launched no CUDA kernel and no Triton function, or chose others without a GPU")
+        raise KernrecError(
+            "the program launched no CUDA kernel and no Triton function; without a GPU, it may choose another path"
+        )

@@ -19,7 +19,7 @@ _UNITS = {
     "l2_bytes": "l2",
     "tdp_w": "power",
 }
-"""Column headings of figures whose cells contain the unit."""
+"""Column headings of figures with the unit in each cell."""
 
 
 class ListOptions(options.Options):
@@ -81,8 +81,8 @@ def _list_gpus(form: Form) -> None:
 def _list_ops(form: Form) -> None:
     from kernrec.kernel import kernels_for
     from kernrec.op import all_ops
+    from kernrec.recommender.baselines import recorded_dtypes
     from kernrec.recommender.estimate.model_store import ModelStore
-    from kernrec.recommender.lines import recorded_dtypes
 
     models = ModelStore.beside([])
     _list(

@@ -77,7 +77,7 @@ def check(wanted: CheckOptions) -> None:
 
 
 def _sets_only_variables(wanted: CheckOptions, path: Path) -> bool:
-    """Return whether a program launches its kernels itself and the arguments only set its variables."""
+    """Return whether the program's host code launches its kernels and the given arguments only set variables."""
     from kernrec.kernel.cuda_signature import variable_types
     from kernrec.kernel.source_files import read_text, whole_source
 
@@ -139,7 +139,7 @@ def _check_program(wanted: CheckOptions, path: Path, entry: str | None) -> "tupl
     """Check the kernels of a program as its host code launches them.
 
     Returns:
-        The results by kernel, and the reasons why other kernels could not be checked.
+        (results by kernel, reasons why other kernels could not be checked).
     """
     from kernrec.checking.check_launch import check_launch
     from kernrec.checking.program_launches import entries_of, program_launch

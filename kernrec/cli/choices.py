@@ -1,4 +1,4 @@
-"""Tables of one problem that `recommend` and `analyze` print: recommendations, and baselines of backends."""
+"""Print tables of one problem for `recommend` and `analyze`: recommendations, and baselines of backends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from kernrec.util.light_dataclass import dataclass
 if TYPE_CHECKING:
     from kernrec.gpu import GPU
     from kernrec.recommender import Choice, Recommendation
+    from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.estimate.operating_point import OperatingPoint
-    from kernrec.recommender.lines import Line
     from kernrec.recommender.result import Foreign, Saving
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class StackRow:
     """A baseline as a table row, with the attribute names of a recommendation."""
 
-    line: "Line"
+    line: "Baseline"
     gpu: "GPU"
 
     @property
@@ -145,7 +145,7 @@ def _operating_point(answer: "Recommendation") -> str:
 
 
 def _with_line(answer: "Recommendation", shown: "list[Choice | Foreign]") -> "list[Row]":
-    """Insert the best baseline before the first recommendation, or where the objective ranks it."""
+    """Insert the best baseline before the first recommendation, or at its rank by the objective."""
     if not answer.lines or answer.about_kernel is not None:
         return [*shown]
     leading = answer.leading_line
@@ -166,7 +166,7 @@ def _may_be_faster(answer: "Recommendation") -> "Choice | None":
 
 
 def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
-    """Say that a config may be faster than the first row, with the command that measures it."""
+    """Report that a config may be faster than the first row, and the command that measures it."""
     problem, line = answer.problem, answer.leading_line
     name, first_s = (line.stack, line.latency_s) if line else (answer.best.kernel.name, answer.best.latency_s.value)
     dims = ",".join(f"{name}={value}" for name, value in problem.dims)
@@ -178,7 +178,7 @@ def _measure_text(answer: "Recommendation", faster: "Choice") -> str:
 
 
 def _in_order(answer: "Recommendation") -> "list[Choice | Foreign]":
-    """Sort recommendations and measurements of other kernels by the objective; a front by latency."""
+    """Sort recommendations and measurements of other kernels by the objective, or by latency for a front."""
     rows: list[Choice | Foreign] = [*answer.choices, *answer.foreign]
     return rows if not answer.foreign else sorted(rows, key=lambda row: _value(answer, row))
 
@@ -188,12 +188,12 @@ def _value(answer: "Recommendation", row: "Choice | Foreign") -> float:
 
 
 def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layers: bool = False) -> list[Column]:
-    """Return the columns of recommendations, the most important first.
+    """Return the columns of recommendations, most important first.
 
     Args:
         shown: A recommendation per row.
-        form: In a wide table, configs have names and values.
-        of_op: Whether rows may be of several kernels. Then they name the kernel and are compared with the fastest
+        form: Format; in a wide table, configs have names and values.
+        of_op: Whether rows may belong to several kernels; they then name the kernel, and compare with the fastest
             config.
         layers: Whether the rows are the layers of a network.
     """
@@ -247,12 +247,11 @@ def choice_columns(shown: "Sequence[Row]", form: Form, of_op: bool = True, layer
     ]
     if not layers:
         return columns
-    # Names of layers are long. If a row takes two lines, the name and the kernel share the first and numbers follow
-    # below.
+    # Layer names are long. If a row takes two lines, name and kernel are on the first, and numbers on the second.
     kernel, *others = columns
     others = [replace(column, below=True) for column in others]
     source = next(i for i, column in enumerate(others) if column.name == "source")
-    others[source] = replace(others[source], importance=USUALLY)  # the title already states the source
+    others[source] = replace(others[source], importance=USUALLY)  # the title already names the source
     return [replace(kernel, importance=USUALLY, below=False), *others]
 
 
@@ -278,8 +277,8 @@ def _saving_text(saving: "Saving", compared: str) -> str:
     return f"{change} instead of {compared} costs {slower} and saves {saving.energy_saved * 100:.0f} % energy."
 
 
-def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
-    """Describe the fastest baseline, compare the other baselines with it, and compare it with the best kernel."""
+def line_texts(lines: "Sequence[Baseline]", gpu: "GPU") -> list[str]:
+    """Describe the fastest baseline, and compare it with the other baselines and the best kernel."""
     if not lines:
         return []
     first, *others = lines
@@ -293,7 +292,7 @@ def line_texts(lines: "Sequence[Line]", gpu: "GPU") -> list[str]:
     against = ", ".join(f"{each.dated_name} {percent(each.latency_s / first.latency_s - 1)}" for each in others)
     texts = [f"{text}; {against}" if against else text]
     if first.slowdown is not None:
-        from kernrec.recommender.lines import NEARLY
+        from kernrec.recommender.baselines import NEARLY
 
         saved = "" if first.energy_saved is None else f" and {_more_or_less(-first.energy_saved)} energy"
         uncertain = first.faster or (first.slowdown > NEARLY and not first.beaten)
@@ -310,7 +309,7 @@ def _more_or_less(change: float) -> str:
     return f"{percent(abs(change)).removeprefix('+')} {'more' if change >= 0 else 'less'}"
 
 
-def _point(line: "Line", gpu: "GPU") -> str:
+def _point(line: "Baseline", gpu: "GPU") -> str:
     limit = "" if line.power_limit_w == gpu.tdp_w else f" at {human(line.power_limit_w, 'W')}"
     clock = "" if line.locked_clock_hz is None else f" at {human(line.locked_clock_hz, 'Hz')}"
     return limit + clock
@@ -323,7 +322,7 @@ def _interval(value: float, interval: tuple[float, float], unit: str) -> str:
     return f"{human(value, unit)} ({low} to {high})"
 
 
-def line_columns(lines: "Sequence[Line]") -> list[Column]:
+def line_columns(lines: "Sequence[Baseline]") -> list[Column]:
     """Return the columns of an answer that has only baselines, with a row per backend."""
     latencies = [line.latency_interval_s for line in lines]
     energies = [(line.energy_j, line.energy_interval_j) for line in lines]

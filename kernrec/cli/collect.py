@@ -18,13 +18,13 @@ __all__ = ["collect", "print_collected"]
 
 _SEARCHES = ("guide", "genetic")
 _EFFORTS = {"quick": "quick", "all": "normal", "exhaustive": "exhaustive"}
-"""Strategies that measure every problem in turn, and how many configs each of them measures."""
+"""Strategies that measure every problem in turn, with the effort per problem."""
 _ONLY_FOR = {
     "objective": ("refine", *_SEARCHES),
     "dry_run": ("refine",),
     "workload": (*_EFFORTS, "refine"),
 }
-"""The strategies to which each option applies."""
+"""Strategies to which each option applies."""
 _BUDGETS = {"refine": "10m", "guide": "200configs", "genetic": "200configs"}
 
 
@@ -55,7 +55,7 @@ class CollectOptions(options.Options):
     budget: Annotated[
         str | None,
         typer.Option(
-            help="When to stop: 30m, 2h or 200configs; of refine also a mean regret: 2%, or 30m,2%. Default: 10m"
+            help="When to stop: 30m, 2h or 200configs; with refine also a mean regret: 2%, or 30m,2%. Default: 10m"
             " (refine, plan), 200configs (searches)."
         ),
     ] = None
@@ -66,7 +66,7 @@ class CollectOptions(options.Options):
     cluster: measuring.Cluster = None
 
     def request(self) -> "CollectRequest":  # type: ignore[override]
-        """Return the request. Raises `UsageError` for options that do not go together."""
+        """Return the request. Raises `UsageError` for conflicting options."""
         from kernrec.measure.campaign.results import EFFORTS
         from kernrec.measure.problems import select_layers
         from kernrec.measure.request import CollectRequest
@@ -82,7 +82,7 @@ class CollectOptions(options.Options):
         if strategy == "refine" and objective not in SCALAR_OBJECTIVES:
             raise unknown("objective", objective, SCALAR_OBJECTIVES)
         budget, until = self._budget(strategy)
-        recording, database = measuring.replay_files(self.replay, self.db)  # last, because it reads a recording
+        recording, database = measuring.replay_files(self.replay, self.db)  # checked last, because it reads a recording
         return CollectRequest(
             problems=select_layers(self.op or None, self.shape, self.workload, self.dtype, self.layout),
             database=database or paths.user_database(),
@@ -96,7 +96,7 @@ class CollectOptions(options.Options):
         )
 
     def _budget(self, strategy: "Strategy") -> "tuple[CampaignBudget, float | None]":
-        """Return the budget of the campaign, and the mean regret at which a refinement stops."""
+        """Return (budget of the campaign, mean regret at which a refinement stops)."""
         from kernrec.measure.campaign.results import CampaignBudget
 
         parts = (self.budget or _BUDGETS.get(strategy, "")).split(",")
@@ -110,7 +110,7 @@ class CollectOptions(options.Options):
         return CampaignBudget(seconds, configs), quantity.fraction("--budget", bounds[0]) if bounds else None
 
     def _strategy(self) -> "tuple[Strategy, str]":
-        """Return the strategy, and how many configs of each problem it may measure."""
+        """Return (strategy, maximum configs to measure per problem)."""
         from kernrec.measure.request import Strategy
 
         nothing = not self.op and self.shape is None and self.workload is None and self.replay is None
@@ -126,7 +126,7 @@ class CollectOptions(options.Options):
         return (Strategy.ALL, effort) if effort else (Strategy(name), "normal")
 
     def points(self) -> "tuple[OperatingPoint, ...]":
-        """Return the operating points to measure at; only the GPU's current one if no option names any."""
+        """Return the operating points to measure at; without options, only the GPU's current one."""
         return measuring.limits(self.set_power_limit, self.lock_clocks, self.replay is not None)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kernrec.measure.search_rounds import Searched, SearchedConfig
 
 _SHOWN = 12
-"""Most entries of a list that are printed."""
+"""Maximum entries of a printed list."""
 
 
 def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
@@ -35,7 +35,7 @@ def print_result(collected: "CollectResult", request: "CollectRequest") -> None:
 
 
 def print_collected(collected: "CollectResult", request: "CollectRequest") -> None:
-    """Print how much was measured or replayed, the best configs, and what failed and why."""
+    """Print how much was measured or replayed, the best configs, and failures with their reasons."""
     done = "replayed" if request.recording is not None else "measured"
     for result in collected.results:
         before = f", {result.earlier} known before" if result.earlier else ""
@@ -83,7 +83,7 @@ def print_outlook(outlook: "Outlook", objective: str) -> None:
 
 
 def _print_refined(refined: "Refined", objective: str, done: str) -> None:
-    """Print what was measured, the answers that changed, and the remaining regret."""
+    """Print the measurements, the answers that changed, and the remaining regret."""
     from kernrec.measure.refine_planner import FORECAST_S
 
     plural = "" if refined.problems == 1 else "s"

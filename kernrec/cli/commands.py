@@ -1,4 +1,4 @@
-"""Typer, except that an option with one value must not be repeated. Typer would silently use the last value."""
+"""Extend Typer: refuse a repeated option with one value, of which Typer would silently use the last."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ from kernrec.cli.misuse import asked_twice
 
 
 class OnceCommand(TyperCommand):
-    """A command that refuses a repeated option with one value."""
+    """Command that refuses a repeated option with one value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments as Typer does, but raise `UsageError` for a repeated option with one value."""
@@ -22,10 +22,10 @@ class OnceCommand(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A group of `OnceCommand`s."""
+    """Group of `OnceCommand`s."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a function as Typer does, with each paragraph of its docstring on one line."""
+        """Register a function like Typer, with each paragraph of its docstring joined to one line."""
 
         def register(function: Callable[..., Any]) -> Any:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or ""))

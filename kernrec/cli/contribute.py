@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernrec.store.share.contribution import Contribution
 
 FOLDER = "contributed"
-"""Folder of the written bundles, with the subfolders of a place."""
+"""Folder for written bundles, with the same subfolders as a shared folder."""
 
 
 class ContributeOptions(options.Options):
@@ -51,12 +51,12 @@ def contribute(wanted: ContributeOptions) -> None:
     if re.fullmatch(r"\s*0+\s*[A-Za-z]+\s*", wanted.budget):
         rows = pending_gpus(database)
         if not rows:
-            raise UsageError(f"{database} has no measurements that are in no bundle yet; give a --budget")
+            raise UsageError(f"{database} has no unbundled measurements; give a --budget")
         for name in rows:
             _write(database, name)
         return
     seconds, configs = parse_budget("--budget", wanted.budget)
-    make_own_key()  # report a missing dependency of signing before measuring for ten minutes
+    make_own_key()  # report a missing signing package before measuring for ten minutes
     request = CollectRequest(
         problems=None,
         database=database,
@@ -64,7 +64,7 @@ def contribute(wanted: ContributeOptions) -> None:
         recording=replay,
         strategy=Strategy.PLAN,
         budget=CampaignBudget(seconds, configs),
-        resumed=pending_sessions(database),  # a bundle contains the fixed part only as measured for that bundle
+        resumed=pending_sessions(database),  # the fixed part of a bundle must be measured for that bundle
     )
     cards: list[str] = []
 
@@ -77,14 +77,17 @@ def contribute(wanted: ContributeOptions) -> None:
         rows = sum(each.measured for each in result.results)
         print(f"{counted(rows, 'row')} of {counted(problems, 'problem')} {'replayed' if replay else 'measured'}")
         if result.stopped or result.error is not None:
-            print("no bundle was written: the next run goes on; `kernrec contribute --budget 0m` writes what is there")
+            print(
+                "no bundle was written: run the same command to resume, or `kernrec contribute --budget 0m` to "
+                "bundle what is finished"
+            )
 
     measuring.run_measuring(lambda report, stopping: collect(request, report, stopping, begun), show)
     _write(database, cards[0])
 
 
 def _write(database: Path, gpu: str) -> None:
-    """Write the bundle of a GPU. Describe its contents in a text beside it and on standard output."""
+    """Write the bundle of a GPU, and describe its contents in a text file and on standard output."""
     from kernrec.store.keys import Signer, key_file, make_own_key
     from kernrec.store.share.contribution import write_contribution
 
@@ -98,7 +101,7 @@ def _write(database: Path, gpu: str) -> None:
 
 
 def summary(written: "Contribution") -> str:
-    """Return the text beside a bundle, for its sender and its receiver. It contains no path of this machine."""
+    """Return the text that describes a bundle to sender and receiver, without paths of this machine."""
     from kernrec.gpu import find_gpu
     from kernrec.store.share.contribution import MOST_BYTES
     from kernrec.store.share.manifest import bundle_name
@@ -129,10 +132,7 @@ def summary(written: "Contribution") -> str:
         "conditions: versions of driver, CUDA and protocol, limits, clocks, temperature, other processes on the GPU.",
         "It contains no name of a user or machine, no path, and no UUID of a GPU. A number that only your database can",
         "link to the GPU distinguishes rows of several GPUs.",
-        *(
-            f"{column} leaves in another form in {counted(count, 'row')}"
-            for column, count in written.leaving.changed.items()
-        ),
+        *(f"{column} is anonymized in {counted(count, 'row')}" for column, count in written.leaving.changed.items()),
         "",
     ]
     if written.size > MOST_BYTES:
@@ -154,7 +154,7 @@ def _listed(title: str, values: tuple[str, ...]) -> str:
 
 
 def _comparison(written: "Contribution") -> list[str]:
-    """Compare the GPU with others of its model, if somebody's fixed part is available here."""
+    """Compare the GPU with others of its model, if their fixed part is in a database here."""
     from kernrec.store.card_scales import unlike
     from kernrec.store.share.contribution import ratio_to_others
 

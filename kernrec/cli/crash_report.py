@@ -1,4 +1,4 @@
-"""Report an unforeseen exception in a file instead of a traceback on the terminal."""
+"""Report an unexpected exception in a file instead of a traceback on the terminal."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from kernrec.util.atomic_write import write_whole
 from kernrec.version import __version__
 
 EXIT_STATUS = 70
-"""EX_SOFTWARE of sysexits.h: an internal error."""
+"""Exit status of an internal error: EX_SOFTWARE of sysexits.h."""
 
 
 def crash_report(error: Exception, arguments: Sequence[str]) -> str:

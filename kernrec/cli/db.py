@@ -16,18 +16,15 @@ from kernrec.util.human import counted, human
 from kernrec.util.input_file import check_input
 
 if TYPE_CHECKING:
-    from kernrec.interop.import_export import ImportSummary
+    from kernrec.interop.import_results import ImportSummary
     from kernrec.kernel import Kernel
 
 app = Commands(help="Inspect, import, export, merge, verify and share databases.", no_args_is_help=True)
 for _command in (info, share.push, share.pull, share.withdraw, trust.trust):
     app.command(_command.__name__)(_command)
 
-Shape = Annotated[str | None, typer.Option(help="Dimensions, such as m=4096,n=4096,k=4096.")]
-Dtype = Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")]
-Layout = Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")]
 _SHOWN = 10
-"""Most row keys listed for each kind of fault."""
+"""Maximum row keys listed per kind of fault."""
 
 
 class ImportOptions(options.Options):
@@ -42,11 +39,13 @@ class ImportOptions(options.Options):
     ]
     op: Annotated[
         str | None,
-        typer.Option("--op", help="Operator that was measured, if neither the source is at hand nor the file says it."),
+        typer.Option("--op", help="Operator that was measured, if neither a spec nor the file states it."),
     ] = None  # type: ignore[assignment]
     shape: Annotated[
         str | None,
-        typer.Option(help="Dimensions that the file does not say, such as m=4096,n=4096,k=4096; with --spec: its own."),
+        typer.Option(
+            help="Dimensions that the file does not state, such as m=4096,n=4096,k=4096; with --spec: its own."
+        ),
     ] = None
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured, if the file does not name it.")] = (
         None  # type: ignore[assignment]
@@ -66,8 +65,8 @@ class ImportOptions(options.Options):
             " ignore=COLUMN,COLUMN; by=WHO measured. May be given several times."
         ),
     ] = None
-    dtype: Dtype = None
-    layout: Layout = None
+    dtype: Annotated[str | None, typer.Option(help="Data type of the tensors. Default: the op's first.")] = None
+    layout: Annotated[str | None, typer.Option(help="Tensor layout. Default: the op's first.")] = None
     untrusted: share.Untrusted = False
 
 
@@ -86,12 +85,12 @@ def import_(wanted: ImportOptions) -> None:
         raise UsageError(cannot_be("read", file, FileNotFoundError()))
     if bundle.is_bundle(file):
         if wanted.op or wanted.shape or wanted.gpu or wanted.kernel or wanted.spec:
-            raise UsageError(f"{file} is a bundle, whose rows say what was measured; give no other options than --db")
+            raise UsageError(f"{file} is a bundle, which states what was measured; omit all options except --db")
         bundle.import_(file, path, wanted.untrusted)
         share.print_withdrawn_copies(path)
         return
     if file.suffix == ".zip":
-        raise UsageError(f"{file} is not a bundle: it does not begin as a zip file does")
+        raise UsageError(f"{file} is not a bundle: it is not a zip file")
     done, left_out = (_import_bound if wanted.spec else _import_unbound)(wanted, path)
     for part in done.parts:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(part.outcomes.items()))
@@ -106,19 +105,19 @@ def import_(wanted: ImportOptions) -> None:
 
 
 _Imported = tuple["ImportSummary", list[str]]
-"""The import's counts, and notes on the spec."""
+"""(counts of the import, notes on the spec)."""
 
 
 def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
     """Add rows as measurements of the kernel that a spec describes."""
-    from kernrec.interop.import_export import Recording, import_bound
+    from kernrec.interop.import_results import Recording, import_bound
     from kernrec.interop.results import MappedColumn, StatedProblem
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
 
     assert wanted.spec is not None
     if wanted.op is not None:
-        raise UsageError("--op is for results without a source; with --spec the spec says what was computed")
+        raise UsageError("--op is for results without a source; with --spec, the spec states what was computed")
     if wanted.kernel is None:
         raise UsageError(f"--kernel is missing: the source that {wanted.spec} describes")
     own, left_out = _kernel(wanted.spec, Path(wanted.kernel))
@@ -135,7 +134,7 @@ def _import_bound(wanted: ImportOptions, path: Path) -> _Imported:
 
 def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
     """Add rows of a kernel whose source is not available."""
-    from kernrec.interop.import_export import import_results
+    from kernrec.interop.import_results import import_results
     from kernrec.interop.results import StatedProblem
     from kernrec.op import parse_shape
     from kernrec.store.intake import adding_to
@@ -149,7 +148,7 @@ def _import_unbound(wanted: ImportOptions, path: Path) -> _Imported:
 
 
 def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
-    """Return the kernel of a spec, and notes on parts of the spec that are ignored."""
+    """Return (kernel of a spec, notes on ignored parts of the spec)."""
     from kernrec.interop.load_spec import load_spec
     from kernrec.recommender.analyze.kernel import check_tunables_used
 
@@ -161,49 +160,20 @@ def _kernel(spec: Path, source: Path) -> "tuple[Kernel, list[str]]":
 class ExportOptions(options.Options):
     """The options of `kernrec db export`."""
 
+    bundle: Annotated[Path, typer.Option(help="File (.zip) or folder to write.")]
     selected: share.Selected
-    bundle: Annotated[
-        Path | None, typer.Option(help="Write a bundle to this folder or .zip file instead of printing T4.")
-    ] = None
     licence: share.Licence = None
-    shape: Shape = None
 
 
 @app.command("export")
 @options.takes(ExportOptions)
 def export(wanted: ExportOptions) -> None:
-    """Write measurements to a bundle, or print those of one kernel, problem and GPU as T4, which other tuners read."""
+    """Write measurements to a signed bundle: Parquet files that other people import, and that any program reads."""
     from kernrec.cli import bundle as bundles
 
-    own, selected = wanted.db or paths.user_database(), wanted.selected
-    if wanted.bundle is not None:
-        if wanted.shape:
-            raise UsageError("--shape does not go with --bundle; --gpu, --op and --kernel do")
-        chosen, licence = selected.selection(own), wanted.licence
-        if licence is None:
-            licence = share.asked_licence("those who get the bundle")
-        bundles.export(wanted.bundle, own, chosen, licence)
-        return
-    if wanted.licence:
-        raise UsageError("--licence needs --bundle")
-    if selected.op is None or selected.gpu is None:
-        raise UsageError("say what to export: --op and --gpu, or --bundle FILE")
-    from kernrec.gpu import find_gpu
-    from kernrec.interop.import_export import export_t4
-    from kernrec.op import find_op, problem_from_shape
-    from kernrec.store import Database
-
-    problems = None
-    if wanted.shape is not None:
-        op = find_op(selected.op)
-        kinds = [(dtype, layout) for dtype in op.dtypes for layout in op.layouts]
-        problems = [problem_from_shape(selected.op, wanted.shape, dtype, layout) for dtype, layout in kinds]
-    card, name = find_gpu(selected.gpu), share.op_name(own, selected.op)
-    with Database.open(own) as database:
-        text, left_out = export_t4(database, card, problems, name, selected.kernel)
-    print(text)
-    if left_out:
-        print_notes([f"skipped: {counted(left_out, 'measurement')}, quarantined or of an older source of the kernel"])
+    own = wanted.db or paths.user_database()
+    chosen = wanted.selected.selection(own)
+    bundles.export(wanted.bundle, own, chosen, wanted.licence or share.asked_licence("those who get the bundle"))
 
 
 class MergeOptions(options.Options):
@@ -224,7 +194,7 @@ def merge(wanted: MergeOptions) -> None:
     from kernrec.training.contradictions import named_rows
 
     path = wanted.db or paths.user_database()
-    for other in wanted.others:  # before anything is created or changed
+    for other in wanted.others:  # check before creating or changing anything
         if other.resolve() == path.resolve():
             raise UsageError(f"{other} is the database that rows are added to; name other databases")
         if not other.exists():
@@ -247,10 +217,8 @@ class VerifyOptions(options.Options):
         str | None,
         typer.Argument(metavar="PLACE", help="Check the bundles of this place, such as datasets/contributed, instead."),
     ] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Delete the rows that cannot be.")] = False
-    list_: Annotated[
-        bool, typer.Option("--list", help="Write the place's index.json, which readers of a web server need.")
-    ] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Delete impossible rows.")] = False
+    list_: Annotated[bool, typer.Option("--list", help="Write the place's index.json, which web servers need.")] = False
 
 
 @app.command("verify")
@@ -300,7 +268,7 @@ def verify(wanted: VerifyOptions) -> None:
         more = " ..." if len(altered) > 3 else ""
         raise KernrecError(f"changed since they were written: {len(altered)} of {rows} rows in {path} ({some}{more})")
     if impossible:
-        raise KernrecError(f"{len(impossible)} of {rows} rows in {path} cannot be; --remove deletes them")
+        raise KernrecError(f"{len(impossible)} of {rows} rows in {path} are impossible; --remove deletes them")
     print(f"{counted(rows, 'row')}, none changed since it was written")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernrec.measure.card_coverage import CardCoverage, Gap
 
 _SHOWN = 8
-"""Most suggestions of what to measure next."""
+"""Maximum suggestions of what to measure next."""
 
 _SHIPPED = Path("shipped")
 """Value of --db for the recorded rows that ship with kernrec."""
@@ -45,7 +45,7 @@ def info(wanted: InfoOptions) -> None:
     """
     if wanted.db == _SHIPPED:
         if wanted.coverage:
-            raise UsageError("--coverage counts all databases; leave out --db shipped")
+            raise UsageError("--coverage counts all databases; omit --db shipped")
         _print_shipped(wanted.as_json)
     elif wanted.coverage:
         _show_coverage(wanted)
@@ -54,7 +54,7 @@ def info(wanted: InfoOptions) -> None:
 
 
 def _show_database(path: Path, others: bool, as_json: bool) -> None:
-    """Show a database, and with `others` also the pulled rows."""
+    """Show a database; if `others`, also the pulled rows."""
     from kernrec.measure.campaign.journal import Waiting, journal_path, waiting_measurements
     from kernrec.recommender.estimate.model_store import stored_models
     from kernrec.store import Database
@@ -69,7 +69,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
             pulled = contributed(database)
         bundles = _pulled_bundles(file)
     if pulled and not path.exists():
-        print_notes([f"there is no database of your own ({path}); these are the rows that were pulled"])
+        print_notes([f"you have no database yet ({path}); these are pulled rows"])
         if as_json:
             print(json.dumps({"pulled": pulled, "bundles": bundles}, indent=2))
         else:
@@ -79,7 +79,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
         measurements, counts = tally(database), database.counts()
         schema, content, conflicts = database.schema, database.content_hash(), len(database.conflicts())
         gone = retracted(database)
-    counts["gpu"] = len({row["gpu"] for row in measurements})  # catalog entries are not copied into a database
+    counts["gpu"] = len({row["gpu"] for row in measurements})  # databases do not contain catalog entries
     learned, wrong = stored_models(path.parent / "models")
     print_notes(wrong)
     if as_json:
@@ -91,7 +91,7 @@ def _show_database(path: Path, others: bool, as_json: bool) -> None:
     print(", ".join(counted(count, table) for table, count in counts.items()))
     notes = [conflicting(conflicts)] if conflicts else []
     if gone:
-        notes.append(f"withdrawn, and answering no more: {counted(gone, 'measurement')}")
+        notes.append(f"withdrawn, no longer used: {counted(gone, 'measurement')}")
     try:
         waiting = waiting_measurements(path)
     except OSError as error:
@@ -139,7 +139,7 @@ def print_contributed(title: str | None, rows: Sequence[Mapping[str, object]]) -
 
 
 def _print_tally(rows: list[dict[str, Any]]) -> None:
-    # Most databases have neither replayed rows nor MIG slices.
+    # Omit these columns for most databases, which have neither replayed rows nor MIG slices.
     first, rare = rows[0], ("replayed", "mig")
     names = [name for name in first if name not in rare or any(row[name] for row in rows)]
     shown = [(name, "left" if isinstance(first[name], str) else "right") for name in names]
@@ -164,10 +164,9 @@ def _print_shipped(as_json: bool) -> None:
 
 
 def conflicting(count: int) -> str:
-    """Say how many measurements contradict each other."""
+    """Describe how many measurements contradict each other."""
     return (
-        f"{count} measurements contradict each other: they name the same moment of the same session and differ in "
-        "their values; none of them answers"
+        f"{count} measurements contradict each other: same session and time, but different values; none of them is used"
     )
 
 

@@ -24,26 +24,15 @@ Output = Annotated[Path | None, option("File or new folder for --emit.", "--outp
 UntrustedSource = Annotated[bool, option("Emit untrusted code, too.", "--untrusted-source", panel=PRINTED)]
 
 
-def emitted_format(name: str | None, output: Path | None) -> tuple[Format | None, str | None]:
-    """Parse --emit.
-
-    Returns:
-        The format (None without --emit), and the PTX version in `ptx:8.0` (None for the compiler's).
-
-    Raises:
-        UsageError: The format is unknown, or --output is given without --emit.
-    """
-    if name is None:
-        if output is not None:
-            raise UsageError("--output needs --emit, which selects the format")
-        return None, None
-    if name.startswith("ptx:"):
-        return format_named("ptx"), name.removeprefix("ptx:")
-    return format_named(name), None
+def emitted_format(name: str | None, output: Path | None) -> Format | None:
+    """Return the format of --emit; None without it. Raises `UsageError` if it is unknown, or only --output is given."""
+    if name is None and output is not None:
+        raise UsageError("--output needs --emit, which selects the format")
+    return None if name is None else format_named(name)
 
 
 def _kernels_written(answers: "Sequence[Recommendation]") -> str:
-    """Return the kernel and config of one answer, or the number of problems of each kernel."""
+    """Describe the kernel and config of one answer, or the number of problems of each kernel."""
     if len(answers) > 1:
         counts = Counter(answer.best.kernel.name for answer in answers)
         return "written: " + ", ".join(f"{name} for {counted(count, 'problem')}" for name, count in counts.items())
@@ -64,20 +53,13 @@ def write_emitted(
     answers: "Sequence[Recommendation]",
     form: Format,
     output: Path | None,
-    ptx_isa: str | None = None,
-    *,
-    untrusted: bool = False,
+    untrusted: bool,
 ) -> None:
     """Write the top recommendations in a format, and name their kernels on standard error."""
-    isa = None
-    if ptx_isa is not None:
-        from kernrec.compile.ptx_isa import read_isa
-
-        isa = read_isa("--emit ptx", ptx_isa)
     if output is not None and form.suffix and not output.is_dir() and output.suffix != form.suffix:
         raise UsageError(f"--output {output}: {form.content} goes into a {form.suffix} file")
     name, folder = f"{form.name}:{form.detail}" if form.detail else form.name, form.writes_folder(output)
-    _write(emit(answers, name, isa, folder, untrusted), form, output, folder)
+    _write(emit(answers, name, folder, untrusted), form, output, folder)
     print_notes([_kernels_written(answers)])
 
 

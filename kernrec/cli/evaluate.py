@@ -1,4 +1,4 @@
-"""`kernrec evaluate`: score recommendations on measured problems, compared with simpler ways to choose."""
+"""`kernrec evaluate`: score recommendations on measured problems, against simpler ways to choose a config."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kernrec.cli.table import print_table
 from kernrec.cli.train import MeasuredOptions
 
 if TYPE_CHECKING:
-    from kernrec.training.evaluate_models import MethodScore, RegimeCoverage
+    from kernrec.training.evaluate_models import MethodScore
 
 
 class EvaluateOptions(options.Options):
@@ -33,23 +33,15 @@ def evaluate(wanted: EvaluateOptions) -> None:
     calibrations have seen the held-out data and are not used; coefficients are fitted again to the remaining data.
     """
     from kernrec.training.boosting import TrainingSettings
-    from kernrec.training.evaluate_models import PUBLISHED
     from kernrec.training.evaluate_models import evaluate as run_evaluation
 
     request, split = wanted.measured.measurements, wanted.split
     evaluation = run_evaluation(request, split, TrainingSettings(), progress=lambda text: print_notes([text]))
     if wanted.as_json:
-        rows = [asdict(score) for score in evaluation.scores]
-        regimes = [asdict(row) for row in evaluation.regimes]
-        head = {"split": split, "parts": evaluation.parts}
-        plain = {**head, "scores": rows, "prior_intervals": regimes, "published": PUBLISHED}
-        print_json(_nan_as_null(plain))
+        scores = [asdict(score) for score in evaluation.scores]
+        print_json(_nan_as_null({"split": split, "parts": evaluation.parts, "scores": scores}))
     else:
         _print_scores(evaluation.scores, f"held out by {split}: {evaluation.parts}")
-        _print_regimes(evaluation.regimes)
-        for source, figures in PUBLISHED.items():
-            listed = ", ".join(f"{name} {value:g}" for name, value in figures.items())
-            print_notes([f"published by others, for other kernels on other GPUs: {listed} ({source})"])
     print_notes(evaluation.notes)
 
 
@@ -66,31 +58,6 @@ def _print_scores(scores: "Sequence[MethodScore]", title: str) -> None:
     print_table(title, columns, rows)
 
 
-def _print_regimes(regimes: "Sequence[RegimeCoverage]") -> None:
-    """Print the coverage of the analytical model without any fit to these rows."""
-    columns = [("bound by", "left"), *((name, "right") for name in _REGIME_COLUMNS)]
-    rows = [
-        [
-            *(row.regime, str(row.configs), f"{row.time:.3f}", f"{row.time_factor:g}", str(row.pairs)),
-            *(_share(row.ratio), f"{row.ratio_factor:g}", str(row.energies)),
-            *(_share(row.energy), f"{row.energy_factor:g}", _share(row.energy_ratio), f"{row.energy_ratio_factor:g}"),
-        ]
-        for row in regimes
-    ]
-    if rows:
-        print_table(
-            "90 % intervals of the analytical model: of a time or energy, and of a ratio of two configs", columns, rows
-        )
-
-
-def _share(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3f}"
-
-
-_REGIME_COLUMNS = (
-    "configs", "times inside", "factor", "pairs", "ratios inside", "factor",
-    "energies", "energies inside", "factor", "ratios inside", "factor",
-)  # fmt: skip
 _COLUMNS = (
     "quantity", "method", "problems", "eff@1", "eff@5", "eff@10", "accuracy", "reduction", "rank corr.", "median error",
     "coverage", "width", "front recall", "energy saved vs. occupancy", "slowdown", "energy saved at 3 % slower",

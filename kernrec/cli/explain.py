@@ -64,7 +64,7 @@ def explain(wanted: ExplainOptions) -> None:
     from kernrec.recommender.explain.report import report
 
     if bool(wanted.op) == bool(wanted.kernel):
-        raise UsageError("give an --op or a --kernel, one of them")
+        raise UsageError("give either --op or --kernel")
     request, tunables = wanted.request(wanted.shape), _pairs("--config", wanted.config)
     other = None if wanted.against is None else _pairs("--against", wanted.against)
     answer = report(request, Context(wanted.databases), tunables, other)
@@ -148,8 +148,8 @@ def _print(subject: "Explanation") -> None:
         )
         if launch.in_turn_s > _SHARE_SHOWN * sum(longest for _, longest in times[:1]):
             print_line(
-                f"  in turn: {human(launch.in_turn_s, 's')} of it, in which a block loads, or fills one pipe, and no"
-                " other block uses the rest of the SM"
+                f"  in turn: {human(launch.in_turn_s, 's')} of it, while a block waits or uses one pipe, and no "
+                f"other block uses the rest of the SM"
             )
         mix = [f"{name} {share * 100:.0f} %" for name, share in launch.mix.items() if share >= _SHARE_SHOWN]
         print_line("  instructions: " + ", ".join(mix))

@@ -39,7 +39,7 @@ def explore(wanted: ExploreOptions) -> None:
     limits.
     """
     if wanted.op and wanted.kernel:
-        raise UsageError("--op and --kernel were both given; a kernel has its op")
+        raise UsageError("--op and --kernel were both given; a kernel determines its op")
     if wanted.shape and wanted.workload and not wanted.workload.lower().endswith(".onnx"):
         raise UsageError("--shape and --workload were both given; a shape is one problem, a workload many")
     if wanted.output is not None:
@@ -92,7 +92,7 @@ def _write(wanted: ExploreOptions, path: Path) -> None:
     from kernrec.util.human import counted
 
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--output {str(path)!r:.80}: a name that ends in .html is expected")
+        raise UsageError(f"--output {str(path)!r:.80}: expected a name that ends in .html")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--output {str(path)!r:.80}: there is no folder {path.absolute().parent}")
     if not (wanted.op or wanted.kernel or wanted.workload):
@@ -126,7 +126,7 @@ def _workload(wanted: ExploreOptions) -> "Workload | None":
 def _subjects(
     recommender: "Recommender", wanted: ExploreOptions, network: "Workload | None", op: str
 ) -> "list[Subject]":
-    """Return the subjects of fronts: the given shapes, or the layers of the network or of the op's workload."""
+    """Return the subjects of fronts: the given shapes, or the layers of the network or the op's workload."""
     from kernrec.page.subject import Subject, subject_of
     from kernrec.recommender.networks.network import NetworkRequest, layers_of
 

@@ -1,4 +1,4 @@
-"""Words and numbers that several commands print in the same way."""
+"""Format words and numbers that several commands print."""
 
 import re
 import sys
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from kernrec.recommender.result import Foreign, MeasuredOn
 
 _UNKNOWN_DAY = "1970-01-01"
-"""Date of a recording that does not state when it was measured."""
+"""Placeholder date of a recording without a date."""
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[pnumkMGT]?(?:s|J|W|Hz|B))(?!\w))")
-"""The space between a number and its unit."""
+"""Matches the space between a number and its unit."""
 
 
 class NotePrinter:
-    """Prints each note once on standard error, even if several answers have it."""
+    """Prints each note once on standard error, even if several answers contain it."""
 
     def __init__(self, why: bool = False) -> None:
         """Set up the printer.
@@ -48,9 +48,10 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
-    """Print a line of text. Wrap and indent it at the terminal's width, or at 100 characters in a pipe.
+    """Print a line of text, wrapped and indented at the terminal's width, or at 100 characters in a pipe.
 
-    A note on standard error stays on one line if that is no terminal, because logs hold one message per line.
+    A note on standard error stays on one line if standard error is not a terminal, because logs hold one message per
+    line.
     """
     stream = stream or sys.stdout
     if (stream is not sys.stderr or stream.isatty()) and len(text) > (width := text_width(stream)):
@@ -60,19 +61,19 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks and other control characters, which a file's content may bring into a message."""
+    """Replace line breaks and other control characters, which a file's content may add to a message."""
     return text if text.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def source_text(choice: "Choice | Foreign") -> str:
-    """Describe the sources of a row's costs. A transferred latency omits the source of its energy, to save space."""
+    """Describe the sources of a row's costs. For a transferred latency, omit the source of the energy to save space."""
     if choice.energy_j is None or choice.energy_j.source == choice.latency_s.source or choice.source == "transferred":
         return choice.source
     return f"{choice.source}, energy {choice.energy_j.source}"
 
 
 def measurement_text(choice: "Choice | Foreign") -> str:
-    """Say where, how often, when and by whom a config was measured; empty if it was not."""
+    """Describe where, how often, when and by whom a config was measured; empty if it was not measured."""
     if (measurement := choice.measurement) is None:
         return ""
     sessions = "1 session" if measurement.sessions == 1 else f"{measurement.sessions} sessions, last"
@@ -87,7 +88,7 @@ def measurement_text(choice: "Choice | Foreign") -> str:
 
 
 def _people_text(measurement: "MeasuredOn") -> str:
-    """Return the range of the rows of several people; the answer is their median."""
+    """Return the range of several people's rows; the answer is their median."""
     assert measurement.spread_s is not None
     low, high = (human(value, "s") for value in measurement.spread_s)
     low = low.split(" ")[0] if low.split(" ")[1] == high.split(" ")[1] else low

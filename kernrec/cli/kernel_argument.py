@@ -1,4 +1,4 @@
-"""The kernel that `kernrec analyze` gets: CUDA source, PTX, or a Triton function with a call."""
+"""Read the kernel argument of `kernrec analyze`: CUDA source, PTX, or a Triton function with a call."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +70,7 @@ class AnalyzeOptions(options.Options):
 
     @property
     def words(self) -> "LaunchWords":
-        """Return the options on the launch of a CUDA kernel, for the draft of its spec."""
+        """Return the options that describe a CUDA kernel's launch, for the draft of its spec."""
         from kernrec.interop.spec_text import LaunchWords
         from kernrec.kernel.compile_flags import compile_flags
 
@@ -81,15 +81,15 @@ class AnalyzeOptions(options.Options):
 
     @property
     def kernel_name(self) -> str | None:
-        """Return the kernel that --entry or the path (`kernel.cu:name`) names; None for the file's only kernel."""
+        """Return the kernel named by --entry or the path (`kernel.cu:name`); None for the file's only kernel."""
         return self.entry or with_entry(self.source)[1]
 
 
 def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
-    """Return the kernel, notes on it, and the folder of its files.
+    """Return (kernel, notes on it, folder of its files).
 
     Raises:
-        UsageError: Options do not go together.
+        UsageError: Options conflict.
     """
     source, spec = wanted.file, wanted.spec
     ptx, triton = source.suffix == ".ptx", source.suffix == ".py" or ":" in source.name
@@ -104,7 +104,7 @@ def kernel_argument(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     if triton and spec is None:
         raise UsageError(f"{source} needs a --spec: its call, with the arguments, the grid and perhaps the configs")
     if (spec or wanted.shape) and ptx:
-        raise UsageError("--spec and --shape are for source; PTX takes --grid, --block and arguments")
+        raise UsageError("--spec and --shape are for source code; PTX takes --grid, --block and arguments")
     names = [
         name
         for name in ("entry", "grid", "block", "arg", "tune", "shared", "include", "define")
@@ -128,11 +128,11 @@ def _ptx_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
     from kernrec.profile.ptx_kernel import kernel_of_ptx
 
     if wanted.tune:
-        raise UsageError("--tune is for source: what PTX was compiled with is fixed")
+        raise UsageError("--tune needs source code: the macros of PTX are fixed")
     arguments = [
         *(wanted.arguments or []),
         *(wanted.arg or []),
-    ]  # the position of variables among the arguments does not matter
+    ]  # arguments that set variables may have any position
     source, entry = wanted.file, wanted.kernel_name
     grid, block = extents("--grid", wanted.grid or "1"), extents("--block", wanted.block or "128")
     shared = (wanted.shared or "0").strip()
@@ -155,7 +155,7 @@ def _drafted_kernel(wanted: AnalyzeOptions) -> tuple["Kernel", list[str], Path]:
 
 
 def write_draft(wanted: AnalyzeOptions) -> None:
-    """Write the draft of a spec beside a CUDA source, and list the places to fill in."""
+    """Write the draft of a spec next to a CUDA source, and list the parts to fill in."""
     from kernrec.cli.format import print_notes
     from kernrec.emit.files import write_file
     from kernrec.interop.spec_draft import draft_spec
@@ -165,7 +165,7 @@ def write_draft(wanted: AnalyzeOptions) -> None:
         raise UsageError("--init writes the spec of a .cu file; PTX is analyzed without a spec, Triton with a call")
     path = source.with_suffix(".toml")
     if path.exists():
-        raise UsageError(f"{path} is there already; move it away")
+        raise UsageError(f"{path} exists already; move it first")
     draft: Draft = draft_spec(source, wanted.words, suggest=True)
     write_file(path, draft.text.encode())
     print(path)

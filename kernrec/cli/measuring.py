@@ -1,4 +1,4 @@
-"""Options of the commands that measure, and how these commands run and end."""
+"""Define the options of commands that measure, and run these commands until they end or a signal stops them."""
 
 import signal
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def present(text: str) -> str:
-    """Return the value of --gpu for a measurement. Raises `UsageError` for a GPU that a file describes."""
+    """Return the value of --gpu for a measurement. Raises `UsageError` for a GPU file."""
     if text.lower().endswith(".toml"):
         raise UsageError(f"--gpu {text} is a GPU file for predictions; to measure, name a GPU of this machine")
     return text
@@ -50,7 +50,7 @@ Cluster = Annotated[
 
 
 def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path | None]:
-    """Return the recording of --replay and the database; `UsageError` if they do not go together."""
+    """Return (recording of --replay, database). Raises `UsageError` if they conflict."""
     if replay is None:
         return None, db
     if replay != _SHIPPED:
@@ -67,12 +67,12 @@ def replay_files(replay: str | None, db: Path | None) -> tuple[Path | None, Path
 
 
 def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool) -> "tuple[OperatingPoint, ...]":
-    """Return the operating points of --set-power-limit and --lock-clocks; without them, only the GPU's current one."""
+    """Return the operating points of --set-power-limit and --lock-clocks; without these, only the GPU's current one."""
     from kernrec.measure.collect import operating_points
 
     for flag, text in (("--set-power-limit", set_power_limit), ("--lock-clocks", lock_clocks)):
         if text is not None and replayed:
-            raise UsageError(f"{flag} {text} cannot be used with --replay: a recording is replayed as recorded")
+            raise UsageError(f"{flag} {text} cannot be used with --replay, which uses the recorded settings")
     return operating_points(
         [watts("--set-power-limit", part) for part in (set_power_limit or "").split(",") if set_power_limit],
         [hertz("--lock-clocks", part) for part in (lock_clocks or "").split(",") if lock_clocks],
@@ -80,7 +80,7 @@ def limits(set_power_limit: str | None, lock_clocks: str | None, replayed: bool)
 
 
 def limit_text(point: "OperatingPoint") -> str:
-    """Describe the power limit and clock that a GPU was set to; empty for its current ones."""
+    """Describe the power limit and clock that kernrec set; empty for the GPU's current settings."""
     limit = [] if point.power_limit_w is None else [f"power limit {point.power_limit_w:g} W"]
     clock = [] if point.clock_hz is None else [f"clock locked to {point.clock_hz / 1e6:g} MHz"]
     return ", ".join(limit + clock)
@@ -116,7 +116,7 @@ class Stop:
 def run_measuring(
     measure: "Callable[[Report, Stopping], CollectResult]", show: "Callable[[CollectResult], None]"
 ) -> None:
-    """Run one measurement as `run_each` does."""
+    """Run one measurement like `run_each`."""
     from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 
     run_each(lambda report, stopping: [(DEFAULT_POINT, measure(report, stopping))], show)
@@ -126,10 +126,10 @@ def run_each(
     measure: "Callable[[Report, Stopping], list[tuple[OperatingPoint, CollectResult]]]",
     show: "Callable[[CollectResult], None]",
 ) -> None:
-    """Measure with progress on standard error, show the results, and exit with the status of the last.
+    """Measure with progress on standard error, show the results, and exit with the last measurement's status.
 
     Args:
-        measure: Gets a function to report progress to, and a function that returns whether to stop.
+        measure: Takes a function that reports progress and a function that returns whether to stop.
         show: Prints what was measured, even if the measurement ended early.
     """
     from kernrec.cli.progress import display

@@ -1,4 +1,4 @@
-"""Explain command lines that Typer rejects: one line with the argument, the expected value and the nearest choice."""
+"""Explain a command line that Typer rejects in one line: argument, expected value and nearest valid value."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ REMOVED = {
     "db key": "`kernrec db trust --own`",
     "db sign": "`kernrec db export --bundle FILE`, which signs the bundle",
     "db retract": "`kernrec db withdraw`",
-    "db export --format": "no option: T4 is the only format",
+    "db export --format": "no option: a bundle has Parquet files, which other programs read",
     "--stack": "--backend",
     "--time": "--map",
     "--wide": "--format wide",
@@ -43,7 +43,7 @@ REMOVED = {
     "--tokens": "--workload, whose tokens are counted",
     "--images": "--batch, the images of a pass",
     "--no-calibration": "`kernrec.recommender.Recommender(calibrated=False)` in Python",
-    "--ptx-isa": "--emit ptx:8.0",
+    "--ptx-isa": "--emit cuda, which an older nvcc compiles to PTX of its own version",
     "--cuda-only": "--emit cuda, which chooses among kernels in CUDA C++",
     "--query-log": "the environment variable KERNREC_QUERY_LOG",
     "--plot": "`kernrec explore`, which draws answers; --json has the figures",
@@ -89,7 +89,7 @@ REMOVED = {
     "audit --triton": "--engine sglang==0.5.3,triton==3.4.0",
     "audit --download": "hf:ORG/NAME as the model",
     "audit --device-name": "`kernrec.serve_audit(device=...)` in Python",
-    "audit --lora-rank": "`kernrec.serve_audit(lora_rank=...)` in Python",
+    "audit --lora-rank": "the names of the adapters' files in the engine's documentation",
     "audit --tokens": "`kernrec.serve_audit(tokens=...)` in Python",
     "audit --all": "`kernrec.serve_audit(everything=True)` in Python",
     "--no-resume": "another --db: rows of the database are skipped",
@@ -118,22 +118,23 @@ REMOVED = {
     "db withdraw --since": "--row for each measurement or session that --dry-run lists",
     "db info --shipped": "--db shipped",
     "db info --gpu": "`kernrec collect --strategy refine --gpu GPU --dry-run`",
-    "db import --repeats": "no option: the median of a config's times counts",
+    "db import --repeats": "no option: the median of a config's times is used",
     "db import --models": "`kernrec train`, which makes models from the rows",
     "db export --models": "`kernrec train` where the bundle is imported",
     "db export --key": "no option: each bundle is signed with your own key (`kernrec db trust --own`)",
     "db export --dry-run": "no option: an export writes only to this machine",
     "db export --since": "--gpu, --op or --kernel",
-    "db export --dtype": "--shape, or `kernrec.interop.import_export.export_t4` in Python",
-    "db export --layout": "--shape, or `kernrec.interop.import_export.export_t4` in Python",
+    "db export --dtype": "--gpu, --op or --kernel",
+    "db export --layout": "--gpu, --op or --kernel",
+    "db export --shape": "--gpu, --op or --kernel",
     "db verify --json": "no option: the exit status is 1 if a bundle is refused",
 }
-"""Replacements of removed commands, of removed options, and of removed options of one command."""
+"""Replacements of removed commands and of removed options, some of which belong to one command."""
 _WHOLE = {"int": "a whole number", "integer": "a whole number", "float": "a number"}
 
 
 def sentence(error: TyperException) -> str:
-    """Return the message for an error of Typer's parser, or the parser's own text if there is no better one."""
+    """Return a message for an error of Typer's parser, or the parser's own text if there is no better message."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     plain, parameter = text.replace("\n", " "), getattr(error, "param", None)
     option = getattr(error, "option_name", None)
@@ -165,7 +166,7 @@ def sentence(error: TyperException) -> str:
     if match := re.match(r"'(.*)' is not a valid (\w+)", error.message, re.DOTALL):
         return f"{_name(parameter)} {match[1]!r}: {_WHOLE.get(match[2], match[2])} is expected"
     if match := re.match(r"(\S+) is not in the range x>=(\S+)\.", error.message):
-        return f"{_name(parameter)} is {match[1]}; at least {match[2]} is accepted"
+        return f"{_name(parameter)} is {match[1]}; expected at least {match[2]}"
     return plain
 
 
@@ -175,12 +176,12 @@ def _removed(instead: str) -> str:
 
 
 def asked_twice(parameters: Iterable[Any]) -> None:
-    """Raise `UsageError` if an option with one value is repeated. Typer would silently use the last value."""
+    """Raise `UsageError` if an option with one value is repeated."""
     seen: set[Any] = set()
     for parameter in parameters:
         single = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
         if single and parameter in seen:
-            raise UsageError(f"{_name(parameter)} is given twice; once is expected: {_help(parameter)}")
+            raise UsageError(f"{_name(parameter)} is given twice; expected once: {_help(parameter)}")
         seen.add(parameter)
 
 

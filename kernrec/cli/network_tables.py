@@ -1,4 +1,4 @@
-"""Tables of whole networks: layers, totals, bills, sweeps over power limits and clocks, GPUs side by side."""
+"""Print tables of whole networks: layers, totals, bills, sweeps over power limits and clocks, comparisons of GPUs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ def network_json(
     sweep: "NetworkSweep | None" = None,
     billed: "Sequence[Bill]" = (),
 ) -> dict[str, Any]:
-    """Return a network's answer for JSON: its sweep, or its layers with their regrets and totals."""
+    """Return a network's answer for JSON: the sweep, or the layers with regrets and totals."""
     whole = answer.as_dict_with_regrets(recommender) if sweep is None else sweep.as_dict()
     return whole | ({"bills": [bill.as_dict() for bill in billed]} if billed else {})
 
@@ -61,13 +61,13 @@ def print_network(
     layers: int | None = None,
     notes: NotePrinter | None = None,
 ) -> None:
-    """Print the totals, the longest layers, the bills, the next steps and the notes.
+    """Print the totals, the slowest layers, the bills, the next steps and the notes.
 
     Args:
         answer: The network's answer.
         form: A table, wide or in Markdown.
         billed: The yearly bills.
-        layers: Number of layers, the longest first. None: the layers that take most time, or all in wide tables.
+        layers: Number of layers, slowest first; None for those that take most time, or for all in wide tables.
         notes: Prints the notes.
     """
     _print_totals(answer, form)
@@ -109,7 +109,7 @@ def _print_totals(answer: "NetworkAnswer", form: Form) -> None:
 
 
 def _print_layers(answer: "NetworkAnswer", form: Form, most: int | None) -> None:
-    """Print all layers in the order of the network, or those that take most of the time."""
+    """Print all layers in network order, or only the slowest ones."""
     shown = answer.layers
     total = f"all {len(shown)} distinct layers"
     if form is Form.TABLE and most != len(shown):
@@ -217,7 +217,7 @@ def _print_bills(billed: "Sequence[Bill]", form: Form) -> None:
                 f"vs {versus.removesuffix(' today')}", "left", [_more(bill) if bill.versus else "-" for bill in billed]
             )
         )
-    print_table_as(form, "energy of the GPUs while they run; nothing idle, no host, no cooling", columns)
+    print_table_as(form, "energy of the GPUs while they run; excludes idle power, hosts and cooling", columns)
 
 
 _MASSES = (("t", 1e3), ("kg", 1.0), ("g", 1e-3))
@@ -229,7 +229,7 @@ def _more(bill: "Bill") -> str:
 
 
 def print_sweep(sweep: "NetworkSweep", form: Form, billed: "Sequence[Bill]", notes: NotePrinter) -> None:
-    """Print a network over power limits or clocks, the best points, the bills and the notes."""
+    """Print a network's totals at each power limit or clock, the best points, the bills and the notes."""
     answer, rows = sweep.answer, sweep.rows
     gpu = answer.gpu
     default = human(rows[0].point.limit_w(gpu), "W")
@@ -265,7 +265,7 @@ def print_comparison(
     tariff: "Tariff | None",
     notes: NotePrinter,
 ) -> None:
-    """Print GPUs and batches side by side and the best of them. With a tariff, print the bill of each."""
+    """Compare GPUs and batches in a table and print the best. With a tariff, also print each bill."""
     from kernrec.recommender.networks.compare import Unfit, verdict
 
     rows = [row for row in compared if not isinstance(row, Unfit)]
@@ -341,7 +341,7 @@ def _comparison_columns(
     names = ["" if row is None else row.total.name for row in rows]
     watts = [None if row is None else row.total.power_w for row in rows]
     power = quantities("power", "W", watts, importance=USUALLY)
-    if served:  # power is lower at the best limit
+    if served:  # show the best limit, because power is lower there
         limit = "default" if there[0].answer.query.max_power_w is None else "--max-power"
         power = replace(power, name=f"W at {limit}")
     columns = [

@@ -1,4 +1,4 @@
-"""One or two next commands below a table, ready to paste."""
+"""Print one or two next commands below a table, ready to paste."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

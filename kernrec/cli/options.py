@@ -1,4 +1,4 @@
-"""Declare options: one class per command, and shared definitions for options of several commands.
+"""Declare options: one class per command, and definitions that several commands share.
 
     class DoctorOptions(options.Options):
         cluster: options.Cluster = None
@@ -7,10 +7,10 @@
     @options.takes(DoctorOptions)
     def doctor(wanted: DoctorOptions) -> None: ...
 
-The annotated fields of the class are the options, in the order of --help. `takes` gives Typer the signature that it
-reads, and calls the function with one object. A field annotated with another such class includes all options of that
-class. `Options` has the default of each shared option, so its properties (`query`, `request`, `network`) also work for
-commands that lack some of them.
+The annotated fields of a class are the options, in the order of --help. `takes` builds the signature that Typer reads,
+and calls the function with one object. A field annotated with another such class includes that class's options.
+`Options` has a default for each shared option, so its properties (`query`, `request`, `network`) also work for commands
+that lack some options.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,20 +85,20 @@ ONE, SEVERAL, OWN = (
     "--db FILE names a database to read instead of your own; it may be repeated.",
     "",
 )
-"""Help texts of --db, by how a command uses it. `OWN` is for commands without the option."""
+"""Help texts of --db, depending on how a command uses it; `OWN` is for commands without the option."""
 ANY, SWEEP = "any", "sweep"
-"""Values of `--clock`: each config at its best clock, or a table over clocks. `--power-limit` takes `sweep`, too."""
+"""Values of `--clock`: each config at its best clock, or a table over clocks. `--power-limit` also accepts `sweep`."""
 
 _Kind = TypeVar("_Kind", bound="Options")
 
 
 class Options:
-    """The options of a command, with defaults for shared options that the command lacks."""
+    """Options of a command, with defaults for shared options that the command lacks."""
 
     sweeps = False
-    """Whether the power limit and the clock may be `sweep`."""
+    """Whether --power-limit and --clock accept `sweep`."""
     databases_used = ONE
-    """What the command does with --db: `ONE`, `SEVERAL` or `OWN`."""
+    """How the command uses --db: `ONE`, `SEVERAL` or `OWN`."""
     gpu: str
     op: str = ""
     kernel: str | None = None
@@ -127,7 +127,7 @@ class Options:
 
     @property
     def db(self) -> Path | None:
-        """Return the only database that --db names; None for the user's own."""
+        """Return the only database that --db names; None for the user's own database."""
         return self.databases[0] if self.databases else None
 
     @cached_property
@@ -147,7 +147,7 @@ class Options:
             inputs=self.inputs,
             stacks=self._backends[0],
             source=self.estimated_by or "",
-            each_config=form in (Form.CSV, Form.JSON),  # programs read every row
+            each_config=form in (Form.CSV, Form.JSON),  # other programs read every row
         )
 
     @cached_property
@@ -158,12 +158,12 @@ class Options:
 
     @property
     def whose(self) -> str:
-        """Return the value of --backend if it is `mixed` or `kernrec`, not a backend; empty otherwise."""
+        """Return the value of --backend if it is `mixed` or `kernrec`, else empty."""
         return self._backends[1]
 
     @property
     def batches(self) -> list[int]:
-        """Return the values of --batch; empty for the workload's own."""
+        """Return the values of --batch; empty for the workload's default."""
         sizes = []
         for part in str(self.batch).split(",") if self.batch is not None else ():
             text = part.strip()
@@ -182,8 +182,8 @@ class Options:
         """Return the request for one shape.
 
         Args:
-            gpu: A GPU instead of the option's.
-            kernel: A kernel instead of the option's.
+            gpu: GPU to use instead of --gpu.
+            kernel: Kernel to use instead of --kernel.
         """
         from kernrec.recommender.request import Request
 
@@ -234,7 +234,7 @@ def takes(kind: type[_Kind]) -> Callable[[Callable[[_Kind], None]], Callable[...
         def command(call: typer.Context, **values: object) -> None:
             databases = call.obj or ()
             if databases and kind.databases_used == OWN:
-                raise UsageError(f"--db: `{call.command_path}` does not take it; KERNREC_DB names your own database")
+                raise UsageError(f"`{call.command_path}` does not accept --db; KERNREC_DB names your database")
             if len(databases) > 1 and kind.databases_used == ONE:
                 raise UsageError(f"--db is given twice; `{call.command_path}` uses one database")
             function(kind(values, databases))

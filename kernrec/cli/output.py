@@ -1,5 +1,6 @@
-"""Output formats of an answer: table, wide table, CSV, JSON or Markdown."""
+"""Print an answer as table, wide table, CSV, JSON or Markdown."""
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -9,7 +10,6 @@ import typer
 
 from kernrec.cli.table import Column, markdown_lines, print_columns
 from kernrec.util.flat_rows import flat_rows
-from kernrec.util.indented_json import json_pieces
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 
@@ -34,8 +34,7 @@ def print_table_as(form: Form, title: str, columns: Sequence[Column]) -> None:
 
 def print_json(answer: Any) -> None:
     """Print plain values as JSON."""
-    sys.stdout.writelines(json_pieces(answer))
-    print()
+    print(json.dumps(answer, indent=2))
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Predicted GPU time of a captured program by kernel, in the layout of `nsys stats` (cuda_gpu_kern_sum)."""
+"""Print a captured program's predicted GPU time by kernel, in the layout of `nsys stats` (cuda_gpu_kern_sum)."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ class ProgramTimes:
 
     def __init__(self, wanted: AnalyzeOptions) -> None:
         self._wanted = wanted
-        self._times: dict[str, list[tuple[int, float]]] = {}  # number of launches and seconds of each, by kernel
+        self._times: dict[str, list[tuple[int, float]]] = {}  # kernel -> (number of launches, seconds per launch)
 
     def add(self, call: "CudaCall") -> None:
         """Predict the time of a call with the program's own block size."""

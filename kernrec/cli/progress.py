@@ -1,4 +1,4 @@
-"""Progress of a running campaign on standard error: a live panel on a terminal, otherwise a line every ten seconds."""
+"""Show progress of a campaign on standard error: a live panel on a terminal, else a line every ten seconds."""
 
 import sys
 import time
@@ -53,7 +53,7 @@ def _table(state: "State") -> "Table":
 
 
 class Lines:
-    """Plain lines: every note, the first row of each tier of a problem, and then one every ten seconds."""
+    """Progress as plain lines: every note, the first row of each tier of a problem, then one line every ten seconds."""
 
     def __init__(self, every_s: float = _LINE_EVERY_S) -> None:
         self._every_s = every_s
@@ -80,7 +80,7 @@ class _Device:
 
     latest: "Progress"
     tier_began: tuple[float, int]
-    """Time and first step of the current tier of the current problem."""
+    """(start time, first step) of the current tier of the current problem."""
     steps: int = 0
     best_s: float = float("inf")
     """Lowest latency of the current problem, in seconds."""

@@ -51,12 +51,12 @@ class RecommendOptions(options.Options):
 
     @property
     def of_shapes(self) -> bool:
-        """Return whether shapes or one kernel are given, instead of a network or the op's own workload."""
+        """Return whether the user gave shapes or a kernel, instead of a network or the op's own workload."""
         return bool(self.kernel or (self.shape and not self.workload))
 
     @property
     def swept(self) -> Literal["power limit", "clock"] | None:
-        """Return the quantity over which a network is swept; None for no sweep."""
+        """Return the quantity to sweep for a network; None for no sweep."""
         if self.power_limit == SWEEP and self.clock is not None:
             raise UsageError("--power-limit sweep cannot be used with --clock; --clock sweep takes one --power-limit")
         return "power limit" if self.power_limit == SWEEP else "clock" if self.clock == SWEEP else None
@@ -74,17 +74,17 @@ def recommend(wanted: RecommendOptions) -> None:
     from kernrec.gpu import find_gpus
     from kernrec.recommender import Recommender
 
-    emitted, isa = emitted_format(wanted.emit, wanted.output)
+    emitted = emitted_format(wanted.emit, wanted.output)
     _refuse_contradictions(wanted, emitted)
     gpus = find_gpus(wanted.gpu)
-    _, _ = wanted.query, wanted.billed.prices(gpus)  # report misuse before opening a database
+    _, _ = wanted.query, wanted.billed.prices(gpus)  # report wrong usage before opening a database
     triton = emitted is None or emitted.language != "cuda"
     recommender = Recommender(databases=wanted.databases, triton=triton)
     names = [card.name for card in gpus]
     if wanted.of_shapes and not wanted.swept and not wanted.billed.parts:
-        _answer_shapes(recommender, names, wanted, emitted, isa)
+        _answer_shapes(recommender, names, wanted, emitted)
     else:
-        _answer_networks(recommender, names, wanted, emitted, isa)
+        _answer_networks(recommender, names, wanted, emitted)
 
 
 def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -> None:
@@ -106,7 +106,7 @@ def _refuse_contradictions(wanted: RecommendOptions, emitted: "Format | None") -
         "--shape is empty; expected dimensions such as m=4096,n=4096,k=4096, or no --shape at all": any(
             not text.strip() for text in shape or ()
         ),
-        f"--emit and --format {form} were both given; what is emitted is written as it is": emitted
+        f"--emit and --format {form} were both given; --emit selects its own format": emitted
         and form is not Form.TABLE,
         f"--emit {wanted.emit} needs a --shape: it writes one config": emitted
         and not (emitted.many or emitted.writes_folder(wanted.output) or wanted.of_shapes),
@@ -129,7 +129,6 @@ def _answer_shapes(
     gpus: Sequence[str],
     wanted: RecommendOptions,
     emitted: "Format | None",
-    isa: str | None,
 ) -> None:
     """Print or emit the recommendations for each shape on each GPU, for one kernel or for all kernels of the op."""
     shapes, kernel = wanted.shape or [""], wanted.kernel
@@ -152,7 +151,7 @@ def _answer_shapes(
             append_query(log, answer.problem)
     form = wanted.printed.form
     if emitted:
-        write_emitted(answers, emitted, wanted.output, isa, untrusted=wanted.untrusted_source)
+        write_emitted(answers, emitted, wanted.output, wanted.untrusted_source)
     elif form is Form.JSON:
         _print_objects([_with_regret(recommender, answer) for answer in answers])
     else:
@@ -191,7 +190,6 @@ def _answer_networks(
     gpus: Sequence[str],
     wanted: RecommendOptions,
     emitted: "Format | None",
-    isa: str | None,
 ) -> None:
     """Print or emit the recommendations for the layers of each network on each GPU, or of all shapes together."""
     from kernrec.cli.format import NotePrinter
@@ -212,7 +210,7 @@ def _answer_networks(
             raise UsageError(f"--emit {wanted.emit} is for one GPU: give one")
         answers = [answer_network(recommender, gpus[0], request, query) for request in networks]
         layers = [layer.answer for answer in answers for layer in answer.layers if layer.best is not None]
-        write_emitted(layers, emitted, wanted.output, isa, untrusted=wanted.untrusted_source)
+        write_emitted(layers, emitted, wanted.output, wanted.untrusted_source)
         return
     form, swept, tariff, batches = wanted.printed.form, wanted.swept, wanted.billed.tariff, wanted.batches
     several = len(gpus) > 1 or len(batches) > 1

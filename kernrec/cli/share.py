@@ -24,9 +24,9 @@ Place = Annotated[
 ]
 Licence = Annotated[str | None, typer.Option(help="License of the rows, such as CC0-1.0.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would leave or be withdrawn.")]
-Untrusted = Annotated[bool, typer.Option("--untrusted", help="Take bundles that no key that you trust signed, too.")]
+Untrusted = Annotated[bool, typer.Option("--untrusted", help="Also accept bundles that no trusted key signed.")]
 _SHOWN = 20
-"""Most rows listed before a withdrawal."""
+"""Maximum rows listed before a withdrawal."""
 
 
 class Selected(options.Options):
@@ -46,7 +46,7 @@ class Selected(options.Options):
 
 
 def op_name(database: Path, op: str) -> str:
-    """Return the name of an op of the catalog, or of an op that a user's spec declares."""
+    """Return the name of an op, from kernrec or from a user's spec."""
     from kernrec.op import find_op
     from kernrec.store import Database
 
@@ -106,7 +106,7 @@ def push(wanted: PushOptions) -> None:
     if pushed and pushed[0]:
         print(f"{counted(pushed[0], 'measurement')} pushed to {place.title}, licence {licence}")
     elif pushed is None and not wanted.dry_run:
-        print(f"{place.title} lacks none of these measurements")
+        print(f"{place.title} already has all of these measurements")
 
 
 def _last_licence(key: str) -> str | None:
@@ -122,7 +122,7 @@ def _last_licence(key: str) -> str | None:
 
 
 def asked_licence(others: str) -> str:
-    """Ask under which license the user's rows are shared. Raises `UsageError` if nobody can answer."""
+    """Ask for the license under which to share the user's rows. Raises `UsageError` if nobody can answer."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--licence is missing: what {others} may do with your rows, such as CC0-1.0 (anything) or"
@@ -132,10 +132,10 @@ def asked_licence(others: str) -> str:
 
 
 def print_leaving(leaving: "Outgoing") -> None:
-    """List the rows that would be pushed, and the columns that change."""
+    """List the rows to push, and the columns that change."""
     print_manifest(leaving.manifest)
     for name, count in leaving.changed.items():
-        print(f"{name} leaves in another form in {counted(count, 'measurement')}")
+        print(f"{name} is anonymized in {counted(count, 'measurement')}")
 
 
 def print_manifest(manifest: "Manifest") -> None:
@@ -175,16 +175,16 @@ def pull(wanted: PullOptions) -> None:
     print(f"{place.title}: {counted(report.measurements, 'new measurement')}{gone}")
     print_notes(report.left)
     if report.unknown:
-        print_notes(["`kernrec db trust KEY` takes what a key signs, `--untrusted` takes everything"])
+        print_notes(["`kernrec db trust KEY` accepts bundles of that key, `--untrusted` accepts all bundles"])
     print_withdrawn_copies(paths.user_database())
 
 
 def print_withdrawn_copies(database: Path) -> None:
-    """Apply pulled withdrawals to copies of the rows in a database, and list whose rows are no longer used."""
+    """Apply pulled withdrawals to copied rows in a database, and list whose rows are no longer used."""
     from kernrec.store.share.withdraw import withdraw_copies
 
     for name, count in withdraw_copies(database).items():
-        print(f"{database}: {name} has withdrawn {counted(count, 'measurement')}, which no longer answer")
+        print(f"{database}: {name} has withdrawn {counted(count, 'measurement')}, which are no longer used")
 
 
 class WithdrawOptions(options.Options):
@@ -192,12 +192,12 @@ class WithdrawOptions(options.Options):
 
     place: Annotated[
         str | None,
-        typer.Argument(metavar="PLACE", help="Where others read it at once. Default: none; the next push says it."),
+        typer.Argument(metavar="PLACE", help="Place to withdraw from at once. Default: none; the next push does it."),
     ] = None
     row: Annotated[list[str] | None, typer.Option(help="A measurement or session, as --dry-run lists it.")] = None
     gpu: Annotated[str | None, typer.Option("--gpu", help="GPU that was measured.")] = None  # type: ignore[assignment]
     kernel: Annotated[str | None, typer.Option(help="Kernel that was measured.")] = None
-    merged: Annotated[bool, typer.Option("--merged", help="Only what came from others' files and bundles.")] = False
+    merged: Annotated[bool, typer.Option("--merged", help="Only rows from other people's files and bundles.")] = False
     reason: Annotated[str, typer.Option(help="A note for readers of the log.")] = ""
     dry_run: DryRun = False
 
@@ -219,11 +219,11 @@ def withdraw(wanted: WithdrawOptions) -> None:
     from kernrec.store.share.withdraw import withdraw_here, withdraw_there
 
     if not (wanted.row or wanted.gpu or wanted.kernel or wanted.merged):
-        raise UsageError("say which measurements: --row, --gpu, --kernel or --merged")
+        raise UsageError("name the measurements: --row, --gpu, --kernel or --merged")
     if wanted.merged and wanted.place:
         raise UsageError(f"--merged is about a database; at {wanted.place} your key withdraws only what it pushed")
     if not TEXT.fullmatch(wanted.reason):
-        raise UsageError("--reason: one line of at most 200 characters is expected")
+        raise UsageError("--reason: expected one line of at most 200 characters")
     own = wanted.db or paths.user_database()
     condition = Selection(wanted.gpu and find_gpu(wanted.gpu).name, None, wanted.kernel).condition()
     if wanted.row:
@@ -252,7 +252,7 @@ def withdraw(wanted: WithdrawOptions) -> None:
         signer = Signer.of(key_file()) if key_file().exists() else None
         count = withdraw_here(own, condition, signer, wanted.reason, agree=agree)
         if not (count or wanted.dry_run):
-            raise UsageError(f"{own} has no such measurements; nothing was withdrawn")
+            raise UsageError(f"{own} has no matching measurements; nothing was withdrawn")
     if count:
         print(f"{counted(count, 'measurement')} withdrawn from {title}")
 

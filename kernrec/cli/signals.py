@@ -1,4 +1,4 @@
-"""Stop on SIGTERM and on a closed terminal (SIGHUP) as on Ctrl-C, so that a command can save its results."""
+"""Stop on SIGTERM and on a closed terminal (SIGHUP) like on Ctrl-C, so that a command can save its results."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 class Ended(KeyboardInterrupt):
-    """A signal that asks a program to end, with its number."""
+    """A signal (number `signal`) asks the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -16,13 +16,13 @@ class Ended(KeyboardInterrupt):
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """Return the exit status of a program that a signal ended: 128 plus the signal."""
+    """Return the exit status of a program that a signal ended: 128 plus the signal's number."""
     return 128 + (stop.number if isinstance(stop, Ended) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise these signals as `Ended` inside the block, unless they are already handled or ignored."""
+    """While the `with` block runs, raise these signals as `Ended`, unless they are already handled or ignored."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)

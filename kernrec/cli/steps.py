@@ -1,7 +1,7 @@
-"""Progress of a long command on standard error. Nothing is printed in the first two seconds.
+"""Print the progress of a long command on standard error, after the first two seconds.
 
-The time left is shown only if the completed share is known; otherwise the time since the step began. On a terminal, one
-line is rewritten; elsewhere, a line is printed every ten seconds.
+The line shows the time left if the completed fraction is known, else the time since the step began. A terminal has one
+line that is rewritten; other streams get a line every ten seconds.
 """
 
 import os
@@ -14,13 +14,13 @@ from kernrec.util.fork import holds_no_lock
 
 _FIRST_S, _LIVE_S, _LINE_S = 2.0, 0.5, 10.0
 _printing = threading.Lock()
-"""Held while a line is printed, and while this process forks."""
+"""Lock held while a line is printed, and while this process forks."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_printing.acquire, after_in_parent=_printing.release, after_in_child=_printing.release)
 
 
 class Steps:
-    """Reports the current step of a `with` block from a separate thread, because the block may be busy in a library."""
+    """Reports the current step of a `with` block in a separate thread, because the block may be busy in a library."""
 
     def __init__(self, what: str, first_s: float | None = None) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class Steps:
         self.remove_line()
 
     def remove_line(self) -> None:
-        """Clear the line on a terminal so that other text can be printed. The line appears again below it."""
+        """Clear the line on a terminal so that other text can be printed; the line then appears again below."""
         if self._open:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._open = False

@@ -1,11 +1,11 @@
-"""Tables as wide as the terminal, or 100 characters in a pipe. No cell is truncated.
+"""Print tables as wide as the terminal, or 100 characters in a pipe, without truncating cells.
 
 Each column has an importance. If the columns do not fit on a line, the least important are dropped (`--format wide`
-prints all). If they still do not fit, columns marked `below` move to a second line. Without such columns, long text is
-wrapped within its column, or the last columns move to further lines. All numbers of a column share a unit, which is in
-the heading. A column that is empty in every row is dropped.
+prints all). If the rest still does not fit, columns marked `below` move to a second line. Without such columns, long
+text wraps within its column, or the last columns move to further lines. All numbers of a column share a unit, which is
+in the heading. A column that is empty in every row is dropped.
 
-Rich is not used: it truncates cells to two letters in 80 columns, and importing it slows down every query.
+This module does not use Rich, which truncates cells to two letters in 80 columns and takes long to import.
 """
 
 import os
@@ -21,18 +21,18 @@ from kernrec.util.human import PREFIXES
 from kernrec.util.light_dataclass import dataclass
 
 ALWAYS, USUALLY, SELDOM, WIDE = 4, 3, 2, 1
-"""Importance of a column. A column of importance `WIDE` appears only in a wide table."""
+"""Importance of a column; `WIDE` columns appear only in a wide table."""
 GAP, INDENT = "  ", "    "
 PIPE_WIDTH = 100
 """Width in a pipe, in characters."""
 _NARROWEST = 20
-"""Smallest width to which a cell is wrapped, in characters."""
+"""Minimum width of a wrapped cell, in characters."""
 _NOTHING = ("", "-", "0.0 %")
 _STYLES = {
     "measured": "32", "published": "32", "learned": "36", "transferred": "33", "predicted": "33", "unsure": "2",
     "marked": "1",
 }  # fmt: skip
-"""Codes of ANSI terminals: measured green, learned cyan, transferred and predicted yellow, ties dim."""
+"""ANSI codes: measured green, learned cyan, transferred and predicted yellow, ties dim."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Column:
     below: bool = False
     """Whether the column moves to the second line if a row takes two lines."""
     styles: Sequence[str] = field(default_factory=tuple)
-    """A key of `_STYLES` per cell, or an empty text. Empty for a column without styles."""
+    """For each cell, a key of `_STYLES` or an empty text; empty for a column without styles."""
 
     @property
     def width(self) -> int:
@@ -59,7 +59,7 @@ class Column:
 
 
 Band = list[tuple[Column, int]]
-"""The columns of one line of a row, each with its width."""
+"""(column, width) pairs of one line of a row."""
 
 
 def quantities(
@@ -71,7 +71,7 @@ def quantities(
 ) -> Column:
     """Return a column of numbers in one unit with three significant digits, and with 90 % intervals if given.
 
-    None stands for an empty cell, or for a number without an interval.
+    None means an empty cell, or a number without an interval.
     """
     sizes = sorted(abs(value) for value in values if value)
     middle = sizes[len(sizes) // 2] if sizes else 1.0
@@ -102,13 +102,13 @@ def text_width(stream: TextIO | None = None) -> int:
     if not width:
         try:
             width = os.get_terminal_size((stream or sys.stdout).fileno()).columns
-        except (OSError, ValueError, AttributeError):  # a pipe, a program's own stream, or no stream
+        except (OSError, ValueError, AttributeError):  # a pipe, a stream object of the program, or no stream
             width = 0
     return max(width or PIPE_WIDTH, _NARROWEST)
 
 
 def in_terminal() -> bool:
-    """Return whether standard output is a terminal; it may be closed."""
+    """Return whether standard output is a terminal; False if it is closed."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -126,14 +126,14 @@ def print_columns(title: str | None, columns: Sequence[Column], wide: bool = Fal
 
 
 def _width(wide: bool) -> int | None:
-    """Return the width of a line; None if a wide table is printed to a pipe, where lines are not limited."""
+    """Return the width of a line; None for a wide table in a pipe, where lines have no limit."""
     return None if wide and not in_terminal() else text_width()
 
 
 def table_lines(
     title: str | None, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int | None
 ) -> list[str]:
-    """Return the lines of `print_table`, none longer than `width` (None: as long as the rows need)."""
+    """Return the lines of `print_table`, at most `width` characters long (None for no limit)."""
     cells = [tuple(row) for row in rows]
     made = [
         Column(name, "right" if alignment == "right" else "left", [row[number] for row in cells])
@@ -151,8 +151,8 @@ def column_lines(
         title: The subject of the table; wrapped if it is too long.
         columns: Columns in the order of the table.
         width: Characters of a line; None for no limit.
-        wide: Whether every column is shown, on as many lines as that takes.
-        colored: Whether styles become codes of ANSI terminals.
+        wide: Whether to show every column, on as many lines as necessary.
+        colored: Whether to print styles as ANSI codes.
     """
     shown = [column for column in columns if not column.says_nothing() and (wide or column.importance > WIDE)]
     bands = _arranged(shown, width, wide)
@@ -176,7 +176,7 @@ def column_lines(
 
 
 def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[Band]:
-    """Return the columns of each line of a row, each with its width."""
+    """Return the bands of a row: for each line, its columns and their widths."""
     if width is None or _fits(columns, width):
         return [[(column, column.width) for column in columns]]
     if not wide and _fits([column for column in columns if column.importance == ALWAYS], width):
@@ -187,7 +187,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
     first = [column for column in columns if column not in below]
     if below:
         first = _without_least(first, width)
-        while len(first) > 1 and not _fits(first, width):  # what is important but does not fit goes below
+        while len(first) > 1 and not _fits(first, width):  # important columns that do not fit move below
             below.append(first.pop())
         below = _without_least(below, width - len(INDENT))
     bands: list[Band] = [[]]
@@ -202,7 +202,7 @@ def _arranged(columns: Sequence[Column], width: int | None, wide: bool) -> list[
 
 
 def _without_least(columns: Sequence[Column], width: int) -> list[Column]:
-    """Drop the least important columns until the rest fits; of equally important columns, the last goes first."""
+    """Drop the least important columns until the rest fits; of equally important ones, the last first."""
     fitting = list(columns)
     while not _fits(fitting, width) and (optional := [column for column in fitting if column.importance < ALWAYS]):
         least = min(column.importance for column in optional)
@@ -215,7 +215,7 @@ def _fits(columns: Sequence[Column], width: int) -> bool:
 
 
 def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return column widths at which a row fits if the widest columns wrap; None if there are none."""
+    """Return column widths with which a row fits if the widest columns wrap; None if it never fits."""
     room = width - len(GAP) * (len(columns) - 1)
     widths, least = [column.width for column in columns], []
     for column in columns:
@@ -232,7 +232,7 @@ def _narrowed(columns: Sequence[Column], width: int) -> list[int] | None:
 
 
 def _lines(band: Band, row: int | None, indent: str, colored: bool = False) -> Iterator[str]:
-    """Yield the lines of a row, or of the heading (None), in the columns of one band."""
+    """Yield the lines of one band of a row, or of the heading if `row` is None."""
     texts = [column.name if row is None else column.cells[row] for column, _ in band]
     parts = [
         wrapped(text, width) if len(text) > width else [text] for text, (_, width) in zip(texts, band, strict=True)
@@ -255,7 +255,7 @@ def markdown_lines(columns: Sequence[Column]) -> list[str]:
 
 
 def rule_character() -> str:
-    """Return the character of a rule: `-` if standard output has no Unicode, as in a pipe on Windows."""
+    """Return the character of a horizontal rule: `-` if standard output lacks Unicode, like a pipe on Windows."""
     try:
         "─".encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -264,11 +264,11 @@ def rule_character() -> str:
 
 
 def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> list[str]:
-    """Wrap a text. A problem that is too wide breaks after a comma, not within a name.
+    """Wrap a text; break a long problem key after a comma, not within a name.
 
     Args:
         text: Any text without line breaks.
-        width: Characters of a line; None does not wrap.
+        width: Characters of a line; None to not wrap.
         start: Beginning of the first line.
         below: Beginning of the other lines.
     """
@@ -280,7 +280,7 @@ def wrapped(text: str, width: int | None, start: str = "", below: str = "") -> l
 
 
 def _pieces(word: str, width: int) -> str:
-    """Insert a space after the last comma that fits in each line."""
+    """Split a word with a space after the last comma that fits in each line."""
     pieces = []
     while len(word) > width and (end := word.rfind(",", 0, width) + 1):
         pieces.append(word[:end])

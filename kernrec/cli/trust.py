@@ -18,8 +18,8 @@ class TrustOptions(options.Options):
     databases_used = options.OWN
     key: Annotated[str | None, typer.Argument(help="Public key. Default: list the trusted keys.")] = None
     name: Annotated[str | None, typer.Argument(help="Name of the key's owner in answers.")] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Trust this key, or name, no longer.")] = False
-    own: Annotated[bool, typer.Option("--own", help="Print your public key; it is made if you have none yet.")] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Stop trusting this key or name.")] = False
+    own: Annotated[bool, typer.Option("--own", help="Print your public key; create it if there is none.")] = False
 
 
 @options.takes(TrustOptions)
@@ -48,22 +48,22 @@ def trust(wanted: TrustOptions) -> None:
         _remove(wanted.key)
     else:
         keys.trust(wanted.key, wanted.name)
-        print(f"{wanted.key}: trusted as {keys.signer_name(wanted.key)}; `kernrec db pull` takes what it signed")
+        print(f"{wanted.key}: trusted as {keys.signer_name(wanted.key)}; `kernrec db pull` accepts its bundles")
 
 
 def _remove(key: str) -> None:
-    """Remove a trusted key. For a key that was never trusted, drop the rows that `--untrusted` accepted."""
+    """Remove a trusted key. If the key was never trusted, drop the rows that `--untrusted` accepted."""
     from kernrec.store import Database, keys
     from kernrec.store.retractions import forget
     from kernrec.store.share.pulled import drop_signer
 
     if keys.is_public_key(key) and key not in keys.trusted() and (dropped := drop_signer(paths.pulled(), key)):
-        print(f"{counted(dropped, 'measurement')} removed from what answers")
+        print(f"{counted(dropped, 'measurement')} no longer used")
         return
     gone = keys.distrust(key)
-    print(f"{gone}: not trusted any more")
+    print(f"{gone}: no longer trusted")
     if dropped := drop_signer(paths.pulled(), gone):
-        print(f"{counted(dropped, 'measurement')} removed from what answers")
+        print(f"{counted(dropped, 'measurement')} no longer used")
     if (own := paths.user_database()).exists():
         with Database.open(own, read_only=False) as database:
             if again := forget(database, gone):

@@ -86,7 +86,7 @@ def assemble(ptx: str, sm: int, name: str) -> Compiled:
         status, log, cubin = run_assembler(tool, VERSION_LINE.sub(rf"\g<1>{newest}", ptx, count=1), f"sm_{sm}", name)
         if status:
             raise CompileError(
-                f"{name} is PTX ISA {stated}, and {tool} takes up to {newest}; `pip install nvidia-cuda-nvcc` has a"
+                f"{name} is PTX ISA {stated}, but {tool} supports up to {newest}; `pip install nvidia-cuda-nvcc` has a"
                 f" newer one ({_refusal(log, name)})",
                 log,
             )

@@ -55,7 +55,6 @@ class BlockMix:
 
     issue: Sequence[Mapping[str, float]]
     """Machine instructions by class of each basic block."""
-
     from_code: list[bool]
     """Whether the instructions of each block were taken from machine code."""
 
@@ -76,10 +75,8 @@ class _Loop:
 
     first: int
     """Index of its first basic block in text order."""
-
     last: int
     """Index of its last basic block."""
-
     ranges: tuple[tuple[int, int], ...]
     """First and last machine instruction of each of its copies."""
 
@@ -98,16 +95,12 @@ class _Charge:
 
     name: str
     """Class."""
-
     origin: int
     """Basic block that contains the instruction's PTX line."""
-
     target: int
     """Basic block whose executions issue the instruction."""
-
     share: float
     """1 / number of basic blocks that contain the line."""
-
     machine: MachineInstruction
 
 

@@ -35,16 +35,12 @@ class MachineInstruction:
 
     line: int
     """Line of the PTX, from 1; 0 if there is none."""
-
     guard: str
     """Predicate that guards the instruction, such as `@!P0`; empty without one."""
-
     opcode: str
     """Opcode without modifiers, such as `LDG`."""
-
     modifiers: tuple[str, ...]
     """Modifiers in order, such as `E` and `128`."""
-
     operands: str
     """Text of the operands."""
 
@@ -60,7 +56,6 @@ class MachineCode:
     """Machine code of one kernel, followed by the subroutines that ptxas adds."""
 
     instructions: tuple[MachineInstruction, ...]
-
     labels: dict[str, int]
     """Index of the instruction after each label."""
 

@@ -4,6 +4,7 @@ NVRTC holds the interpreter lock, so threads do not help (NVIDIA/cuda-python#624
 kill a job that takes too long, and do not survive a worker that dies.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -39,7 +40,9 @@ _PACKAGE_S = 180.0
 """Additional seconds for a job that imports its module, because the package may import torch and a serving engine."""
 _MOST_MEMORY = 8 * 2**30
 """Bytes of a compiling process's address space. A process with CuPy and NVRTC needs less than 2 GiB."""
-_START_LIMIT_S = 120.0  # time to start Python and load CuPy on a busy machine
+_MOST_WAITING = 5
+"""Maximum time of a job as a multiple of its limit, which is processor time."""
+_START_LIMIT_S = 120.0  # to start an interpreter and load CuPy, on a machine that is busy compiling
 
 
 def compile_many(
@@ -54,8 +57,8 @@ def compile_many(
 
     Args:
         jobs: Jobs, consumed as workers become free.
-        processes: Number of workers; by default, one per CPU. If the cache has all results, no worker starts.
-        timeout_s: Time limit of one job in seconds.
+        processes: Number of workers; by default, one per CPU. None starts if the cache has all results.
+        timeout_s: Limit of one job's processor time, in seconds; on systems other than Linux, of its time.
         cache: By default, the user's.
 
     Yields:
@@ -161,6 +164,7 @@ class _Worker:
         theirs.close()  # so that our end reads end-of-file when the process ends
         self.timeout_s = 0.0
         self.deadline = time.monotonic() + _START_LIMIT_S
+        self._begun = self._limit_s = self._processor_s = 0.0  # of the first job
         self.ready = False
         self.alive = True
         self.jobs: list[CompileJob] = []
@@ -193,7 +197,7 @@ class _Worker:
             code = self.process.exitcode
             ended = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
             return results + self._lost(f"the compiling process died ({ended})", "crash")
-        if results or not self.jobs or time.monotonic() < self.deadline:
+        if results or not self.jobs or not self._is_late():
             return results
         self.stop()
         return self._lost(f"compiling took longer than {self.timeout_s:g} s", "timeout")
@@ -212,7 +216,20 @@ class _Worker:
 
     def _begin(self) -> None:
         packaged = any(job.triton is not None and bool(job.triton.module) for job in self.jobs[:1])
-        self.deadline = time.monotonic() + self.timeout_s + packaged * _PACKAGE_S
+        self._begun, self._processor_s = time.monotonic(), _processor_s(self.process.pid)
+        self._limit_s = self.timeout_s + packaged * _PACKAGE_S
+        self.deadline = self._begun + self._limit_s
+
+    def _is_late(self) -> bool:
+        """Return whether the first job has used up its limit; postpone the deadline if it waited for a processor."""
+        now = time.monotonic()
+        if now < self.deadline:
+            return False
+        left_s = self._limit_s - (_processor_s(self.process.pid) - self._processor_s)
+        if not self.ready or left_s <= 0 or now >= self._begun + _MOST_WAITING * self._limit_s:
+            return True
+        self.deadline = now + left_s
+        return False
 
     def _lost(self, event: str, reason: Reason) -> list[tuple[CompileJob, Result]]:
         """Return the job that ended the process; empty if several were compiled together."""
@@ -244,6 +261,16 @@ def _serve(connection: Connection, cache_folder: Path | None, of_triton: bool) -
                 connection.send((str(result), result.log, result.reason))
             else:
                 connection.send(result)
+
+
+def _processor_s(pid: int | None) -> float:
+    """Return the processor time of a process in seconds; outside Linux, the time; infinite if it has ended."""
+    if sys.platform != "linux" or pid is None:
+        return time.monotonic()
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # the clock id that clock_getcpuclockid(3) returns
+    except OSError:
+        return math.inf
 
 
 def limit_memory() -> None:

@@ -29,7 +29,7 @@ from kernrec.compile.triton_load import jit_function, module_of, python_value
 from kernrec.compile.triton_version import fp_fusion, triton_compiler
 from kernrec.errors import unknown
 from kernrec.gpu import limits
-from kernrec.kernel.triton_function import OPTIONS, SCRATCH
+from kernrec.kernel.triton_function import OPTIONS, SCRATCH, items_of
 
 _DYNAMIC = re.compile(r"^(\s*)\.extern\s+\.shared(\s+[^;\[]+)\[\]", re.MULTILINE)
 _FIXED = re.compile(r"^(\s*)\.shared(\s+[^;\[]*\bglobal_smem)\[\d+\]", re.MULTILINE)
@@ -58,7 +58,9 @@ def compile_triton(job: CompileJob) -> Compiled:
         raise CompileError(refused, text)
     reported = parse_resources(text).get(name) or parse_resources(_assembler_log(ptx, job.sm)).get(name)
     if reported is None:
-        raise CompileError(f"{job.name}: the assembler of {triton_compiler()} did not say what {name} uses", text)
+        raise CompileError(
+            f"{job.name}: the assembler of {triton_compiler()} did not report the resources of {name}", text
+        )
     used = replace(reported, static_smem_bytes=shared)
     # Write the size of the shared memory into the PTX; otherwise each launch would have to set it.
     ptx = _DYNAMIC.sub(rf"\g<1>.shared\g<2>[{shared}]", ptx) if shared else ptx
@@ -112,7 +114,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
     kernrec cannot pass.
     """
     if getattr(metadata, "profile_scratch_size", 0):
-        raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not give")
+        raise CompileError(f"{job.name}: needs scratch memory of Triton's profiler, which kernrec does not provide")
     scratch = int(getattr(metadata, "global_scratch_size", 0))
     described = any(kind.startswith(DESCRIPTOR) for kind in (job.triton.signature.values() if job.triton else ()))
     if not described:
@@ -121,7 +123,7 @@ def _launcher_needs(metadata: Any, job: CompileJob) -> LauncherNeeds | None:
         raise CompileError(f"{job.name}: takes tensor descriptors; {triton_compiler()} passes them in another way")
     maps = metadata.tensordesc_meta or ()
     if any(entry.get("is_im2col") for entry in maps):
-        raise CompileError(f"{job.name}: takes a tensor descriptor of images (im2col), which kernrec does not give")
+        raise CompileError(f"{job.name}: takes a tensor descriptor of images (im2col), which kernrec does not provide")
     return LauncherNeeds(scratch, tuple(DescribedMap.of(entry) for entry in maps))
 
 
@@ -149,7 +151,6 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     """Return (Triton's compiled kernel, bytes of shared memory per block)."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     parameters = [parameter.name for parameter in function.params]
     defines = {name: text if isinstance(text, int) else python_value(text) for name, text in job.defines.items()}
@@ -160,29 +161,66 @@ def _compile(function: Any, job: CompileJob, target: TritonTarget) -> tuple[Any,
     defines = {name: value for name, value in defines.items() if name not in OPTIONS or name in parameters}
     # kernrec defines data type and layout of every kernel, but a function may lack these parameters.
     defines = {k: v for k, v in defines.items() if k in parameters or not k.startswith(("DTYPE_", "LAYOUT_"))}
+    items = {name: items_of(name, {*defines, *target.signature}) for name in parameters}
+    accepted = {*parameters, *(item for names in items.values() for item in names)}
     for name in defines:
-        if name not in parameters:
+        if name not in accepted:
             raise CompileError(f"{job.name}: {target.function}: {unknown('parameter', name, parameters)}")
-    signature, constants, attributes = {}, {}, {}
+    signature: dict[str, Any] = {}
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+
+    def kind_of(name: str, path: tuple[int, ...]) -> str:
+        """Return the type of an argument, or of an item of a tuple; record its value or its divisor."""
+        if name not in target.signature:
+            constants[path] = defines[name]
+            return "constexpr"
+        kind, _, divisible = target.signature[name].partition(":")
+        if divisible:
+            attributes[path] = [["tt.divisibility", int(divisible)]]
+        return kind
+
     for index, parameter in enumerate(function.params):
         name = parameter.name
-        if name in target.signature:
-            kind, _, divisible = target.signature[name].partition(":")
-            signature[name] = kind
-            if divisible:
-                attributes[(index,)] = [["tt.divisibility", int(divisible)]]
-        elif name in defines or parameter.has_default:
-            signature[name] = "constexpr"
-            constants[name] = defines.get(name, parameter.default)
-        else:
-            raise CompileError(f"{job.name}: {target.function}: parameter {name} is missing")
-    with _shared_memory_checked(job):
+        if names := items[name]:
+            signature[name] = tuple(kind_of(item, (index, place)) for place, item in enumerate(names))
+            continue
+        if name not in target.signature and name not in defines:
+            if not parameter.has_default:
+                raise CompileError(f"{job.name}: {target.function}: parameter {name} is missing")
+            defines[name] = parameter.default
+        signature[name] = kind_of(name, (index,))
+    with _shared_memory_checked(job), _own_name(function):
         result = triton.compile(
-            ASTSource(function, signature, constants, attributes),
+            _source_type(function)(function, signature, constants, attributes),
             target=GPUTarget("cuda", job.sm, 32),
             options={**options, "enable_fp_fusion": fp_fusion()},
         )
     return result, int(result.metadata.shared)
+
+
+def _source_type(function: Any) -> Any:
+    """Return Triton's class for the source of a function in Triton's language or in Gluon."""
+    if getattr(function, "is_gluon", bool)():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        return GluonASTSource
+    from triton.compiler import ASTSource
+
+    return ASTSource
+
+
+@contextmanager
+def _own_name(function: Any) -> Iterator[None]:
+    """Compile a function under its Python name, also if `@triton.jit(repr=...)` gives it another one."""
+    before = getattr(function, "_repr", None)
+    if before is not None:
+        function._repr = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            function._repr = before
 
 
 def _too_much_shared(job: CompileJob, shared: int) -> str | None:

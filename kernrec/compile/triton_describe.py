@@ -132,13 +132,13 @@ def _called(grid: Callable[..., Any], names: Mapping[str, Any]) -> Any:
     try:
         return grid(names)
     except KeyError as error:
-        raise UsageError(f"the grid takes {error}, which is neither an argument nor in the config") from None
+        raise UsageError(f"the grid uses {error}, which is neither an argument nor in the config") from None
 
 
 def _extents(grid: Any) -> tuple[int, ...]:
     extents = tuple(int(extent) for extent in (grid if isinstance(grid, Sequence) else (grid,)))
     if not 1 <= len(extents) <= 3 or any(extent < 1 for extent in extents):
-        raise UsageError(f"the grid is {grid!r:.60}; 1 to 3 extents from 1 are expected")
+        raise UsageError(f"the grid is {grid!r:.60}; expected 1 to 3 extents of at least 1")
     return (*extents, 1, 1)[:3]
 
 
@@ -169,7 +169,9 @@ class _TensorArgument:
 
 
 def _argument(value: Any) -> Any:
-    """Convert an argument for a grid function or heuristic."""
+    """Return an argument in the form in which a grid or a heuristic receives it."""
+    if isinstance(value, list):
+        return tuple(map(_argument, value))
     if not isinstance(value, Mapping):
         return value
     if "python" in value:

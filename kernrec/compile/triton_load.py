@@ -5,6 +5,7 @@ packages look for a driver on import, and some disable Triton without one.
 """
 
 import ast
+import dataclasses
 import importlib
 import linecache
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any
 
 from kernrec.compile.compiled import CompileError
@@ -116,37 +117,52 @@ def jit_function(module: ModuleType, name: str) -> Any:
 
 
 def type_text(value: Any) -> str:
-    """Return one of Triton's types as text that `python_value` reads: `tl.bfloat16`."""
+    """Return the text that `python_value` reads as a type of Triton (`tl.bfloat16`) or a layout of Gluon."""
     import triton.language as tl
 
+    if is_layout(value):
+        texts = (f"{field.name}={type_text(getattr(value, field.name))}" for field in dataclasses.fields(value))
+        return f"gl.{type(value).__name__}({', '.join(texts)})"
+    if isinstance(value, list | tuple | int | str | NoneType):
+        return repr(value)
     named = (name for name, other in vars(tl).items() if type(other) is type(value) and other == value)
     return f"tl.{next(named, getattr(value, 'name', value))}"
 
 
+def is_layout(value: Any) -> bool:
+    """Return whether a constant is a layout of Gluon, such as `BlockedLayout`."""
+    return type(value).__module__.startswith("triton.experimental.gluon") and dataclasses.is_dataclass(value)
+
+
 def python_value(text: str) -> Any:
-    """Return the value of a constant in a call or spec.
+    """Return the value of a constant from its text in a call or a spec.
 
     Args:
-        text: a Python literal, one of Triton's types (`tl.float16`), or a function with `@triton.jit`
-            (`package.module:function`, `/path/kernels.py:function`).
+        text: A Python literal, a type of Triton (`tl.float16`), a layout of Gluon (`gl.BlockedLayout(...)` with
+            keywords), or a function with `@triton.jit` (`package.module:function`, `/path/kernels.py:function`).
 
     Raises:
-        UsageError: the text has another form.
+        UsageError: The text is none of these.
     """
     if match := _FUNCTION.fullmatch(text):
         file = Path(match["file"] or "")
         source = "" if match["module"] else file.read_text(encoding="utf-8")
         return jit_function(module_of(match["module"] or "", source, file.name, file.parent), match["name"])
-    if text.startswith("tl."):
-        import triton.language
-
-        if (value := getattr(triton.language, text.removeprefix("tl."), None)) is not None:
-            return value
-    else:
-        try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            pass
+    with suppress(ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError):
+        if text.startswith("tl."):
+            return getattr(importlib.import_module("triton.language"), text.removeprefix("tl."))
+        return _literal(ast.parse(text, mode="eval").body)
     raise UsageError(
         f"{{ python = {text!r:.60} }}: expected a literal such as None, a type such as tl.float16, or module:function"
     )
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal or a layout. Only classes of Gluon's layouts are called."""
+    if not isinstance(node, ast.Call):
+        return ast.literal_eval(node)
+    prefix, _, name = ast.unparse(node.func).partition(".")
+    kind = getattr(importlib.import_module("triton.experimental.gluon.language"), name)
+    if prefix != "gl" or node.args or not (isinstance(kind, type) and name.endswith("Layout")):
+        raise ValueError(f"{ast.unparse(node):.60} is not a layout")
+    return kind(**{str(keyword.arg): _literal(keyword.value) for keyword in node.keywords})

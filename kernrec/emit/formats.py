@@ -68,6 +68,7 @@ REMOVED = {
     "cubin": "--emit ptx writes PTX, which ptxas assembles",
     "fatbin": "--emit cuda writes the source, which nvcc -fatbin compiles",
     "triton-cache": "--emit triton writes the source with its config",
+    "ptx:": "--emit cuda writes the source, which an older nvcc compiles to PTX of its own version",
 }
 """Replacements for formats of earlier versions."""
 
@@ -77,8 +78,8 @@ def format_named(name: str) -> Format:
     the name is unknown.
     """
     base, colon, detail = name.partition(":")
-    if base in REMOVED:
-        raise UsageError(f"--emit {base} was removed: {REMOVED[base]}")
+    if instead := REMOVED.get(base) or REMOVED.get(base + colon):
+        raise UsageError(f"--emit {name:.60} was removed: {instead}")
     if base not in FORMATS:
         raise unknown("format to emit", base, FORMATS)
     form = FORMATS[base]
@@ -92,7 +93,6 @@ def format_named(name: str) -> Format:
 def emit(
     answers: "Sequence[Recommendation]",
     name: str,
-    isa: tuple[int, int] | None = None,
     folder: bool = False,
     untrusted: bool = False,
 ) -> Files:
@@ -101,7 +101,6 @@ def emit(
     Args:
         answers: One answer per problem, all for one GPU.
         name: A key of `FORMATS`, with its detail after a colon.
-        isa: Version of the PTX ISA for `ptx`; None for the compiler's own.
         folder: Whether to write the format's folder instead of its file.
         untrusted: Whether to also write the source of other people's kernels.
 
@@ -118,8 +117,6 @@ def emit(
         )
     if len({answer.gpu.name for answer in answers}) != 1:
         raise UsageError(f"--emit {name} is for one GPU: give one")
-    if isa is not None and form.name != "ptx":
-        raise UsageError(f"a version of the PTX ISA is for --emit ptx, not for {name}")
     _check_language(answers, form)
     owned = [answer.best.kernel for answer in answers if answer.best.kernel.owner is not None]
     if owned and not untrusted and (form.language or form.compiled):
@@ -128,8 +125,7 @@ def emit(
             " read it first, --untrusted-source writes it"
         )
     write = import_module(f"kernrec.emit.{form.folder if folder else form.writer}").emit
-    extra = (form.detail, form.name) if form.example else (isa,) if isa is not None else ()
-    files: Files = write(answers, *extra)
+    files: Files = write(answers, *((form.detail, form.name) if form.example else ()))
     return files
 
 

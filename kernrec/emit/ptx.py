@@ -50,18 +50,9 @@ def launches_of(choice: "Choice", compiled: "Compiled") -> "tuple[BoundLaunch, .
     )
 
 
-def emit(answers: "Sequence[Recommendation]", isa: tuple[int, int] | None = None) -> Files:
-    """Return the PTX of the best config, with its launch and the required toolkit in a comment at the top.
-
-    Args:
-        isa: Version of the PTX ISA to write; None for the compiler's.
-    """
-    from kernrec.compile.ptx_isa import isa_of, toolkit_of, with_isa
-
+def emit(answers: "Sequence[Recommendation]") -> Files:
+    """Return the PTX of the best config, with the launch in a comment at the top."""
     best = answers[0].best
     compiled = compiled_choice(best)
-    code = compiled.ptx if isa is None else with_isa(compiled.ptx, isa)
-    major, minor = isa_of(code)
-    needs = f"// PTX ISA {major}.{minor}: for a driver or ptxas of CUDA {toolkit_of((major, minor))} or later."
-    text = "\n".join([*launch_comment(best, launches_of(best, compiled)), needs]) + "\n" + code
+    text = "\n".join(launch_comment(best, launches_of(best, compiled))) + "\n" + compiled.ptx
     return {f"{best.kernel.name}.ptx": text.encode()}

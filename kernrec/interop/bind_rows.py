@@ -52,8 +52,8 @@ def bind_rows(
         elif result.outcome == Outcome.OK:
             broken = kernel.misfit(config, problem, gpu.limits)
             raise UsageError(
-                f"result {number} ran with {config_text(config)}, which {kernel.name} excludes on {gpu.name} by"
-                f" {broken!r}"
+                f"result {number} ran with {config_text(config)}, which {kernel.name} excludes on {gpu.name} "
+                f"(constraint {broken!r})"
             )
     if not fitting:
         raise UsageError(f"all {len(file.results)} configs failed, and {kernel.name} excludes every one of them")
@@ -99,7 +99,7 @@ def _check_macro(file: ForeignResults, name: str, value: str, kernel: Kernel) ->
     for number, result in enumerate(file.results, 1):
         recorded = result.config.get(name)
         if str(recorded) != value and str(_whole(recorded)) != value:
-            raise UsageError(f"result {number} has {name}={recorded}, and {kernel.name} defines it as {value}")
+            raise UsageError(f"result {number} has {name}={recorded}, but {kernel.name} defines it as {value}")
 
 
 def _config(number: int, result: ForeignResult, kernel: Kernel, places: Mapping[str, str]) -> dict[str, int]:

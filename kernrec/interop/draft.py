@@ -78,7 +78,7 @@ class Draft:
         """Return the kernel; raise `UsageError` if parts are missing or the text is not TOML."""
         if self.missing:
             raise UsageError(
-                f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` begins one)"
+                f"{self.source} needs {'; '.join(self.missing)}, or a --spec (`kernrec analyze --init` writes a draft)"
             )
         try:
             content = tomllib.loads(self.text)

@@ -35,7 +35,7 @@ def product_key(dims: Mapping[str, int], dtype: str, layout: str) -> str:
         layout: `nn`, `nt`, `tn` or `tt`; `t` marks an input that is transposed in memory.
     """
     if dtype not in _TYPES:
-        raise UsageError(f"PyTorch has no products of {dtype} by this template; expected {', '.join(_TYPES)}")
+        raise UsageError(f"this template of PyTorch has no {dtype} matmuls; expected {', '.join(_TYPES)}")
     m, n, k = dims["m"], dims["n"], dims["k"]
     strides_a = [1, m] if layout[0] == "t" else [k, 1]
     strides_b = [1, k] if layout[1] == "t" else [n, 1]

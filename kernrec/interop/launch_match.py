@@ -35,7 +35,9 @@ def match_launches(results: Sequence[ForeignResult], kernel: Kernel, problem: Pr
     space = Space.of(kernel, problem, gpu)
     valid = space.at(problem).valid.nonzero()[0]
     if len(valid) > _MOST_CONFIGS:
-        raise UsageError(f"{kernel.name} has {len(valid)} configs; launches are looked up among {_MOST_CONFIGS}")
+        raise UsageError(
+            f"{kernel.name} has {len(valid)} configs; kernrec matches launches against at most {_MOST_CONFIGS}"
+        )
     configs: dict[_Launch, list[tuple[int, dict[str, int]]]] = defaultdict(list)
     for row in valid.tolist():
         config = space.config(row)
@@ -62,6 +64,6 @@ def _only(
         differing = [t.name for t in kernel.tunables if len({config[t.name] for config in launched}) > 1]
         raise UsageError(
             f"{len(launched)} configs of {kernel.name} launch {shown} ({config_text(launched[0])}, ...):"
-            f" fix {', '.join(differing)} in the spec, one profile for each value"
+            f" fix {', '.join(differing)} in the spec, and import one profile per value"
         )
     return launched[0]

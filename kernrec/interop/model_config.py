@@ -20,10 +20,6 @@ _INNER = ("text_config", "llm_config", "language_config")
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
-_MAMBA_HEADS = ("mamba_num_heads", "mamba_n_heads")
-_MAMBA_WIDTH = ("mamba_head_dim", "mamba_d_head")
-_MAMBA_STATE = ("ssm_state_size", "mamba_d_state")
-_MAMBA_GROUPS = ("n_groups", "mamba_n_groups")
 LEAST_GROUP = 32
 """Minimum columns that share a scale in the engines' kernels for integer weights and 16-bit activations."""
 
@@ -65,19 +61,6 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class StateSpace:
-    """State-space layers of Mamba 2."""
-
-    heads: int
-    head_width: int
-    state: int
-    cache_dtype: str
-    """`float32`, or `float16` for any 16-bit type."""
-    groups: int = 1
-    """Groups of heads that share the projections into and out of the state."""
-
-
-@dataclass(frozen=True)
 class Linear:
     """Linear layer with `rows` outputs and `depth` inputs, which tensor parallelism may divide."""
 
@@ -110,7 +93,6 @@ class ServedModel:
     """Data type of activations: `bfloat16`, `float16` or `float32`."""
     quantization: Quantization
     experts: Experts | None
-    state_space: StateSpace | None
     linears: tuple[Linear, ...]
     fused_experts: int = 0
     """Number of shared experts that SGLang computes as additional routed experts."""
@@ -137,10 +119,10 @@ def config_document(place: str, download: bool) -> tuple[dict[str, Any], str, st
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         if Path(place).is_dir():
-            raise UsageError(f"{place} has no config.json; the folder of a model, or such a file, is expected")
+            raise UsageError(f"{place} has no config.json; give the folder of a model or its config.json")
         if not download:
             hint = "; --download asks the Hugging Face Hub for it" if place.count("/") == 1 else ""
-            raise UsageError(f"{place}: no folder with a config.json, and no such file{hint}")
+            raise UsageError(f"{place} is neither a folder with a config.json nor a file{hint}")
         path = _downloaded(place)
     with file_errors(path, "read"):
         text = read_input(path, _LARGEST).decode("utf-8", errors="replace")
@@ -197,7 +179,7 @@ class ConfigFields:
             if value is None:
                 continue
             if type(value) is not int or not 0 <= value <= _MOST:
-                expected = f"a whole number of at most {_MOST} is expected"
+                expected = f"expected a whole number of at most {_MOST}"
                 raise UsageError(f"{self.place}: {name} is {json.dumps(value):.40}; {expected}")
             if value:
                 return value
@@ -215,13 +197,13 @@ class ConfigFields:
     def dtype(self) -> str:
         dtype = str(self.fields.get("dtype") or self.fields.get("torch_dtype") or "bfloat16").removeprefix("torch.")
         if dtype not in ("bfloat16", "float16", "float32"):
-            raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; bfloat16, float16 or float32 is expected")
+            raise UsageError(f"{self.place}: torch_dtype is {dtype!r:.40}; expected bfloat16, float16 or float32")
         return dtype
 
     def model(self, title: str) -> ServedModel:
         hidden, dtype = self.hidden(), self.dtype()
         return ServedModel(
-            title, hidden, dtype, self.quantization(), self.experts(), self.state_space(dtype), self.linears(hidden),
+            title, hidden, dtype, self.quantization(), self.experts(), self.linears(hidden),
             self.fused_experts(),
         )  # fmt: skip
 
@@ -247,15 +229,6 @@ class ConfigFields:
             most = f"at most {_MOST_CHOSEN} of {_MOST_EXPERTS} are accepted"
             raise UsageError(f"{self.place}: {top} experts a token of {count}; {most}")
         return Experts(count, top, width)
-
-    def state_space(self, dtype: str) -> StateSpace | None:
-        width, state = self.number(*_MAMBA_WIDTH), self.number(*_MAMBA_STATE)
-        if width is None or state is None:
-            return None
-        heads = self.needed("how many heads its state-space layers have", *_MAMBA_HEADS)
-        cache = str(self.fields.get("mamba_ssm_cache_dtype") or self.fields.get("mamba_ssm_dtype") or dtype)
-        dtype = "float32" if cache.removeprefix("torch.") == "float32" else "float16"
-        return StateSpace(heads, width, state, dtype, self.number(*_MAMBA_GROUPS) or 1)
 
     def quantization(self) -> Quantization:
         fields = self.fields.get("quantization_config")
@@ -296,7 +269,7 @@ class ConfigFields:
         if not (
             isinstance(sizes, Sequence) and len(sizes) == 2 and all(type(s) is int and 16 <= s <= 1024 for s in sizes)
         ):
-            raise UsageError(f"{self.place}: weight_block_size is {json.dumps(sizes):.40}; two sizes are expected")
+            raise UsageError(f"{self.place}: weight_block_size is {json.dumps(sizes):.40}; expected two sizes")
         return sizes[0], sizes[1]
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:

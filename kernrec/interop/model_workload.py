@@ -77,13 +77,13 @@ def model_workload(place: str, context: int | None = None, phase: str = PHASES[0
     model = read_decoder(place, text)
     if model.kind not in FAMILIES:
         names = ", ".join(sorted(FAMILIES))
-        raise UsageError(f"{place}: architecture {model.kind!r} is not known; known are {names}")
+        raise UsageError(f"{place}: unknown architecture {model.kind!r}; known: {names}")
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     context = DEFAULT_CONTEXT if context is None else context
     if not 1 <= context <= (model.positions or MOST_CONTEXT):
         most = f"{model.title} accepts {model.positions}" if model.positions else f"{MOST_CONTEXT} are accepted"
-        raise UsageError(f"context is {context} tokens; {most} at most, and 1 at least")
+        raise UsageError(f"context is {context} tokens; expected at least 1, and {most} at most")
     return _Layers(model, context, phase).workload(place)
 
 
@@ -199,7 +199,8 @@ class _Layers:
             yield absorbed | {"name": "attention absorbed k_b", "n": sizes.keys, "k": sizes.plain}
             yield absorbed | {"name": "attention absorbed v_b", "n": sizes.value, "k": sizes.keys}
             self.left_out.append(
-                f"{count} layers of latent attention (MLA) over {self.context} cached tokens: no op has them yet"
+                f"{count} layers of latent attention (MLA) over {self.context} cached tokens: kernrec has no op for "
+                "them yet"
             )
         else:
             up = heads * (sizes.plain + sizes.value)
@@ -244,4 +245,4 @@ class _Layers:
         yield {"name": "softmax of the logits", "op": "softmax", "rows": 1, "columns": model.vocabulary}
         quantization = model.quantization
         if quantization.elsewhere and quantization.method != "mxfp4":
-            self.notes.append(f"quantization {quantization.method!r} is not known: weights count as {self.dtype}")
+            self.notes.append(f"unknown quantization {quantization.method!r}: weights are assumed to be {self.dtype}")

@@ -86,7 +86,7 @@ class ExpertLayer:
         if not re.fullmatch(r"[\w .()+-]{1,80}", values["device"]) or not re.fullmatch(
             r"\w{0,40}", values.get("dtype", "")
         ):
-            raise UsageError(f"{text!r:.120}: device and dtype are names without separators of paths")
+            raise UsageError(f"{text!r:.120}: device and dtype must not contain path separators")
         sizes = (block[0], block[1]) if block else None
         return cls(experts, width, tokens, values["device"], values.get("dtype") or None, sizes)
 
@@ -97,7 +97,7 @@ class ExpertLayer:
         value = self.tokens.evaluate(call)
         if type(value) is not int or not 1 <= value <= _MOST_TOKENS:
             raise UsageError(
-                f"m={self.tokens.text} is {value!r:.40} of {dict(call)}; a whole number from 1 is expected"
+                f"m={self.tokens.text} is {value!r:.40} for {dict(call)}; expected a whole number of at least 1"
             )
         return value
 
@@ -126,9 +126,9 @@ def tiles_of(kernel: Kernel, config: Mapping[str, int]) -> dict[str, int]:
         if spelled is not None:
             tiles[name] = int(values.pop(spelled))
         elif name != "GROUP_SIZE_M":
-            raise UsageError(f"{kernel.name} has no tunable {' or '.join(spellings)}, which such a file states")
+            raise UsageError(f"{kernel.name} has no tunable {' or '.join(spellings)}, which the file format requires")
     if values:
-        raise UsageError(f"{kernel.name} has the tunable {next(iter(values))}, for which such a file has no place")
+        raise UsageError(f"{kernel.name} has the tunable {next(iter(values))}, which the file format cannot express")
     return {"GROUP_SIZE_M": 1, **tiles}
 
 
@@ -161,11 +161,9 @@ def _configs(document: Any) -> tuple[dict[int, dict[str, int]], str | None]:
         config = {name: int(value) if LAUNCHED.get(name) == 0 else value for name, value in config.items()}
         for name, value in config.items():
             if type(value) is not int or not LAUNCHED.get(name, 1) <= value <= 1024:
-                raise ValueError(
-                    f"{name} of {tokens} tokens is {value!r:.40}; a whole number from 1 to 1024 is expected"
-                )
+                raise ValueError(f"{name} of {tokens} tokens is {value!r:.40}; expected a whole number from 1 to 1024")
         if config.get(_SPLIT, 1) != 1:
-            raise ValueError(f"SPLIT_K of {tokens} tokens is not 1, which kernrec does not know")
+            raise ValueError(f"SPLIT_K of {tokens} tokens is not 1; kernrec supports only 1")
         stated = {name: config[name] for name in TILES if name in config}
         stated |= {name: config[name] for name, usual in LAUNCHED.items() if config.get(name, usual) != usual}
         configs[int(tokens)] = {"GROUP_SIZE_M": 1, **stated}
@@ -187,5 +185,5 @@ def write_moe_configs(configs: Mapping[int, Mapping[str, int]], version: str | N
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) > 0):
-        raise UsageError(f"{name} is {text!r:.40}; a whole number from 1 is expected")
+        raise UsageError(f"{name} is {text!r:.40}; expected a whole number of at least 1")
     return int(text)

@@ -67,7 +67,7 @@ def read_ncu(file: TextFile, options: ReadOptions) -> ForeignResults:
     results = numbered(mine, lambda launch: _result(*launch), "launch")
     devices = {each.get("Device", "") for each, _ in mine}
     if len(devices) > 1:
-        raise ValueError(f"{name} ran on {len(devices)} devices; export the launches of each on their own")
+        raise ValueError(f"{name} ran on {len(devices)} devices; export each device separately")
     device = next(iter(devices))
     note = "" if any(result.sm_clock_hz for result in results) else "; it states no clock of the SMs"
     return ForeignResults(
@@ -122,7 +122,7 @@ def _sizes(row: Mapping[str, str], column: str) -> tuple[int, ...]:
     match = _SIZES.fullmatch(row.get(column, ""))
     if not match:
         seen = f"is {row[column]!r:.40}" if column in row else "is no column"
-        raise ValueError(f"{column} {seen}; one such as (256, 1, 1) is expected (--page raw has it)")
+        raise ValueError(f"{column} {seen}; expected a value such as (256, 1, 1) (use --page raw)")
     return tuple(int(size) for size in match.groups())
 
 
@@ -132,7 +132,7 @@ def _metric(metrics: _Metrics, names: Iterable[str], units: Mapping[str, float])
         if name in metrics and (text := metrics[name][0]) not in ("", "N/A", "n/a"):
             unit = metrics[name][1].strip()
             if unit.lower() not in units:
-                raise ValueError(f"{name} has unit {unit!r:.40}; one of {', '.join(filter(None, units))} is expected")
+                raise ValueError(f"{name} has unit {unit!r:.40}; expected one of {', '.join(filter(None, units))}")
             try:
                 return finite(float(text.replace(",", "")), name) * units[unit.lower()]
             except ValueError:

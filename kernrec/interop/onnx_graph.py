@@ -133,13 +133,13 @@ def _fix(path: Path, graph: Any, fixed: Mapping[str, int]) -> None:
                 still.setdefault(name, value.name)
     if strange := next((name for name in fixed if name not in names), None):
         raise UsageError(
-            f"--shape {short(strange)}: {path} has no such open dimension;"
-            f" its own are {', '.join(sorted(map(short, names))) or 'none'}"
+            f"--shape {short(strange)}: {path} has no such open dimension; it has "
+            f"{', '.join(sorted(map(short, names))) or 'none'}"
         )
     if still:
         open_dims = ", ".join(f"{short(name)} of input {short(value)}" for name, value in list(still.items())[:4])
         example = ",".join(f"{name}=1" for name in still)
-        raise UsageError(f"{path} has open dimensions: {open_dims}; state them, such as --shape {example:.120}")
+        raise UsageError(f"{path} has open dimensions: {open_dims}; set them, for example --shape {example:.120}")
 
 
 def _graph(onnx: Any, graph: Any) -> Graph:

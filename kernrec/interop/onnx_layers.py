@@ -63,9 +63,9 @@ def read_onnx(path: Path, fixed: Mapping[str, int]) -> Workload:
             continue
         counts[problem] += 1
         names.setdefault(problem, printable(node.name))
-    lines = tally(unknown) + [f"{line}, taken as fused into the convolution before it" for line in tally(fused)]
+    lines = tally(unknown) + [f"{line}, treated as fused into the preceding convolution" for line in tally(fused)]
     if not counts:
-        raise UsageError(f"{path} has no layer that is known: {', '.join(lines) or 'all of it is constant'}"[:300])
+        raise UsageError(f"{path} has no supported layer: {', '.join(lines) or 'all of it is constant'}"[:300])
     layers = tuple(Layer(names[problem], problem, count) for problem, count in counts.items())
     return Workload(path.stem, path.name, str(path), layers, unknown=tuple(lines))
 

@@ -187,7 +187,7 @@ def _combine(operator: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(operator, ast.Add):
         return list(left) + list(right) if isinstance(left, list | range) else left + right
     if isinstance(left, list | range) or isinstance(right, list | range):
-        raise _RefusedError("lists are only added")
+        raise _RefusedError("lists support only +")
     if isinstance(operator, ast.Pow):
         if not (0 <= right <= 64 and abs(left) <= 1024):
             raise _RefusedError(f"{left}**{right} is too large")

@@ -32,7 +32,7 @@ def answer(request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     except KernrecError as error:
         return {"refused": str(error)}
     except MemoryError:
-        return {"refused": f"{request['title']} takes more memory than a file of its size may"}
+        return {"refused": f"{request['title']} needs more memory than a file of its size should"}
     layers = [
         {"name": x.name, "op": x.problem.op, "count": x.count, "dtype": x.problem.dtype, "layout": x.problem.layout}
         | x.problem.dim

@@ -57,6 +57,6 @@ def without_repeats(results: Sequence[ForeignResult], ignored: Sequence[str]) ->
     if len(left) == len(results):
         return left, None
     return left, (
-        f"{counted(several, 'config')} had several times, up to {apart:.2f} apart; the median of each is"
-        f" there, {counted(len(results) - len(left), 'row')} were skipped"
+        f"{counted(several, 'config')} had several times, up to a factor of {apart:.2f} apart; the median of each "
+        f"was kept, {counted(len(results) - len(left), 'row')} were skipped"
     )

@@ -265,7 +265,7 @@ def config_of(tunables: Mapping[str, object]) -> dict[str, Scalar]:
 def text_of(value: object, what: str) -> str:
     """Return `value` as printable one-line text; raise a `ValueError` that starts with `what`."""
     if not isinstance(value, str) or not 0 < len(value) <= MOST_CHARACTERS or not value.isprintable():
-        raise ValueError(f"{what} is {value!r:.40}; printable text of at most {MOST_CHARACTERS} characters is expected")
+        raise ValueError(f"{what} is {value!r:.40}; expected printable text of at most {MOST_CHARACTERS} characters")
     return value
 
 
@@ -291,7 +291,7 @@ def split_limits(config: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], dict[
         if name in config:
             limits[column] = finite(config[name], name) * LIMIT_UNIT[name]
             if limits[column] <= 0:
-                raise ValueError(f"{name} is {config[name]}; a positive number is expected")
+                raise ValueError(f"{name} is {config[name]}; expected a positive number")
     return {name: value for name, value in config.items() if name not in LIMITS}, limits
 
 
@@ -308,14 +308,14 @@ def time_of(value: object) -> datetime:
         time = datetime.strptime(text, _UTC) if text.endswith(" UTC") else datetime.fromisoformat(text)
         return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     except (ValueError, OverflowError):
-        raise ValueError(f"timestamp is {value!r:.40}; one such as 2024-05-01 12:00:00 is expected") from None
+        raise ValueError(f"timestamp is {value!r:.40}; expected a time such as 2024-05-01 12:00:00") from None
 
 
 def latency_of(value: object, unit_s: float) -> float:
     """Return the time of a launch in seconds; raise `ValueError` if it is impossible."""
     seconds = finite(value, "time") * unit_s
     if not 0 < seconds < 1e6:
-        raise ValueError(f"time is {seconds:g} s; more than 0 and less than 1e6 is expected")
+        raise ValueError(f"time is {seconds:g} s; expected more than 0 and less than 1e6")
     return seconds
 
 
@@ -367,7 +367,7 @@ def code_of(values: Mapping[str, object]) -> dict[str, Any]:
             if (value := values.get(name)) is not None:
                 number = finite(value, name)
                 if not (0 <= number <= most and number.is_integer()):
-                    raise ValueError(f"{name} is {number:g}; a whole number from 0 to {most} is expected")
+                    raise ValueError(f"{name} is {number:g}; expected a whole number from 0 to {most}")
                 code[column] = int(number)
                 break
     return code
@@ -395,4 +395,4 @@ def of_kernels(names: Iterable[str], options: ReadOptions, title: str) -> str:
     listed = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
     if options.kernels:
         raise unknown(title, options.kernels[0], there)
-    raise UsageError(f"it has results of several {title}s ({listed}); say which one with --kernel")
+    raise UsageError(f"it has results of several {title}s ({listed}); select one with --kernel")

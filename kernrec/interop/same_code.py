@@ -52,8 +52,8 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
             reserved = gpu.limits.smem_reserved_per_block  # some tools include dynamic shared memory
             if result.smem_bytes is not None and result.smem_bytes not in (shared, shared + reserved):
                 return (
-                    f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, and"
-                    f" {kernel.source_name} takes {shared}: it is not the source that was measured"
+                    f"{config_text(config)} was recorded with {result.smem_bytes} bytes of shared memory, but "
+                    f"{kernel.source_name} uses {shared}: it is not the measured source"
                 ), ""
             if result.registers:
                 differences.append(abs(used.registers - result.registers) / result.registers)
@@ -62,7 +62,7 @@ def other_code(results: Sequence[ForeignResult], kernel: Kernel, problem: Proble
     if differences and (middle := statistics.median(differences)) > _REGISTERS:
         return (
             f"registers differ by {middle:.0%} in the median of {len(differences)} configs from those that"
-            f" {kernel.source_name} needs on {gpu.arch}: it is not the source that was measured"
+            f" {kernel.source_name} needs on {gpu.arch}: it is not the measured source"
         ), ""
     return None, f"registers and shared memory of {compared} recorded configs agree with {kernel.source_name}"
 

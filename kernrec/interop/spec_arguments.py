@@ -180,7 +180,9 @@ class SpecArguments:
                 tensor.shape = (*tensor.shape, str(tensor.parameter.lanes))
             tensor.values = "zeros" if match[1] else tensor.values
             if tensor.dtype is None:
-                raise UsageError(f"{flag[:80]}: {tensor.parameter.ctype} has no name here; write x=f32[n], say")
+                raise UsageError(
+                    f"{flag[:80]}: {tensor.parameter.ctype} is not a supported type; write for example x=f32[n]"
+                )
         if tensor.dtype not in ELEMENT_BYTES:
             raise UsageError(f"{flag[:80]}: {unknown('element type', tensor.dtype, ELEMENT_BYTES)}")
 
@@ -208,7 +210,7 @@ def read_arguments(
     """
     if len(facts.parameters) != len(signature.parameters):
         raise UsageError(
-            f"{signature.name} declares {len(signature.parameters)} parameters, and its code has"
+            f"{signature.name} declares {len(signature.parameters)} parameters, but its compiled code has"
             f" {len(facts.parameters)}: give a --spec"
         )
     variables = {variable.name: variable for variable in facts.variables}
@@ -327,7 +329,7 @@ def _whole(name: str, text: str, dtype: str) -> int:
         value = {"true": 1, "false": 0}[text.lower()] if text.lower() in ("true", "false") else int(text, 0)
     except ValueError:
         raise UsageError(
-            f"argument {name}={text[:40]}: expected a whole number, for {name} is of type {dtype}"
+            f"argument {name}={text[:40]}: expected a whole number, because {name} is of type {dtype}"
         ) from None
     low, high = SCALAR_RANGES[dtype]
     if not low <= value <= high:

@@ -272,8 +272,8 @@ class _Drafter:
         axes = split_expressions(self.words.grid.replace("blockDim.", "block_"))
         if block == [MARK] and any("block_" in axis for axis in axes):
             raise UsageError(
-                f"--grid {self.words.grid!r:.60}: {self.signature.name} never reads the size of its block, so say it:"
-                " --block 128, for example"
+                f"--grid {self.words.grid!r:.60}: {self.signature.name} never reads its block size; give it, for "
+                "example --block 128"
             )
         if not 1 <= len(axes) <= 3:
             raise UsageError(f"--grid {self.words.grid!r:.60}: expected one to three expressions, separated by commas")

@@ -76,7 +76,7 @@ def refuse_marks(text: str, place: str) -> None:
     ]
     if marked:
         lines = f"line {marked[0]}" if len(marked) == 1 else f"lines {', '.join(map(str, marked))}"
-        raise UsageError(f"{place}: {lines}: fill in what is {MARK}")
+        raise UsageError(f"{place}: {lines}: replace each {MARK}")
 
 
 def whole_numbers(wrong: str, text: str) -> list[int]:
@@ -96,7 +96,7 @@ def blocks_to_try(text: str) -> list[tuple[int, ...]]:
             raise UsageError(f"--block {text!r:.60}: expected blocks to try, such as 64,128,256 or 16x16,32x8")
         blocks.append(tuple(map(int, extents)))
         if math.prod(blocks[-1]) > 1024:
-            raise UsageError(f"--block {part.strip()}: {math.prod(blocks[-1])} threads; at most 1024 are possible")
+            raise UsageError(f"--block {part.strip()}: {math.prod(blocks[-1])} threads; at most 1024 are allowed")
     return list(dict.fromkeys(blocks))
 
 

@@ -42,8 +42,8 @@ def by_problem(
             groups.setdefault(problem, []).append(result)
     if not groups:
         shown = "; ".join(dict.fromkeys(map(_text, other[:1000])))
-        raise UsageError(f"none of its results is of the stated problem; they are of {shown:.300}")
-    return groups, [f"left out: {counted(len(other), 'result')} of other problems"] if other else []
+        raise UsageError(f"none of its results is for the given problem; they are for {shown:.300}")
+    return groups, [f"skipped: {counted(len(other), 'result')} of other problems"] if other else []
 
 
 def _problem(

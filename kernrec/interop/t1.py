@@ -76,7 +76,7 @@ class _T1Reader:
         self.conditions = [self.table("Conditions", c) for c in self.list(space, "Conditions", [])]
         language = self.need(self.kernel, "Language")
         if language != "CUDA":
-            raise UsageError(f"{title}: Language is {language!r:.40}, only CUDA can be analyzed")
+            raise UsageError(f"{title}: Language is {language!r:.40}; only CUDA can be analyzed")
         for key in ("KernelName", "KernelFile"):
             if not isinstance(self.need(self.kernel, key), str):
                 raise UsageError(f"{title}: {key}: expected text")

@@ -1,17 +1,16 @@
-"""Read and write T4, the results format that autotuners share: schema 1.0.0 of Kernel Tuner 1.5 (`schema/T4`).
+"""Read T4, the results format that autotuners share: schema 1.0.0 of Kernel Tuner 1.5 (`schema/T4`).
 
     {"schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": [
      {"timestamp": "2024-05-01 12:00:00", "configuration": {"bx": 32}, "invalidity": "correct", "correctness": 1,
       "times": {"runtimes": [0.0124, 0.0122]}, "measurements": [{"name": "time", "value": 0.0123, "unit": ""}],
       "objectives": ["time"]}]}
 
-A time must have a unit, its own or the file's `metadata.timeunit`. Documents from kernrec also name device, kernel and
-problem in `metadata`, which the schema allows. KTT's documents differ (`KTT`).
+A time has its own unit or the file's `metadata.timeunit`; one of them is required. `metadata` may name the device and
+the kernel. KTT's documents differ (`KTT`).
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,6 @@ from kernrec.errors import UsageError, unknown
 from kernrec.interop.json_document import TextFile, finite, numbered
 from kernrec.interop.results import (
     ENERGIES,
-    LIMIT_UNIT,
-    LIMITS,
     ForeignResult,
     ForeignResults,
     ReadOptions,
@@ -34,7 +31,7 @@ from kernrec.interop.results import (
     text_of,
     time_of,
 )
-from kernrec.store.measurement import Measurement, Outcome
+from kernrec.store.measurement import Outcome
 
 TOOL = "T4"
 VERSION = "1.0.0"
@@ -61,7 +58,6 @@ _JOULES = {"": 1.0, "j": 1.0, "joule": 1.0, "joules": 1.0, "mj": 1e-3, "millijou
 _WATTS = {"": 1.0, "w": 1.0, "watt": 1.0, "watts": 1.0, "mw": 1e-3, "milliwatts": 1e-3}
 
 _INTEGER = re.compile(r"-?\d{1,18}")
-_INVALIDITIES = {outcome: invalidity for invalidity, outcome in INVALIDITIES.items()}
 
 
 def read_t4(file: TextFile, options: ReadOptions) -> ForeignResults:
@@ -108,7 +104,7 @@ def _result(timeunit: object, of_ktt: bool, entry: object) -> ForeignResult:
     elif samples:
         latency = sum(samples) / len(samples)
     else:
-        raise ValueError("it is correct and has neither a measurement named time nor runtimes")
+        raise ValueError("it is marked correct, but has neither a measurement named time nor runtimes")
     joules = {name: _number(measured, name, _JOULES) for name, _ in ENERGIES if name in measured}
     watts = {name: _number(measured, name, _WATTS) for _, name in ENERGIES if name in measured}
     compiled = entry.get("compilation_data") if of_ktt else None
@@ -131,7 +127,7 @@ def _measurements(values: object) -> dict[str, tuple[object, str]]:
 
 def _seconds(unit: object) -> float:
     if unit in (None, ""):
-        raise ValueError("the unit of its times is not stated: neither there nor as metadata.timeunit")
+        raise ValueError("its times have no unit; state it there or as metadata.timeunit")
     return _unit("time", str(unit), SECONDS)
 
 
@@ -150,42 +146,3 @@ def _unit(quantity: str, unit: str, units: Mapping[str, float]) -> float:
                 spellings.setdefault(factor, name)  # the first spelling is short
         listed = ", ".join(spellings.values())
         raise UsageError(f"unknown unit of {quantity} {unit!r}; known: {listed}, in full or short") from None
-
-
-def write_t4(measurements: Iterable[Measurement], metadata: Mapping[str, object]) -> str:
-    """Return a T4 document of measurements; times are in milliseconds.
-
-    Args:
-        measurements: measurements to write; quarantined ones, which T4 cannot express, are skipped.
-        metadata: metadata of the file, except for its time unit.
-    """
-    results = [_entry(measurement) for measurement in measurements if measurement.outcome in _INVALIDITIES]
-    metadata = {"timeunit": "milliseconds", **metadata}
-    document = {"schema_version": VERSION, "metadata": metadata, "results": results}
-    return json.dumps(document, indent=1, allow_nan=False)
-
-
-def _entry(measurement: Measurement) -> dict[str, Any]:
-    limits = {
-        name: value / LIMIT_UNIT[name]
-        for name, column in LIMITS.items()
-        if (value := getattr(measurement.device, column)) is not None
-    }
-    report, ok = measurement.report, measurement.outcome == Outcome.OK
-    latency_s = report.latency.latency_s
-    time = latency_s * 1e3 if ok and latency_s is not None else measurement.error or ""
-    values: list[tuple[str, object, str]] = [("time", time, "ms")]
-    if ok and report.energy.energy_j is not None:
-        values.append(("energy", report.energy.energy_j, "J"))
-        if report.energy.power_w is not None:
-            values.append(("power", report.energy.power_w, "W"))
-    samples = report.latency.latency_samples_s or ()
-    return {
-        "timestamp": measurement.origin.measured_at.isoformat(sep=" ") + "+00:00",
-        "configuration": {**measurement.identity.config, **limits},
-        "times": {"runtimes": [sample * 1e3 for sample in samples] if ok else []},
-        "invalidity": _INVALIDITIES[measurement.outcome],
-        "correctness": float(measurement.outcome != Outcome.INCORRECT),
-        "measurements": [{"name": name, "value": value, "unit": unit} for name, value, unit in values],
-        "objectives": ["time"],
-    }

@@ -81,12 +81,12 @@ def read_parquet_table(path: Path, options: ReadOptions) -> ForeignResults:
 
 def _results(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> ForeignResults:
     if not options.names:
-        raise ValueError("it is a table; --kernel and --spec say which of its columns are tunables")
+        raise ValueError("it is a table; give --kernel and --spec, which name its tunables")
     columns, rows = _mapped(columns, rows, options.mapped)
     reader = _Reader(columns, options)
     read = numbered(rows, reader.result, "row")
     if len(reader.devices) > 1:
-        raise ValueError(f"it has rows of {len(reader.devices)} devices; import those of each on their own")
+        raise ValueError(f"it has rows of {len(reader.devices)} devices; import each device separately")
     results = [result for result in read if result is not None]
     device = next(iter(reader.devices), None)
     return ForeignResults(TOOL, device, None, results, not_run=len(read) - len(results))
@@ -180,10 +180,10 @@ class _Reader:
             return times[0]
         if times:
             listed = ", ".join(name for name, _ in times)
-            raise ValueError(f"several columns are times ({listed}); leave others out with --map ignore=COLUMN")
+            raise ValueError(f"several columns are times ({listed}); skip the others with --map ignore=COLUMN")
         bare = next((name for key, name in folded.items() if key in _TIMES), None)
         raise ValueError(
-            f"column {bare} does not say its unit; give --map 'latency_s={bare}*1e-3' if it is in ms"
+            f"column {bare} has no unit; give --map 'latency_s={bare}*1e-3' if it is in ms"
             if bare
             else "no column is a time; name one such as time_ms, or give --map 'latency_s=COLUMN*FACTOR'"
         )
@@ -243,5 +243,5 @@ class _Reader:
             if name in self._column and (value := row[self._column[name]]) is not None:
                 limits[column] = finite(value, name) * factor
                 if limits[column] <= 0:
-                    raise ValueError(f"{name} is {value}; a positive number is expected")
+                    raise ValueError(f"{name} is {value}; expected a positive number")
         return limits

@@ -34,7 +34,7 @@ def read_autotune(file: TextFile, options: ReadOptions) -> ForeignResults:
     """Return the results in an autotune cache; errors are those of `read_results.Format`."""
     document = file.document()
     if PREDICTED in document:
-        raise ValueError("it holds what kernrec predicted, and no measurements")
+        raise ValueError("it contains predictions of kernrec, not measurements")
     return _read(document, file)
 
 
@@ -49,7 +49,7 @@ def read_autotune_configs(file: TextFile) -> list[dict[str, Any]]:
 def _read(document: dict[str, Any], file: TextFile) -> ForeignResults:
     entries = document[MEMBER]
     if not isinstance(entries, list) or set(document) != {"key", MEMBER}:
-        raise ValueError(f"it is not an autotune cache as Triton 3.2 to 3.9 write it: expected key and {MEMBER}")
+        raise ValueError(f"it is not an autotune cache of Triton 3.2 to 3.9: expected key and {MEMBER}")
     results = numbered(entries, _result, "config")
     for number, result in enumerate(results, 1):
         if odd := sorted(result.config.keys() ^ results[0].config.keys()):
@@ -75,7 +75,7 @@ def _result(entry: object) -> ForeignResult:
         other = sorted((names ^ _ATTRIBUTES) - _LATER)
         raise ValueError(f"it has other attributes than those of Triton 3.2 to 3.9: {', '.join(map(str, other))[:80]}")
     if attributes["pre_hook"] is not None or attributes.get("ir_override") is not None:
-        raise ValueError("it has a hook or code of its own, so that its tunables do not say what ran")
+        raise ValueError("it has a hook or custom code, so its tunables do not determine what ran")
     if not isinstance(attributes["kwargs"], dict):
         raise ValueError("kwargs are not an object")
     values = {name: _NOT_GIVEN if attributes[name] is None else attributes[name] for name in _LAUNCH}

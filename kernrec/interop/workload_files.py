@@ -137,7 +137,7 @@ def _csv_entry(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str
         elif _WHOLE.fullmatch(text):
             entry[key] = int(text)
         else:
-            raise UsageError(f"{path}, line {line}: {key} is {short(text)}; a whole number is expected")
+            raise UsageError(f"{path}, line {line}: {key} is {short(text)}; expected a whole number")
     if "op" not in entry:
         raise UsageError(f"{path}, line {line}: op is empty")
     return entry

@@ -9,6 +9,7 @@ lets before it; constraints may also use the limits of the GPU listed in `LIMITS
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernrec.errors import UsageError, unknown
@@ -19,7 +20,6 @@ from kernrec.kernel.tensor_map import MapArgument
 from kernrec.op.dtype import ELEMENT_BYTES
 from kernrec.op.equivalent import as_op
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.gpu import SmLimits

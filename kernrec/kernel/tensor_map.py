@@ -69,11 +69,11 @@ def map_of(tensor: Tensor, box: tuple[int, ...]) -> MapHandle:
     handle = MapHandle(tensor.name, tensor.dtype, extents, tuple(strides), box)
     if handle.swizzle not in SWIZZLES:
         accepted = ", ".join(map(str, SWIZZLES))
-        raise UsageError(f"map {tensor.name}: a row of the box has {handle.swizzle} bytes; accepted are {accepted}")
+        raise UsageError(f"map {tensor.name}: a row of the box has {handle.swizzle} bytes; expected {accepted}")
     if any(stride % 16 for stride in strides) or not all(1 <= extent <= 256 for extent in box):
         raise UsageError(
-            f"map {tensor.name}: strides are {', '.join(map(str, strides))} bytes and the box {box}; accepted are"
-            " multiples of 16 bytes, and 1 to 256 elements"
+            f"map {tensor.name}: strides are {', '.join(map(str, strides))} bytes and the box {box}; expected "
+            f"multiples of 16 bytes, and 1 to 256 elements"
         )
     return handle
 

@@ -15,6 +15,7 @@ and the compiler's options (`num_warps`, `num_stages`, `num_ctas`, `maxnreg`).
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from itertools import count, takewhile
 
 from kernrec.errors import unknown
 from kernrec.kernel.expression import Expression
@@ -32,6 +33,9 @@ TYPES = {
 
 SPECIALIZED = 16
 """Divisor that Triton itself checks for arguments."""
+
+_ITEM = "{name}__{index}"
+"""Name of an item of an argument that is a tuple."""
 
 SCRATCH = 2
 """Number of pointers that Triton passes after the function's own arguments: its scratch memory and the profiler's."""
@@ -68,6 +72,16 @@ class TritonFunction:
     """Tensor descriptors by parameter."""
 
 
+def item_names(name: str, number: int) -> list[str]:
+    """Return the names under which a launch passes the items of an argument that is a tuple."""
+    return [_ITEM.format(name=name, index=index) for index in range(number)]
+
+
+def items_of(name: str, names: Collection[str]) -> list[str]:
+    """Return those of `names` that are items of the tuple `name`, in order; empty if it is no tuple."""
+    return list(takewhile(names.__contains__, (_ITEM.format(name=name, index=index) for index in count())))
+
+
 def triton_function(
     top: Table, source_name: str, launches: Sequence[tuple[str, int]], names: Collection[str]
 ) -> TritonFunction | None:
@@ -88,8 +102,8 @@ def triton_function(
         return None
     if len(set(launches)) != 1 or launches[0][1] < SCRATCH:
         raise top.error(
-            "the launches of a Triton kernel are of one function with the same arguments, the last"
-            f" {SCRATCH} of them 'u64 0'"
+            "all launches of a Triton kernel must call one function with the same arguments, ending with {SCRATCH} "
+            "times 'u64 0'"
         )
     table = top.inner("[triton]", data)
     own = launches[0][1] - SCRATCH

@@ -1,4 +1,4 @@
-"""Files of the one folder that tools may read."""
+"""Read files of the only folder that tools may access."""
 
 from pathlib import Path
 
@@ -8,9 +8,7 @@ from kernrec.kernel.source_files import read_text
 
 
 class Folder:
-    """The folder that tools may read; None if they may read no file. Raises `UsageError` if the folder does
-    not exist.
-    """
+    """Folder that tools may read; None to forbid files. Raises `UsageError` if the folder does not exist."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.resolve()
@@ -18,14 +16,14 @@ class Folder:
             raise UsageError(f"--folder {str(path)!r:.80}: there is no such folder")
 
     def text(self, name: str) -> str:
-        """Return the text of a file by its path inside the folder. Raises `UsageError` if the file is outside, also by
-        a link, or cannot be read.
+        """Return the text of a file by its path inside the folder. Raises `UsageError` if the file is unreadable or
+        outside, even through a link.
         """
         return read_text(self._inside(name), name)
 
     def cards(self, gpus: str) -> str:
-        """Return comma-separated names of GPUs, with GPU files of the folder replaced by the names that they describe.
-        Raises `UsageError` if a file is outside, or describes an impossible GPU.
+        """Replace GPU files of the folder by their GPUs' names in a comma-separated list. Raises `UsageError` if a file
+        is outside the folder, or describes an impossible GPU.
         """
         parts = (part.strip() for part in gpus.split(","))
         return ",".join(self._card(part) if part.lower().endswith(".toml") else part for part in parts)

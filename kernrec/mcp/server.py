@@ -1,7 +1,7 @@
-"""The tools, and the server over standard input and output.
+"""Define the tools, and serve them over standard input and output.
 
-Answers are those of the command line's `--json`. Sources run in processes of their own (`kernrec.checking`), within
-the limits that the server was started with; the other tools need neither a compiler nor a file.
+Answers equal the command line's `--json`. Sources run in separate processes (`kernrec.checking`) within the server's
+limits. The other tools need neither a compiler nor a file.
 """
 
 import threading
@@ -44,12 +44,12 @@ _Answer = TypeVar("_Answer")
 
 
 class Tools:
-    """The tools, each a method with plain arguments. Errors are one line.
+    """Tools as methods with plain arguments; errors are one line.
 
     Args:
         recommender: The recommender; one request at a time.
         folder: Files that may be read.
-        limits: Limits of each check and analysis, of which one runs at a time.
+        limits: Limits of each check and analysis; only one runs at a time.
     """
 
     def __init__(self, recommender: Recommender, folder: Folder, limits: Limits) -> None:
@@ -136,7 +136,7 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line about the first argument that the schema of a tool refuses."""
+    """Describe the first argument that a tool's schema refuses, in one line."""
     first = errors[0]
     argument = ".".join(map(str, first["loc"]))
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -145,10 +145,10 @@ def _refused(tool: str, errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> None:
-    """Serve the tools over standard input and output until its other end closes.
+    """Serve the tools over standard input and output until the client closes them.
 
     Raises:
-        UsageError: a database cannot be read, or there is no such folder.
+        UsageError: a database cannot be read, or the folder does not exist.
         KernrecError: the SDK is not installed.
     """
     import_optional("mcp", "serving tools", "mcp")
@@ -156,7 +156,7 @@ def serve(databases: list[Path] | None, folder: Path | None, limits: Limits) -> 
 
 
 def make_server(tools: Tools) -> Any:
-    """Return the SDK's server with the tools. Their schemas follow from the annotations here."""
+    """Return the SDK's server with the tools, whose schemas follow from the annotations here."""
     from anyio import CapacityLimiter, to_thread
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
@@ -208,11 +208,11 @@ def make_server(tools: Tools) -> Any:
     block = Annotated[list[int], Field(description="Threads of a block.", min_length=1, max_length=3)]
     entry = Annotated[str | None, Field(description="Name of the kernel; needed if there are several.", max_length=400)]
 
-    # One request of each kind at a time. Waiting requests take no thread, so other kinds are answered meanwhile.
+    # Run one request of each kind at a time. Waiting requests occupy no thread, so other kinds can run.
     listing, asking, running = (CapacityLimiter(1) for _ in range(3))
 
     async def answered(work: Callable[[], dict[str, Any]], limiter: CapacityLimiter = asking) -> dict[str, Any]:
-        """Return the answer of `work`, run in a thread so that the server stays responsive. Errors are one line."""
+        """Run `work` in a thread, so that the server stays responsive, and return its answer; errors are one line."""
         try:
             return await to_thread.run_sync(work, limiter=limiter)
         except KernrecError as error:

@@ -6,6 +6,7 @@ An `Op` is data plus a few functions of its dimensions. Validation, keys, inputs
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import cached_property
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from kernrec.errors import UsageError, nearest, unknown
 from kernrec.op import dtype as dtypes
 from kernrec.util.human import short
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     import numpy as np

@@ -33,6 +33,14 @@ def items_dimension(op: str, batched: bool = False) -> str:
     return _ITEMS.get(op) or ("batch" if batched else "m")
 
 
+def padded_dimension(op: str, layout: str, batched: bool = False) -> str | None:
+    """Return the `items_dimension`; None if it is the contiguous rows of a matmul, which are not padded because their
+    alignment matters.
+    """
+    name = items_dimension(op, batched)
+    return None if name == "m" and layout[0] == "t" else name
+
+
 def with_batch(workload: Workload, batch: int) -> Workload:
     """Return the workload of `batch` items in one pass, such as images or sequences. Raises `UsageError` if the batch
     is not positive, or the layers cannot be scaled to it.

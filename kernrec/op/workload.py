@@ -82,7 +82,7 @@ class Published:
     source: str
     """Document with the FLOPs, or with figures that determine them."""
     tolerance: float
-    """Maximum relative difference between `Workload.compared_flops` and `flops`."""
+    """Maximum relative difference between `flops` and the FLOPs of the compared layers."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,6 @@ class Workload:
     def flops(self) -> int:
         """Return the FLOPs of all layers together."""
         return sum(layer.flops for layer in self.layers)
-
-    @property
-    def compared_flops(self) -> int:
-        """Return the FLOPs of the layers that the published figure includes."""
-        return sum(layer.flops for layer in self.layers if layer.compared)
 
     @property
     def ops(self) -> tuple[str, ...]:

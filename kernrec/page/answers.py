@@ -1,6 +1,6 @@
 """Answer the page's requests by path and parameters, over HTTP and in a report.
 
-Parameters come from a URL and are untrusted. Each is checked against a list of names, and none names a file.
+Parameters come from a URL and are untrusted. Each is checked against a list of names, so none can name a file.
 """
 
 import shlex
@@ -33,13 +33,13 @@ _OF_FRONT = ("gpu", *PARAMETERS)
 
 
 class Answers:
-    """Answers of one recommender. It is not thread-safe: serve one request at a time.
+    """Answers of one recommender. Not thread-safe: serve one request at a time.
 
     Args:
-        workload: The user's network, offered before those that ship.
-        most_points: Most points of a front.
-        kernel: A kernel of the library or the user's, offered beside those of the user's databases.
-        backend: Names of backends for the totals of networks, as for `backends_named`; None for the fastest.
+        workload: The user's network, listed before the shipped networks.
+        most_points: Maximum points of a front.
+        kernel: A kernel to list in addition to those of the user's databases.
+        backend: Backends for the totals of networks, as in `backends_named`; None for the fastest.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Answers:
             "network": (("gpu", "workload", "dtype", "inputs"), self._network),
             "database": ((), self._database),
         }
-        """The accepted parameters and the method, by path."""
+        """For each path, (accepted parameters, method)."""
 
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Answer a request with plain values.
@@ -167,7 +167,7 @@ _SHOWN_OF_LAUNCH = ("entry", "blocks", "threads", "occupancy", "capped_by", "wav
 
 
 def shortened(explained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an explanation that the page shows, with five digits. A report contains many explanations."""
+    """Return the part of an explanation that the page shows, with five digits, because a report contains many."""
     launches = [{name: launch[name] for name in _SHOWN_OF_LAUNCH} for launch in explained["launch_details"]]
     shown: dict[str, Any] = _short({name: explained[name] for name in _SHOWN} | {"launch_details": launches})
     return shown
@@ -182,7 +182,7 @@ def _short(value: Any) -> Any:
 
 
 def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
-    """Return commands that say more about a config, by what they do."""
+    """Return commands that show more about a config, keyed by a description of what each does."""
     choice = explanation.choice
     problem, point = choice.problem, choice.point
     about = ["--gpu", choice.gpu.name, "--shape", ",".join(f"{name}={value}" for name, value in problem.dims)]
@@ -193,10 +193,10 @@ def commands(explanation: Explanation, subject: Subject) -> dict[str, str]:
     clock = [] if point.clock_hz is None else ["--clock", f"{point.clock_hz / 1e6:g}MHz"]
     config = config_text(choice.config)
     subject_options, at_clock = ["--op", problem.op], clock
-    if subject.kernel is not None:  # a single kernel is recommended over all clocks
+    if subject.kernel is not None:  # a single kernel is recommended at all clocks
         subject_options, at_clock = ["--kernel", subject.kernel.name], ["--clock", "any"] if clock else []
     shown = {"recommend": ["kernrec", "recommend", *subject_options, *about, *limit, *at_clock]}
-    if subject.inputs == RANDOM:  # `kernrec explain` only has random inputs
+    if subject.inputs == RANDOM:  # `kernrec explain` only supports random inputs
         kernel = ["--kernel", choice.kernel.name]
         shown["explain"] = ["kernrec", "explain", *kernel, *about, "--config", config, *limit, *clock]
     return {name: shlex.join(words) for name, words in shown.items()}

@@ -1,7 +1,7 @@
-"""The page's document: our HTML, style and script, and Bokeh's script from the package `bokeh`.
+"""Build the page's document from our HTML, style and script, and Bokeh's script from the package `bokeh`.
 
-A served page loads them from the server; a report contains them. Neither uses the network: the document's content
-security policy forbids it.
+A served page loads style and scripts from its server; a report contains them. The content security policy forbids any
+use of the network.
 """
 
 import importlib.util
@@ -30,8 +30,8 @@ _REPORT_POLICY = (
 
 @cache
 def content(name: str) -> str:
-    """Return the text of one of the page's files. Raises `KernrecError` if Bokeh is not installed. The message names
-    the extra.
+    """Return the text of one of the page's files. Raises `KernrecError`, which names the extra to install, if Bokeh is
+    missing.
     """
     if name not in BOKEH_SCRIPTS:
         return (_STATIC / name).read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def content(name: str) -> str:
     spec = importlib.util.find_spec("bokeh")
     assert spec is not None
     assert spec.origin is not None
-    # Bokeh is not imported: only its script is needed.
+    # Do not import Bokeh: the page only needs its script.
     return (Path(spec.origin).parent / "server" / "static" / "js" / name).read_text(encoding="utf-8")
 
 
@@ -65,7 +65,7 @@ def offline_document(data: dict[str, Any]) -> str:
 
 
 def _document(head: str, data: dict[str, Any], scripts: str) -> str:
-    # Only `<` can end a script element. JSON may escape it.
+    # Only `<` can start the end tag of a script element, so escape it in JSON.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     page = content("page.html")
     parts = {

@@ -1,4 +1,4 @@
-"""The configs of a problem on a GPU as points of latency and energy, in the columns that the page's script reads."""
+"""Return the configs of a problem on a GPU as (latency, energy) points, in the columns that the page's script reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from kernrec.recommender.select import select
 from kernrec.util.config_short import codes_of, short_config
 
 MOST_POINTS = 10_000
-"""Most points of an answer. Points far from the front are dropped."""
+"""Maximum points of an answer; points far from the front are dropped."""
 _WHOLE_FRONT = 2**31
 _INTEGERS = ("kernel", "point", "config", "bottleneck", "source", "energy_source")
 _QUANTITIES = (
@@ -30,14 +30,14 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
 
     Args:
         subject: The problem, of all kernels or one.
-        most: Most points.
+        most: Maximum number of points.
 
     Returns:
         Plain values. `points` has one list per column. `kernel`, `config`, `point`, `source` and `bottleneck` are
             indices into the lists of these names; `config` has one list per kernel. `front` has indices of points,
-            fastest first, and `measured` the provenance of each measured point, by index.
+            fastest first. `measured` has the provenance of each measured point, by index.
 
-        Without kernels there are no points: `no_kernel` gives the reason, and `lines` the baselines.
+    Without kernels there are no points: `no_kernel` has the reason, and `lines` the baselines.
 
     Raises:
         KernrecError: Neither a kernel nor a backend runs the problem.
@@ -48,7 +48,7 @@ def front_answer(recommender: Recommender, subject: Subject, gpu: GPU, most: int
         answer = subject.answer(recommender, gpu, None)
         if not answer.choices:
             return _by_lines(answer)
-        # The GPU has no arithmetic in this data type, so kernels run the problem in another one.
+        # The GPU has no arithmetic in this data type, so kernels run the problem in another type.
         candidates = replace(subject, problem=answer.problem, layout_free=False).candidates(recommender, gpu)
     else:
         answer = subject.answer(recommender, gpu, candidates)
@@ -102,14 +102,14 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
     """Select points of the flattened table.
 
     Returns:
-        Ascending indices of the front, the measured points and the points nearest to the front, and the number of
-            dropped points.
+        (ascending indices of the front, the measured points and the points nearest to the front; number of dropped
+            points).
     """
     latency, energy = candidates.latency_s.ravel(), candidates.energy_j.ravel()
     places = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
     if len(places) <= most:
         return places, 0
-    # Smallest distance to the front in latency and energy (logarithmic): 0 on the front.
+    # Smallest distance to the front in log latency and log energy; 0 on the front.
     x, y = np.log(latency[places]), np.log(energy[places])
     behind = np.full(len(places), np.inf)
     for place in front:
@@ -120,7 +120,7 @@ def _nearest(candidates: CandidateSet, front: np.ndarray, most: int) -> tuple[np
 
 
 def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, Any]:
-    """Return the columns of points, and the lists that some of them index."""
+    """Return the columns of points, and the lists that some columns index."""
     starts = candidates.starts
     number = np.searchsorted(starts, positions, side="right") - 1
     own = positions - np.take(starts, number)
@@ -163,7 +163,7 @@ def _columns(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray
 
 
 def _measured(candidates: CandidateSet, points: np.ndarray, positions: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Return when and where measured points were measured, by the index of the point."""
+    """Return when and where each measured point was measured, by index of the point."""
     provenance: dict[str, dict[str, Any]] = {}
     if not any(kernel.measurements for kernel in candidates.kernels):
         return provenance
@@ -190,7 +190,7 @@ def _point(point: OperatingPoint, gpu: GPU) -> dict[str, Any]:
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Round values to five digits, which is more precise than any of them and halves the text."""
+    """Round values to five digits, more than their accuracy, to halve the text."""
     return [float(f"{value:.5g}") for value in values]
 
 
@@ -203,5 +203,5 @@ def point_of(candidates: CandidateSet, power_limit_w: float | None, clock_hz: fl
 
 
 def config_text(config: Mapping[str, int]) -> str:
-    """Format a config as `--config` takes it."""
+    """Format a config for `--config`."""
     return ",".join(f"{name}={value}" for name, value in config.items())

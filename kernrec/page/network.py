@@ -1,4 +1,4 @@
-"""A network on a GPU as the page shows it: totals, the recommendation for each layer, and all power limits."""
+"""Return a network on a GPU for the page: totals, the recommendation per layer, and all power limits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def network_view(
     """Return the totals of a network at the default power limit, its layers, and its totals over power limits.
 
     Raises:
-        UsageError: A name is unknown, or no layer is of the op.
+        UsageError: A name is unknown, or no layer belongs to the op.
         KernrecError: No layer can be run, or the network does not fit the GPU's memory.
     """
     answer = answer_network(recommender, gpu, wanted, Query(Objective.LATENCY, inputs=inputs, stacks=tuple(stacks)))

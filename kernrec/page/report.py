@@ -1,4 +1,4 @@
-"""A report: the page in one file, with all answers that its reader can select."""
+"""Write a report: the page in one file, with all answers that the reader can select."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,33 +14,33 @@ from kernrec.page.subject import Subject
 from kernrec.version import __version__
 
 MOST_BYTES = 6_000_000
-"""Largest report in bytes, which tickets and mails usually accept."""
+"""Maximum bytes of a report, which tickets and mails usually accept."""
 _EXPLAINED = 40
-"""Most points of a front that are explained; enough for all points of a usual front."""
+"""Maximum number of explained points of a front; enough for a usual front."""
 _POINTS, _LEAST_POINTS = 20_000, 200
-"""Most points of all fronts together, and fewest points of a front. A point takes 110 bytes."""
+"""Maximum points of all fronts together, and minimum points of one front. A point takes 110 bytes."""
 
 
 def points_of_each(fronts: int) -> int:
-    """Return the number of points that each of `fronts` fronts may have in a report."""
+    """Return the maximum number of points per front in a report with `fronts` fronts."""
     return max(_LEAST_POINTS, _POINTS // max(fronts, 1))
 
 
 def report(
     answers: Answers, gpus: Sequence[GPU], subjects: Sequence[Subject], workload: str | None, inputs: str = RANDOM
 ) -> tuple[str, list[str]]:
-    """Return the report as HTML, and a line for each missing part.
+    """Return (report as HTML, one line for each missing part).
 
     Args:
         answers: Answers of the page.
-        gpus: GPUs side by side, at least one.
-        subjects: Subjects whose fronts are shown.
+        gpus: GPUs to compare, at least one.
+        subjects: Subjects of the fronts.
         workload: A network to show; None for none.
         inputs: Values that kernels compute on, as in the subjects.
 
     Raises:
         UsageError: The report would be too large.
-        KernrecError: No front can be shown. The message is the first reason.
+        KernrecError: No front can be computed; the message is the first reason.
     """
     recorded: dict[str, Any] = {}
     missing: list[str] = []
@@ -104,7 +104,7 @@ def report(
 
 
 def key(path: str, parameters: Mapping[str, str]) -> str:
-    """Return the key under which an answer is stored. The page's script builds the same text."""
+    """Return the key under which an answer is stored; the page's script builds the same text."""
     return f"{path}?{urlencode(sorted(parameters.items()))}"
 
 

@@ -1,8 +1,7 @@
-"""The page over HTTP, only on loopback for this machine's browser.
+"""Serve the page over HTTP, only on loopback, to this machine's browser.
 
-A page of another site can send requests to loopback, also under its own name that it resolves to 127.0.0.1 (DNS
-rebinding). Therefore the Host header must name loopback, only GET is answered, and no answer is readable by another
-site.
+A page of another site can send requests to loopback, even under its own name, by resolving it to 127.0.0.1 (DNS
+rebinding). So the Host header must name loopback, the server answers only GET, and other sites cannot read answers.
 """
 
 import errno
@@ -34,13 +33,13 @@ class PageServer(ThreadingHTTPServer):
         chosen: Initial selection: `gpus`, and the problem's parameters or a `workload`.
 
     Raises:
-        UsageError: The port is in use, or may not be used.
+        UsageError: The port is in use, or not permitted.
         KernrecError: Bokeh is not installed.
     """
 
     daemon_threads = True
-    request_queue_size = 512  # connections that wait to be accepted; with the default of 5, the rest is reset
-    # A second server on the same port would take requests of the first.
+    request_queue_size = 512  # waiting connections; the default of 5 would reset further ones
+    # A second server on the same port would get requests meant for the first.
     allow_reuse_address = False
 
     def __init__(self, answers: Answers, port: int, chosen: dict[str, Any]) -> None:
@@ -62,7 +61,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore browsers that closed the page during an answer. Print a traceback for errors of ours."""
+        """Ignore a browser that closed the page during an answer; print a traceback for our own errors."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -96,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NOT_FOUND, "html", "there is no such page")
 
     def _from_loopback(self) -> bool:
-        """Return whether the request has the headers that a page of this server sends."""
+        """Return whether the request's headers show that it comes from a page of this server."""
         port = self.server.server_address[1]
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].lower() in (f"{HOST}:{port}", f"localhost:{port}")
@@ -139,5 +138,5 @@ def _answered(answer: Callable[[], Any]) -> tuple[HTTPStatus, Any]:
     except KernrecError as error:
         return HTTPStatus.BAD_REQUEST, {"error": str(error)}
     except Exception as error:
-        # An error in one answer must not stop the page. Show it to the reader.
+        # An error in one answer must not stop the page: show it to the reader.
         return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-"""The subject of a front: a problem with all kernels of its op, or with a single kernel."""
+"""Define the subject of a front: a problem with all kernels of its op, or with a single kernel."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,17 +21,17 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class Subject:
-    """A problem, and the kernels, clocks and inputs that its front covers."""
+    """Problem, and the kernels, clocks and inputs that its front covers."""
 
     problem: Problem
     kernel: Kernel | None = None
-    """The only kernel to consider; None for all kernels of the op."""
+    """Only kernel to consider; None for all kernels of the op."""
     clocks: bool = False
-    """Whether to consider locked core clocks, too."""
+    """Whether to also consider locked core clocks."""
     inputs: str = RANDOM
     """Values that kernels compute on (`Query.inputs`)."""
     layout_free: bool = False
-    """Whether the layout is open, so that each GPU gets the best one."""
+    """Whether the layout is free, so that each GPU gets its best layout."""
 
     @property
     def query(self) -> Query:
@@ -58,7 +58,7 @@ class Subject:
         return candidates
 
     def answer(self, recommender: Recommender, gpu: GPU, candidates: CandidateSet | None) -> Recommendation:
-        """Return the recommendations among the result of `candidates`; for None, only the baselines."""
+        """Return the recommendations among `candidates`; if that is None, only the baselines."""
         if self.kernel is None or candidates is None:
             return recommender.answer_op(self.problem, gpu, self.query, fixed=not self.layout_free)
         return recommendation(candidates, self.query, recommender.context, of_one_kernel=True)
@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return the request parameters from which `subject_of` creates this subject."""
+        """Return the request parameters that `subject_of` converts back to this subject."""
         about = {"op": self.problem.op} if self.kernel is None else {"kernel": self.kernel.name}
         shape = ",".join(f"{name}={value}" for name, value in self.problem.dims)
         how = ({"clocks": "1"} if self.clocks else {}) | ({} if self.inputs == RANDOM else {"inputs": self.inputs})
@@ -80,9 +80,9 @@ class Subject:
 
 
 BEST = "best"
-"""Layout of a request that leaves the layout open."""
+"""Value of the layout parameter for a free layout."""
 PARAMETERS = ("op", "kernel", "dtype", "layout", "shape", "clocks", "inputs")
-"""Parameters that name a subject. It has either an op or a kernel."""
+"""Parameters that name a subject, with either `op` or `kernel`."""
 
 
 def subject_of(recommender: Recommender, parameters: Mapping[str, str]) -> Subject:
@@ -109,7 +109,7 @@ def default_dims(kernel: Kernel) -> dict[str, int]:
 
 
 def kernel_options(recommender: Recommender, shown: Kernel | None) -> list[dict[str, Any]]:
-    """Return the kernels to choose from: the shown kernel first, then the user's.
+    """Return the kernels to choose from: `shown` first, then the user's.
 
     Unreadable kernels are skipped, because no command can use them.
     """

@@ -19,7 +19,7 @@ from kernrec.kernel.expression import identifier, parse
 from kernrec.kernel.source_files import fingerprint, read_text
 from kernrec.kernel.spec import LIMITS
 from kernrec.kernel.spec_reader import kernel_from
-from kernrec.kernel.triton_function import OPTIONS, SCRATCH
+from kernrec.kernel.triton_function import OPTIONS, SCRATCH, item_names
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.tensor_values import load_npy
 from kernrec.profile.triton_call_file import TritonCall, extent_of, integers, row_major
@@ -71,7 +71,11 @@ class _CallReader:
         for name, parameter in parameters.items():
             if name not in described["configs"][0]["constants"]:
                 value = arguments.get(name, parameter["value"])
-                passed[name] = self.passed(parameter, value, name in arguments)
+                if isinstance(value, list):
+                    for item_name, item in zip(item_names(name, len(value)), value, strict=True):
+                        passed[item_name] = self.passed({**parameter, "name": item_name, "type": ""}, item, True)
+                else:
+                    passed[name] = self.passed(parameter, value, name in arguments)
         passed = {name: argument for name, argument in passed.items() if argument[0]}
         tensors = self.tensors or {"nothing": {"shape": [1]}}
         types = [tensor["dtype"] for tensor in self.tensors.values()]
@@ -150,10 +154,12 @@ class _CallReader:
     def argument(self, name: str, value: Any) -> Any:
         """Convert an argument for the loading process; add a tensor to `tensors`."""
         place = f"{self.call.place}: {name}"
+        if isinstance(value, list):
+            return [self.argument(*item) for item in zip(item_names(name, len(value)), value, strict=True)]
         if not isinstance(value, Mapping):
             if value is None or isinstance(value, bool | int | float | str):
                 return value
-            raise UsageError(f"{place}: expected a number, text, or a table with dtype and shape")
+            raise UsageError(f"{place}: expected a number, text, a table with dtype and shape, or a list of these")
         if value.keys() == {"python"} and isinstance(value["python"], str):
             return dict(value)
         return self.tensor(place, name, value)

@@ -10,6 +10,7 @@
     b = { dtype = "f16", shape = [64, 128], strides = [256, 1] }   # a view
     expert = { values = "routing-{M}.npy" }   # values that affect addresses or branches; {M} is an integer argument
     M = 4096
+    strides = [1024, 1]             # a tuple
     ACTIVATION = "relu"             # for a tl.constexpr parameter, like { python = "None" }, { python = "tl.float16" }
 
     [[configs]]                     # optional: replaces the list of @triton.autotune
@@ -100,9 +101,10 @@ def read_call(path: Path, target: str | None = None, changed: Mapping[str, int] 
         if name.lower() not in spelling:
             raise unknown("integer argument", name, spelling.values())
         arguments[spelling[name.lower()]] = value
-    for value in arguments.values():  # value files are in the call's folder
-        if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
-            value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
+    for argument in arguments.values():  # value files are next to the call
+        for value in argument if isinstance(argument, list) else [argument]:
+            if isinstance(value, dict) and str(value.get("values", "")).endswith(".npy"):
+                value["values"] = str((path.parent / _filled(value["values"], arguments)).resolve())
     return TritonCall(
         source,
         function,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kernrec.errors import NoKernelError
 from kernrec.gpu import GPU
 from kernrec.op import Problem
+from kernrec.recommender.baselines import PREDICTED, baseline_notes, without_baseline
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import (
     best_of_other_kinds,
@@ -18,7 +19,6 @@ from kernrec.recommender.choices import (
 from kernrec.recommender.distinct import rows_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.infeasible import none_runs
-from kernrec.recommender.lines import PREDICTED, line_notes, without_line
 from kernrec.recommender.notes import of_choices, of_inputs, of_kernel, of_triton
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import KernelAnswer, Recommendation, Remark
@@ -97,10 +97,10 @@ def _of_context(
 ) -> list[Remark]:
     """Return the remarks with the models' warnings before them and the notes on baselines after them."""
     warnings = tuple(context.models.warnings())
-    return [lambda: warnings, *remarks, partial(line_notes, context, problem, gpu, query.stacks)]
+    return [lambda: warnings, *remarks, partial(baseline_notes, context, problem, gpu, query.stacks)]
 
 
-def answer_by_lines(
+def answer_by_baselines(
     context: "Context", problem: Problem, gpu: GPU, query: Query, reason: NoKernelError
 ) -> Recommendation:
     """Return the baselines as the answer for a problem that no kernel runs.
@@ -123,5 +123,5 @@ def answer_by_lines(
         context=context,
     )
     if all(line.source == PREDICTED for line in answer.lines):
-        raise without_line(reason, context, problem, gpu, query.stacks)
+        raise without_baseline(reason, context, problem, gpu, query.stacks)
     return answer

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.recommender.estimate.yardstick import UNCHECKED, Belief, caution, unsure
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.recommender.estimate.correction import ModelScope

@@ -18,10 +18,10 @@ from kernrec.kernel import Kernel, kernels_for
 from kernrec.kernel.library import triton_kernels
 from kernrec.op import Problem
 from kernrec.op.equivalent import equivalents
+from kernrec.recommender.baselines import PREDICTED, baselines_of
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.lines import PREDICTED, lines_of
 from kernrec.recommender.rank import candidate_set
 from kernrec.recommender.request import Query
 from kernrec.recommender.result import Recommendation
@@ -166,7 +166,7 @@ def in_best_layout(context: Context, problem: Problem, gpu: GPU, others: tuple[s
         if (yield other) is not None:
             return other
     for other in (problem, *_problems(problem, problem.definition.layouts)):
-        if any(line.source != PREDICTED for line in lines_of(context, other, gpu, DEFAULT_POINT)):
+        if any(line.source != PREDICTED for line in baselines_of(context, other, gpu, DEFAULT_POINT)):
             return other
     return problem
 

@@ -12,7 +12,7 @@ import numpy as np
 from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import find_gpu
 from kernrec.op import Op, Problem, find_op
-from kernrec.recommender.lines import Line
+from kernrec.recommender.baselines import Baseline
 from kernrec.recommender.recommender import Recommender
 from kernrec.recommender.request import Objective, Query
 from kernrec.recommender.result import Choice, Recommendation
@@ -123,7 +123,7 @@ def _row(problem: Problem, answer: Recommendation | KernrecError) -> tuple[Any, 
     """Return problem, kernel, config, latency and energy with intervals, power limit, source and backend."""
     if isinstance(answer, KernrecError):
         return problem, "", {}, _NOTHING, _NOTHING, _NOTHING[0], "", ""
-    first: Choice | Line = answer.choices[0] if answer.choices else answer.lines[0]
+    first: Choice | Baseline = answer.choices[0] if answer.choices else answer.lines[0]
     latency, energy = first.latency_s, first.energy_j
     costs = (latency.value, latency.low, latency.high), (energy.value, energy.low, energy.high) if energy else _NOTHING
     if isinstance(first, Choice):

@@ -17,7 +17,8 @@ from kernrec.errors import KernrecError, NoKernelError
 from kernrec.gpu import GPU, find_gpu
 from kernrec.kernel import Kernel
 from kernrec.op import Problem
-from kernrec.recommender.answer import answer_by_lines, recommendation
+from kernrec.recommender.answer import answer_by_baselines, recommendation
+from kernrec.recommender.baselines import predict_baselines
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.context import Context, Kind, kind_of
 from kernrec.recommender.estimate.engine import Space
@@ -28,7 +29,6 @@ from kernrec.recommender.estimate.physics import fits
 from kernrec.recommender.infeasible import no_kernel_runs
 from kernrec.recommender.instead import instead_of
 from kernrec.recommender.layouts import Fastest, gain_elsewhere, in_best_layout, layouts_that_matter
-from kernrec.recommender.lines import predict_lines
 from kernrec.recommender.rank import candidate_set, candidate_sets
 from kernrec.recommender.request import Query, Request
 from kernrec.recommender.result import Recommendation
@@ -246,7 +246,9 @@ class Recommender:
             free = not fixed and len(some[0].definition.layouts) > 1
             answered = self.as_answered(some, gpu, points) if free else some
             self.prepare(answered, gpu, points)
-            predict_lines(self.context, [each for each in answered if (each, gpu.name, points) not in self._sets], gpu)
+            predict_baselines(
+                self.context, [each for each in answered if (each, gpu.name, points) not in self._sets], gpu
+            )
             for original, problem in zip(some, answered, strict=True):
                 try:
                     answers[original] = self.answer_problem(problem, gpu, query)
@@ -271,13 +273,13 @@ class Recommender:
             try:
                 candidates = self._of_source(problem, gpu, query)
             except NoKernelError as reason:
-                return answer_by_lines(self.context, problem, gpu, query, reason)
+                return answer_by_baselines(self.context, problem, gpu, query, reason)
             if query.source not in ("transferred", "learned"):
                 return recommendation(candidates, query, self.context)
             if (candidates.latency_source == SOURCES.index(Source(query.source))).any():
                 return recommendation(candidates, query, self.context)
         alone = NoKernelError(f"only {query.source} estimates are wanted")
-        return answer_by_lines(self.context, problem, gpu, query, alone)
+        return answer_by_baselines(self.context, problem, gpu, query, alone)
 
     def _of_source(self, problem: Problem, gpu: GPU, query: Query) -> CandidateSet:
         """Return the candidates, predicted only by the analytical model if the query asks for it."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
+from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from kernrec.op import Problem, find_op
 from kernrec.op.registry import parse_shape
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 if TYPE_CHECKING:
     from kernrec.kernel import Kernel

@@ -23,9 +23,9 @@ from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from kernrec.model.prior.calibration import Calibration
+    from kernrec.recommender.baselines import Baseline
     from kernrec.recommender.context import Context
     from kernrec.recommender.estimate.correction import ModelScope
-    from kernrec.recommender.lines import Line
 
 Remark = Callable[[], Iterable[str]]
 """Function that returns notes of an answer when they are read."""
@@ -264,14 +264,14 @@ class Recommendation(AnswerNames):
         return self.choices[0]
 
     @cached_property
-    def lines(self) -> "tuple[Line, ...]":
+    def lines(self) -> "tuple[Baseline, ...]":
         """Baselines at the operating point of the top recommendation, fastest first; computed when first read."""
         if self.context is None:
             return ()
-        from kernrec.recommender.lines import beside, lines_of
+        from kernrec.recommender.baselines import baselines_of, beside
 
         point = self.choices[0].point if self.choices else self.point
-        lines = lines_of(self.context, self.problem, self.gpu, point, self.stacks)
+        lines = baselines_of(self.context, self.problem, self.gpu, point, self.stacks)
         if self.source:
             lines = tuple(line for line in lines if line.source == self.source)
         if not self.choices:
@@ -290,7 +290,7 @@ class Recommendation(AnswerNames):
         return None if self.leading_line is None else self.leading_line.stack
 
     @cached_property
-    def leading_line(self) -> "Line | None":
+    def leading_line(self) -> "Baseline | None":
         """Baseline that ranks before the top recommendation; None if the recommendation leads.
 
         A baseline leads if it has the lower cost. It also leads if the recommendation's advantage over data recorded on
@@ -307,7 +307,7 @@ class Recommendation(AnswerNames):
         return None
 
     @property
-    def ranked_lines(self) -> "tuple[Line, ...]":
+    def ranked_lines(self) -> "tuple[Baseline, ...]":
         """Baselines, best by the objective first."""
         return tuple(sorted(self.lines, key=lambda line: self.value_of(line.latency_s, line.energy_j)))
 

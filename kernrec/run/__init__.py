@@ -1,4 +1,4 @@
-"""Recommended kernels as functions of arrays: `kernrec.build` returns a `BuiltKernel`."""
+"""Run recommended kernels as functions of arrays: `kernrec.build` returns a `BuiltKernel`."""
 
 from kernrec.run.built_kernel import BuiltKernel as BuiltKernel
 from kernrec.run.variant import Variant as Variant

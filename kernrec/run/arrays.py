@@ -1,6 +1,6 @@
-"""Readers for arrays of CuPy, PyTorch and any library with `__cuda_array_interface__` or DLPack.
+"""Read arrays of CuPy, PyTorch and any library with `__cuda_array_interface__` or DLPack.
 
-A reader serves one library. Every call computes `key`, so it must be fast. An array with a known key needs no other
+There is one reader per library. Every call computes `key`, so it must be fast. An array with a known key needs no other
 check. Other arrays are checked by their `ArrayFacts`.
 """
 
@@ -12,20 +12,22 @@ from kernrec.errors import UsageError
 from kernrec.util.light_dataclass import dataclass
 
 ALIGNMENT = 16
-"""Alignment in bytes of a tensor's address, because kernels load packets of up to 16 bytes."""
+"""Required alignment of a tensor's address in bytes, because kernels load up to 16 bytes at once."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "f64": ("float64",), "f32": ("float32",), "tf32": ("float32",), "f16": ("float16",), "bf16": ("bfloat16", "uint16"),
     "f8e4m3": ("float8_e4m3fn", "uint8"), "i8": ("int8",),
 }  # fmt: skip
-"""Names of a dtype in other libraries, PyTorch's first. If NumPy lacks the type, arrays of its bits are accepted."""
+"""Names of a dtype in other libraries, PyTorch's first. If NumPy lacks the type, they include a type that holds its
+bits.
+"""
 
 _TORCH_ALONE = ("bfloat16", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The array that a kernel expects for one tensor."""
+    """Array that a kernel expects for one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -99,7 +101,7 @@ class Reader(Protocol):
         """Return the number of the array's GPU; -1 for the host."""
 
     def key(self, array: Any) -> tuple[tuple[Any, ...], int]:
-        """Return a hashable key of everything that `address` checks, its device first, and the array's address."""
+        """Return (hashable key of everything that `address` checks, device first; the array's address)."""
 
     def address(self, array: Any, expected: Expected, device: int) -> int:
         """Return the start address of an array. Raises `UsageError` if the array is not as expected."""
@@ -204,11 +206,11 @@ class CupyReader:
 
 @dataclass(frozen=True)
 class View:
-    """An array of another library: its facts, and an object that keeps its memory alive."""
+    """Array of another library: its facts, and an object that keeps its memory alive."""
 
     facts: ArrayFacts
     stream: int | None
-    """The stream that produces the content, if the array states it."""
+    """Stream that produces the content; None if the array does not name one."""
     owner: Any
 
     @property
@@ -287,7 +289,7 @@ def _of_interface(array: Any, interface: Mapping[str, Any], driver: Any) -> View
 
 
 def loaded_readers() -> dict[type, Reader]:
-    """Return readers by type of array, for the libraries that the process has loaded."""
+    """Return the reader for each array type, for the libraries that the process has loaded."""
     readers: dict[type, Reader] = {View: ViewReader()}
     for library, reader in (("torch", TorchReader), ("cupy", CupyReader)):
         if library in sys.modules:
@@ -297,7 +299,7 @@ def loaded_readers() -> dict[type, Reader]:
 
 
 def stream_address(stream: Any) -> int:
-    """Return the address of a stream: of CuPy, of PyTorch, with `__cuda_stream__`, or already an address."""
+    """Return the address of a stream: from CuPy, from PyTorch, with `__cuda_stream__`, or already an address."""
     if type(stream) is int:
         return stream
     if hasattr(stream, "__cuda_stream__"):

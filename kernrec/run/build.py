@@ -19,11 +19,11 @@ def build_kernel(
         shapes: The problems.
         gpu: The GPU; `auto` for the current GPU of this machine.
         query: Objective (`latency`, `energy` or `edp`) and power limit.
-        driver: Launches the kernel; None for the GPUs of this machine.
+        driver: Driver that launches the kernel; None for the GPUs of this machine.
 
     Raises:
         UsageError: The objective is a front, or the GPU is unknown.
-        KernrecError: `auto` without a GPU, or a shape that nothing can run.
+        KernrecError: `auto` is given but there is no GPU, or no kernel can run a shape.
     """
     if query.objective not in SCALAR_OBJECTIVES:
         raise unknown("objective of a build, which needs one config per shape,", query.objective, SCALAR_OBJECTIVES)

@@ -1,4 +1,4 @@
-"""`BuiltKernel`: an op that runs on arrays with the config recommended for their shape."""
+"""Define `BuiltKernel`: an op that runs on arrays, with the config recommended for their shape."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MOST_CALLS = 4096
-"""Most shapes whose calls are kept."""
+"""Maximum number of shapes with a prepared call."""
 
 
 class BuiltKernel:
     """An op as a function of arrays, made by `kernrec.build`.
 
-    A config is compiled when a shape first needs it (or by `compile`) and kept in the user's cache.
+    A config is compiled when a shape first needs it, or by `compile`, and cached for the user.
     """
 
     def __init__(self, target: Target, driver: Driver | None = None) -> None:
-        """Build a kernel. Programs call `kernrec.build` instead.
+        """Create a kernel; programs call `kernrec.build` instead.
 
         Args:
             target: Shapes, GPU and query.
-            driver: Launches kernels; None for the GPUs of this machine, which are opened at the first call.
+            driver: Driver that launches kernels; None for the GPUs of this machine, which are opened at the first call.
         """
         self.target = target
         self._driver = driver
@@ -53,12 +53,12 @@ class BuiltKernel:
         """Return the kernel and config that run a shape.
 
         Args:
-            **dims: Dimensions that were built with several values.
+            **dims: Values of the dimensions that were built with several values.
         """
         return self.target.variant(self.target.shapes.problem(dims))
 
     def compile(self, **dims: Sequence[int]) -> None:
-        """Compile the configs of shapes now, in parallel processes. The cache keeps what was compiled before.
+        """Compile the configs of shapes now, in parallel processes, except those that are cached.
 
         A program that calls this needs the `if __name__ == "__main__":` guard.
 
@@ -93,7 +93,7 @@ class BuiltKernel:
         Raises:
             UsageError: An array has the wrong shape, dtype, strides, device or alignment, or the number of arrays is
                 wrong.
-            KernrecError: There is no GPU, or only one of another architecture; or nothing can run the shape.
+            KernrecError: There is no GPU of the architecture, or no kernel can run the shape.
         """
         if self._is_compiling():
             return self._custom_op.traced(by_name(self.target.shapes.inputs, arrays, named), out)
@@ -129,7 +129,8 @@ class BuiltKernel:
         return out
 
     def emulate(self, *arrays: Any, check_races: bool = True, **named: Any) -> "np.ndarray":
-        """Run the op on NumPy arrays on the CPU, with the config that a GPU would run. Meant for tests on small shapes.
+        """Run the op on NumPy arrays on the CPU, with the config that a GPU would run. Use it for tests on small
+        shapes.
 
         Args:
             arrays: Inputs, contiguous NumPy arrays; bf16 as its bits (uint16).
@@ -141,7 +142,7 @@ class BuiltKernel:
 
         Raises:
             UsageError: An array has the wrong shape or dtype, or the problem is too large to be emulated.
-            KernrecError: No compiler is installed, or nothing can run the shape.
+            KernrecError: No compiler is installed, or no kernel can run the shape.
         """
         from kernrec.profile.emulated_launch import emulate_config
         from kernrec.ptx import parse
@@ -171,7 +172,7 @@ class BuiltKernel:
         return self._custom_op.op
 
     def _register(self) -> None:
-        """Register the custom op once PyTorch is loaded. During tracing it would be too late."""
+        """Register the custom op as soon as PyTorch is loaded; during tracing it would be too late."""
         if self._custom_op is None and "torch" in sys.modules:
             from kernrec.run.torch_op import torch_op
 
@@ -181,7 +182,7 @@ class BuiltKernel:
         """Return the array itself if a reader supports it, otherwise a view."""
         if type(array) in self._readers:
             return array
-        self._readers = loaded_readers()  # the program may have loaded a library since
+        self._readers = loaded_readers()  # the program may have loaded another library
         self._is_compiling = _compiling_check()
         self._register()
         for library_type, reader in list(self._readers.items()):
@@ -201,7 +202,7 @@ class BuiltKernel:
         """Check arrays and prepare a call.
 
         Returns:
-            The readable inputs, the prepared call, and the addresses of the inputs and of `out` if given.
+            (readable inputs, prepared call, addresses of the inputs, address of `out` if given).
         """
         driver = self._open()
         names = self.target.shapes.inputs
@@ -248,7 +249,7 @@ class BuiltKernel:
 
 
 def _compiling_check() -> Callable[[], bool]:
-    """Return a function that says whether PyTorch's compiler is tracing. It is PyTorch's own once PyTorch is loaded."""
+    """Return a function that tells whether PyTorch's compiler is tracing: PyTorch's own, once PyTorch is loaded."""
     if "torch" not in sys.modules:
         return _is_compiling
     import torch
@@ -262,7 +263,7 @@ def _is_compiling() -> bool:
 
 
 def _working_on(array: Any, stream: int) -> Any:
-    """Return a context in which the array's library allocates for this stream."""
+    """Return a context in which the array's library allocates memory for this stream."""
     if type(array).__module__.partition(".")[0] == "torch":
         import torch
 

@@ -1,6 +1,6 @@
-"""The driver's calls that launching needs: load code, queue kernels, allocate workspaces. Only these need a GPU.
+"""Define the driver calls for launches: load code, queue kernels, allocate workspaces. Only these need a GPU.
 
-`CudaDriver` calls the GPU through CuPy. Tests replace it.
+`CudaDriver` makes the calls through CuPy; tests replace it.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ NO_GPU = (
 
 
 class Driver(Protocol):
-    """Calls that reach a GPU."""
+    """Driver calls that reach a GPU."""
 
     @property
     def launch(self) -> Callable[..., Any]:
-        """Return the launch function, which takes function, grid x, y, z, block x, y, z, shared bytes, stream,
+        """Return the launch function, with parameters function, grid x, y, z, block x, y, z, shared bytes, stream,
         arguments, 0.
         """
 
@@ -38,13 +38,13 @@ class Driver(Protocol):
         """Return the driver's name of a device."""
 
     def use(self, device: int) -> AbstractContextManager[Any]:
-        """Return a context in which calls use this device."""
+        """Return a context that makes this device current."""
 
     def load(self, compiled: Compiled) -> Any:
         """Load code on the current device."""
 
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
-        """Return a kernel of loaded code, prepared for this much dynamic shared memory."""
+        """Return a kernel of loaded code that may use this many bytes of dynamic shared memory."""
 
     def allocate(self, size: int) -> Any:
         """Allocate memory on the current device. The returned object has the address in `ptr` and frees the memory."""
@@ -54,7 +54,7 @@ class Driver(Protocol):
 
 
 class CudaDriver:
-    """The GPUs of this machine, through CuPy. Raises `KernrecError` if there is no GPU."""
+    """Driver of this machine's GPUs through CuPy. Raises `KernrecError` if there is no GPU."""
 
     def __init__(self) -> None:
         try:
@@ -104,7 +104,7 @@ class CudaDriver:
     def function(self, module: Any, entry: str, shared_bytes: int) -> int:
         function = int(module.get_function(entry).ptr)
         try:
-            if shared_bytes:  # more than 48 KiB, static included, need this attribute
+            if shared_bytes:  # needed for more than 48 KiB, including static memory
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function, attribute, shared_bytes)
         except self._driver.CUDADriverError as error:
@@ -112,7 +112,7 @@ class CudaDriver:
         return function
 
     def allocate(self, size: int) -> Any:
-        # No memory pool: its memory may still be in use on another stream.
+        # Do not use the memory pool: its memory may still be in use on another stream.
         from cupy.cuda import Memory
 
         return Memory(size)

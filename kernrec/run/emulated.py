@@ -12,14 +12,14 @@ from kernrec.run.arrays import ArrayFacts, Expected, check
 from kernrec.run.shapes import Shapes
 
 _MOST_FLOPS = 4e9
-"""Most floating-point operations of an emulated problem."""
+"""Maximum floating-point operations of an emulated problem."""
 
 
 def host_tensors(shapes: Shapes, arrays: Sequence[Any]) -> tuple[Problem, dict[str, np.ndarray]]:
-    """Return the problem of inputs, and its tensors by name with a zero output.
+    """Return (problem of inputs, its tensors by name, with zeros as output).
 
     Args:
-        shapes: The problems that are accepted.
+        shapes: The accepted problems.
         arrays: The inputs in order, contiguous; bf16 as its bits.
 
     Raises:

@@ -17,7 +17,7 @@ from kernrec.run.variant import Variant
 
 
 class LoadedVariant:
-    """Code on one GPU. Each kernel is looked up once."""
+    """Code loaded on one GPU; each kernel is looked up once."""
 
     def __init__(self, driver: Driver, compiled: Compiled) -> None:
         self._driver, self.compiled = driver, compiled
@@ -26,9 +26,9 @@ class LoadedVariant:
         self._shared: dict[str, int] = {}
 
     def function(self, entry: str, shared_bytes: int) -> int:
-        """Return a kernel of the code that may use this much dynamic shared memory."""
+        """Return a kernel of the code that may use this many bytes of dynamic shared memory."""
         if (entry, shared_bytes) not in self._functions:
-            # The limit is an attribute of the kernel, so it must never be lowered.
+            # The limit is an attribute of the kernel, which all launches share, so never lower it.
             self._shared[entry] = max(shared_bytes, self._shared.get(entry, 0))
             name = entry_name(self.compiled.resources, entry)
             self._functions[entry, shared_bytes] = self._driver.function(self._module, name, self._shared[entry])
@@ -36,7 +36,7 @@ class LoadedVariant:
 
 
 class PackedLaunches:
-    """The launches of a variant on a problem with packed arguments, and the positions of the addresses in them.
+    """Launches of a variant on a problem, with packed arguments and the positions of addresses in these.
 
     All calls share the packed arguments, so callers must hold a lock while they queue launches.
     """
@@ -50,7 +50,7 @@ class PackedLaunches:
         self._launch: Callable[..., Any] = driver.launch
         self._packed: list[PackedArguments] = []
         self.queued: list[tuple[Any, ...]] = []
-        """The driver's arguments of each launch: kernel, grid, block, shared memory, packed arguments."""
+        """Driver arguments of each launch: kernel, grid, block, shared memory, packed arguments."""
         for bound in bind_launches(variant.kernel, variant.config, problem, sm):
             packed = PackedArguments.bound(bound)
             shared = dynamic_shared_bytes(variant.kernel, bound, loaded.compiled)
@@ -86,7 +86,7 @@ class PackedLaunches:
 
 
 class PreparedCall:
-    """A variant on a problem, on one device: expected arrays and launches."""
+    """Expected arrays and launches of a variant on one problem and device."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class PreparedCall:
         """Prepare the call.
 
         Args:
-            place: The device, and its memory for workspaces.
+            place: (device, its memory for workspaces).
         """
         self.variant, self.problem = variant, problem
         self.device, self._workspaces = place
@@ -109,7 +109,7 @@ class PreparedCall:
         self.output = next(tensor for tensor in tensors if tensor.name in outputs)
         self._input_sizes = [(place, tensor.bytes) for place, tensor in enumerate(self.inputs)]
         self.out = Expected("out", self.output.shape, self.output.dtype, self.output.bytes)
-        """The output under the name that callers use."""
+        """Expected output, under the name that callers use."""
         self.launches = PackedLaunches(driver, loaded, variant, problem, driver.sm(self.device))
         self._lock = Lock()
 
@@ -140,8 +140,8 @@ class PreparedCall:
 class Workspaces:
     """Memory for partial results of launches. Each stream has one block, because calls in a stream run in order.
 
-    A block that became too small is kept, because queued launches may still use it. A new block is at least twice as
-    large, so all blocks together take at most twice the needed memory.
+    A block that is too small stays allocated, because queued launches may still use it. A new block is at least twice
+    as large, so all blocks together take at most twice the needed memory.
     """
 
     def __init__(self, driver: Driver) -> None:

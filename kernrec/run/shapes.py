@@ -1,4 +1,4 @@
-"""Shapes of a built kernel: each dimension is fixed or has several values, which the shapes of the arrays determine."""
+"""Represent the shapes of a built kernel: a dimension is fixed, or has several values that array shapes determine."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,7 +12,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """Problems of an op in one dtype and layout, with these values of the dimensions."""
+    """Problems of an op in one dtype and layout."""
 
     op: Op
     dtype: str
@@ -20,15 +20,15 @@ class Shapes:
     fixed: Mapping[str, int]
     """Dimensions with one value."""
     ranged: Mapping[str, Sequence[int]]
-    """Dimensions with several ascending values: a `range`, or a tuple of numbers."""
+    """Dimensions with several values in ascending order: a `range`, or a tuple of numbers."""
 
     @classmethod
     def of(cls, op: Op, dtype: str | None, layout: str | None, dims: Mapping[str, Any]) -> "Shapes":
         """Create shapes from numbers, `range(1, 4097)`, or lists of numbers.
 
         Raises:
-            UsageError: A dimension is unknown, missing, empty, not an integer or out of range. Or the shapes of the
-                arrays do not determine a dimension with several values.
+            UsageError: A dimension is unknown, missing, empty, not an integer or out of range, or the shapes of the
+                arrays do not determine it.
         """
         fixed: dict[str, int] = {}
         ranged: dict[str, Sequence[int]] = {}
@@ -43,7 +43,7 @@ class Shapes:
                 ranged[name] = values
         least = op.problem(dtype, layout, **fixed, **{name: values[0] for name, values in ranged.items()})
         shapes = cls(op, least.dtype, least.layout, fixed, ranged)
-        shapes.problem({name: values[-1] for name, values in ranged.items()})  # the largest must be possible, too
+        shapes.problem({name: values[-1] for name, values in ranged.items()})  # the largest value must also be valid
         shapes._places  # noqa: B018 - and every dimension can be read
         return shapes
 
@@ -53,7 +53,7 @@ class Shapes:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of the inputs, in the order in which arrays are passed."""
+        """Return the names of the inputs, in the order of the arguments."""
         return tuple(name for name, tensor in self._least.tensors.items() if tensor.role == "input")
 
     @property
@@ -67,7 +67,7 @@ class Shapes:
         return self._least.tensors[self.output].dtype
 
     def read(self, shapes: Sequence[Sequence[int]]) -> Problem:
-        """Return the problem of inputs with these shapes. Raises `UsageError` if the kernel was not built for this
+        """Return the problem of inputs with these shapes. Raises `UsageError` if the kernel was not built for the
         number of inputs, an axis or a dimension.
         """
         if len(shapes) != len(self.inputs):
@@ -92,7 +92,7 @@ class Shapes:
 
     @cached_property
     def output_axes(self) -> "tuple[int | tuple[int, int], ...] | None":
-        """Return for each output axis its extent, or the number of an input and an axis with the same extent.
+        """Return, for each output axis, its extent, or (number of an input, axis) with the same extent.
 
         Returns:
             None if an extent is computed, as for a convolution's output.
@@ -120,7 +120,7 @@ class Shapes:
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
-        """Return, for each ranged dimension, an input and its axis with that extent."""
+        """Return (input, axis) with the extent of each ranged dimension."""
         places = {}
         least = {name: values[0] for name, values in self.ranged.items()}
         for name, values in self.ranged.items():

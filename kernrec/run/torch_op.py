@@ -1,8 +1,8 @@
 """Register built kernels as custom ops of PyTorch, which its compiler and `torch.export` keep as calls.
 
 An op is registered once per process. Its name is derived from the kernel's target, so a program saved by `torch.export`
-finds it after the same `kernrec.build`. There are two ops per kernel: one returns its output, the other (`..._out`)
-writes it to a given tensor.
+finds the op after the same call of `kernrec.build`. Each kernel has two ops: one returns a new output, and the other
+(`..._out`) writes to a given tensor.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class TorchOp:
         import torch
 
         self.kernel = kernel
-        """The last kernel built under the name, which calls run."""
+        """Kernel that calls run: the last one built under this name."""
         shapes, library = target.shapes, torch.library
         self._shapes = shapes
         self._dtype = NAMES[shapes.output_dtype][0]
@@ -47,16 +47,14 @@ class TorchOp:
         self._op_out = getattr(torch.ops.kernrec, f"{name}_out")
 
     def traced(self, tensors: Sequence[Any], out: Any) -> Any:
-        """Return a call that PyTorch's compiler keeps."""
+        """Call the op in a way that PyTorch's compiler keeps as a call."""
         if out is None:
             return self.op(*tensors)
         self._op_out(*tensors, out)
         return out
 
     def _output_shape(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Return the output shape for tensors without values. Symbolic extents stay symbolic if the output has them
-        unchanged.
-        """
+        """Return the output shape for tensors without values; symbolic extents that the output copies stay symbolic."""
         shapes = self._shapes
         if (axes := shapes.output_axes) is None:
             problem = shapes.read([tuple(int(extent) for extent in tensor.shape) for tensor in tensors])
@@ -69,7 +67,7 @@ def torch_op(target: Target, kernel: Callable[..., Any]) -> TorchOp:
 
     Args:
         target: Shapes, GPU and query of the kernel.
-        kernel: Function of tensors, and `out`.
+        kernel: Function of the input tensors and `out`.
     """
     name = op_name(target)
     if name not in _registered:

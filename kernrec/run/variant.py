@@ -1,4 +1,4 @@
-"""The config for each problem of a built kernel, as recommended and cached by problem."""
+"""Recommend and cache the config for each problem of a built kernel."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from kernrec.util.light_dataclass import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A config of a kernel. A `Target` returns the same object for equal configs."""
+    """Config of a kernel; a `Target` returns the same object for equal configs."""
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -25,7 +25,7 @@ class Variant:
         return f"<{self.kernel.name} {short_config(self.config)}>"
 
     def compile_job(self, problem: Problem, sm: int) -> CompileJob:
-        """Return the compilation of the code that runs a problem on an architecture."""
+        """Return the compile job for a problem on an architecture."""
         from kernrec.profile.kernel_code import compile_job_for
 
         return compile_job_for(self.kernel, self.config, problem, sm)
@@ -36,7 +36,7 @@ class Variant:
         from kernrec.compile.nvrtc import compile_job
 
         job = self.compile_job(problem, sm)
-        if job.triton is not None:  # Triton's compiler changes its process, so it runs in another
+        if job.triton is not None:  # Triton's compiler changes global state, so run it in another process
             from kernrec.compile.triton_process import compile_apart
 
             return compile_apart(job, CompileCache.default())
@@ -44,7 +44,7 @@ class Variant:
 
 
 class Target:
-    """The shapes, GPU and query that a kernel is built for."""
+    """Shapes, GPU and query that a kernel is built for."""
 
     def __init__(self, recommender: Recommender, shapes: Shapes, gpu: GPU, query: Query) -> None:
         self._recommender = recommender
@@ -53,8 +53,8 @@ class Target:
         self._by_config: dict[tuple[object, ...], Variant] = {}
 
     def variant(self, problem: Problem) -> Variant:
-        """Return the recommended config for a problem; without Triton, the best of the CUDA kernels. Raises
-        `KernrecError` if no kernel that compiles here runs the problem.
+        """Return the recommended config for a problem; without Triton, only of CUDA kernels. Raises `KernrecError` if
+        no kernel that compiles here can run the problem.
         """
         if (variant := self._by_problem.get(problem)) is None:
             kernel, config = self._recommended(problem)

@@ -1,13 +1,13 @@
 """Rows of stacks that somebody published, as they ship with kernrec: exact lookup of a problem on a card.
 
 `db/prebuilt/recorded` has a Parquet file for each op and `contents.json`, which says what they hold. On the first
-question about an op its file is turned into arrays in the user's cache: hashes of (card, problem), sorted, and beside
-them latency, power and origin. Later questions map that file into memory and search it: neither DuckDB nor a pass over
-rows is needed. `tools/build_recorded.py` writes what ships.
+question about an op its file is turned into arrays in the user's cache: hashes of (card, problem without its number of
+items), sorted, and beside them number of items, latency, power and origin. Later questions map that file into memory
+and search it: neither DuckDB nor a pass over rows is needed. `tools/build_recorded.py` writes what ships.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b, sha256
@@ -18,6 +18,7 @@ from kernrec import paths
 from kernrec.errors import KernrecError
 from kernrec.gpu import GPU
 from kernrec.op import Op, Problem, find_op
+from kernrec.op.scaled_workload import padded_dimension
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ def recorded_lines(problem: Problem, gpu: GPU) -> tuple[RecordedLine, ...]:
     """
     if not has_recorded(problem.op, gpu):
         return ()
-    table = _table(problem.op)
-    return _lines_at(table, table.keys.dtype.type(_key_of(problem, gpu.name)), gpu)
+    (items, rows), table = rows_beside(problem, gpu), _table(problem.op)
+    lines = [_line(table, row, gpu) for _, number, _, row in rows if number == items]
+    return tuple(sorted(lines, key=lambda line: line.latency_s))
 
 
 def has_recorded(op: str, gpu: GPU) -> bool:
@@ -75,32 +77,27 @@ def has_recorded(op: str, gpu: GPU) -> bool:
     return gpu.name in contents().get(op, {}).get("gpus", ())
 
 
-def rows_beside(
-    problem: Problem, gpu: GPU, dim: str, values: Sequence[int]
-) -> Iterator[tuple[tuple[str, str, str], int, float, int]]:
-    """Yield (stack, version, variant), value, seconds and number of each row with other values of a dimension."""
-    import numpy as np
+def rows_beside(problem: Problem, gpu: GPU) -> tuple[int, list[tuple[tuple[str, str, str], int, float, int]]]:
+    """Return the number of items of a problem, and its rows with any number of items, by ascending number.
 
+    A row is (stack, version, variant), number of items, seconds and its number in the table. See `padded_dimension` for
+    what counts items.
+    """
     if not has_recorded(problem.op, gpu):
-        return
-    table, definition = _table(problem.op), problem.definition
-    dims = {each.name: np.full(len(values), problem.sizes[each.name]) for each in definition.dims}
-    keys = row_keys(definition, gpu.name, problem.dtype, problem.layout, dims | {dim: np.array(values)})
-    starts, ends = table.keys.searchsorted(keys).tolist(), table.keys.searchsorted(keys, "right").tolist()
-    for value, start, end in zip(values, starts, ends, strict=True):
-        for row in range(start, end):
-            named = table.origins[table.origin.item(row)]
-            yield (named["stack"], named["version"], named["variant"]), value, table.latency_s.item(row), row
+        return 0, []
+    table, (key, items) = _table(problem.op), _key_of(problem, gpu.name)
+    start, end = (int(table.keys.searchsorted(table.keys.dtype.type(key), side)) for side in ("left", "right"))
+    rows = []
+    for row in range(start, end):
+        named = table.origins[table.origin.item(row)]
+        stack = named["stack"], named["version"], named["variant"]
+        rows.append((stack, table.items.item(row), table.latency_s.item(row), row))
+    return items, rows
 
 
 def recorded_line(op: str, row: int, gpu: GPU) -> RecordedLine:
     """Return a row of an op, recorded on a GPU, by its number."""
     return _line(_table(op), row, gpu)
-
-
-def _lines_at(table: "_Table", key: "np.uint64", gpu: GPU) -> tuple[RecordedLine, ...]:
-    start, end = int(table.keys.searchsorted(key)), int(table.keys.searchsorted(key, "right"))
-    return tuple(sorted((_line(table, row, gpu) for row in range(start, end)), key=lambda line: line.latency_s))
 
 
 def _line(table: "_Table", row: int, gpu: GPU) -> RecordedLine:
@@ -124,29 +121,40 @@ def contents() -> Mapping[str, Mapping[str, Any]]:
     return dict(json.loads(text))
 
 
-def row_keys(op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]") -> "np.ndarray":
-    """The key of (card, problem) of rows of one card, dtype and layout; dimensions that are absent have defaults.
+def _row_keys(
+    op: Op, gpu: str, dtype: str, layout: str, dims: "Mapping[str, np.ndarray]"
+) -> "tuple[np.ndarray, np.ndarray]":
+    """The keys of (card, problem without its number of items) of rows of one card, dtype and layout, and the numbers of
+    items; dimensions that are absent have defaults.
 
     A single query attends to every key whether or not attention is causal: both have the key of `causal=0`.
     """
     import numpy as np
 
-    keys = np.full(len(next(iter(dims.values()))), _seed(op.name, gpu, dtype, layout), np.uint64)
+    count = len(next(iter(dims.values())))
+    keys = np.full(count, _seed(op.name, gpu, dtype, layout), np.uint64)
+    items, batched = np.zeros(count, np.uint64), dims.get("batch", np.ones(count)) > 1
+    alone, together = (padded_dimension(op.name, layout, each) for each in (False, True))
     for dim in op.dims:
-        values = dims.get(dim.name, np.full(len(keys), dim.default))
+        values = dims.get(dim.name, np.full(count, dim.default)).astype(np.uint64)
         if op.name == "attention" and dim.name == "causal":
-            values = np.where(dims["queries"] == 1, 0, values)
-        keys = keys * np.uint64(_FACTOR) + values.astype(np.uint64)
-    return keys
+            values = np.where(dims["queries"] == 1, np.uint64(0), values)
+        counts = np.where(batched, dim.name == together, dim.name == alone)
+        items = np.where(counts, values, items)
+        keys = keys * np.uint64(_FACTOR) + np.where(counts, np.uint64(0), values)
+    return keys, items
 
 
-def _key_of(problem: Problem, gpu: str) -> int:
+def _key_of(problem: Problem, gpu: str) -> tuple[int, int]:
+    """The key of a problem without its number of items, and that number; 0 if nothing counts items."""
     sizes = problem.sizes
+    counted = padded_dimension(problem.op, problem.layout, sizes.get("batch", 1) > 1)
     single = problem.op == "attention" and sizes["queries"] == 1
     key = _seed(problem.op, gpu, problem.dtype, problem.layout)
     for dim in problem.definition.dims:
-        key = (key * _FACTOR + (0 if single and dim.name == "causal" else sizes[dim.name])) & _WORD
-    return key
+        fixed = dim.name != counted and not (single and dim.name == "causal")
+        key = (key * _FACTOR + (sizes[dim.name] if fixed else 0)) & _WORD
+    return key, 0 if counted is None else sizes[counted]
 
 
 def _seed(*names: str) -> int:
@@ -162,18 +170,20 @@ Spectrally Good Multipliers"). A test holds that no two problems that ship share
 
 # ---- the arrays of an op ---------------------------------------------------------------------------------------------
 
-_MAGIC = b"kernrec recorded 2\n"
+_MAGIC = b"kernrec recorded 3\n"
 _ALIGN = 64
-_COLUMNS = {"keys": "<u8", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
+_COLUMNS = {"keys": "<u8", "items": "<u4", "latency_s": "<f4", "power_w": "<f4", "origin": "<u2"}
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The rows of an op, by ascending key."""
+    """The rows of an op, by ascending key and number of items."""
 
     origins: tuple[Mapping[str, Any], ...]
     """Of each kind of rows, the columns `ORIGIN` and `WIDTHS`."""
     keys: "np.ndarray"
+    items: "np.ndarray"
+    """Number of items; 0 where nothing counts them."""
     latency_s: "np.ndarray"
     power_w: "np.ndarray"
     """0 where it was not recorded."""
@@ -222,18 +232,22 @@ def _read(op: str, digest: str) -> "tuple[dict[str, Any], dict[str, np.ndarray]]
             f"SELECT {sizes} latency_s, coalesce(power_w, 0) AS power_w FROM {source} ORDER BY {named}"
         ).fetchnumpy()
     columns = {name: np.asarray(column) for name, column in rows.items()}
-    keys, origin, start = [], [], 0
+    keys: list[np.ndarray] = []
+    items: list[np.ndarray] = []
+    origin, start = [], 0
     for number, group in enumerate(groups):
         chosen = slice(start, start + group[-1])
         gpu, dtype, layout = group[:3]
-        keys.append(row_keys(definition, gpu, dtype, layout, {name: columns[name][chosen] for name in dims}))
+        sizes_here = {name: columns[name][chosen] for name in dims}
+        for there, values in zip((keys, items), _row_keys(definition, gpu, dtype, layout, sizes_here), strict=True):
+            there.append(values)
         origin.append(np.full(group[-1], number))
         start += group[-1]
     arrays = {
-        "keys": np.concatenate(keys), "latency_s": columns["latency_s"], "power_w": columns["power_w"],
-        "origin": np.concatenate(origin),
+        "keys": np.concatenate(keys), "items": np.concatenate(items), "latency_s": columns["latency_s"],
+        "power_w": columns["power_w"], "origin": np.concatenate(origin),
     }  # fmt: skip
-    order = np.argsort(arrays["keys"], kind="stable")
+    order = np.lexsort((arrays["items"], arrays["keys"]))
     origins = [dict(zip((*ORIGIN, *WIDTHS), group, strict=False)) for group in groups]
     return {"origins": origins, "rows": start}, {name: arrays[name][order].astype(t) for name, t in _COLUMNS.items()}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernrec.errors import unknown
-from kernrec.model.prior.spread import OF_ENERGY, OF_TIME, REGIMES, SPREADS
+from kernrec.model.prior.spread import OF_ENERGY, OF_TIME
 from kernrec.recommender.pareto import pareto_front
 from kernrec.training import scores
 from kernrec.training.boosting import TrainingSettings
@@ -20,19 +20,12 @@ from kernrec.util.optional import require_optional
 
 Array = np.ndarray
 
-METHODS = ("learned", "calibrated", "prior", "occupancy", "nearest", "other GPU", "random")
+METHODS = ("learned", "calibrated", "prior", "occupancy", "random")
 QUANTITIES = ("latency", "energy", "edp")
 TOPS = (1, 5, 10)
 """Numbers of top recommendations of which the best counts."""
 MOST_SLOWDOWN = 0.03
 """Maximum slowdown, relative to the fastest, of a config that is selected for its energy."""
-PUBLISHED = {
-    "FlipFlop (arXiv 2601.13345)": {"accuracy": 0.83, "reduction": 0.934},
-    "MIOpen's heuristics, their aim": {"efficiency@1": 0.90},
-    "tritonBLAS, matmul": {"efficiency@1": 0.947},
-}
-"""Published figures of other tools, for other kernels on other GPUs."""
-
 _NAN = float("nan")
 
 
@@ -73,35 +66,6 @@ class MethodScore:
 
 
 @dataclass(frozen=True)
-class RegimeCoverage:
-    """Coverage of the analytical model's 90 % intervals, for configs with the same bottleneck."""
-
-    regime: str
-    """One of `prior.spread.REGIMES`."""
-    configs: int
-    time: float
-    """Fraction of times inside their interval."""
-    time_factor: float
-    """Factor of this interval, to either side."""
-    pairs: int
-    """Number of pairs of configs of a kernel on a problem and GPU, both in the regime."""
-    ratio: float
-    """Fraction of ratios of two times inside the interval of a ratio; NaN without pairs."""
-    ratio_factor: float
-    """Factor of this interval, to either side."""
-    energies: int
-    """Number of configs with measured energy."""
-    energy: float
-    """Fraction of energies inside their interval; NaN without measured energies."""
-    energy_factor: float
-    """Factor of this interval, to either side."""
-    energy_ratio: float
-    """Fraction of ratios of two energies inside the interval of such a ratio; NaN without pairs."""
-    energy_ratio_factor: float
-    """Factor of this interval, to either side."""
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """Scores of all methods, and their predictions."""
 
@@ -109,8 +73,6 @@ class Evaluation:
     """Number of problems, GPUs or kernels that can be held out."""
     scores: list[MethodScore]
     """Scores of each quantity and each applicable method."""
-    regimes: list[RegimeCoverage]
-    """Coverage of the analytical model's intervals by bottleneck."""
     problems: list[HeldOutProblem]
     notes: list[str]
     """Notes for the user, one sentence each."""
@@ -153,45 +115,7 @@ def evaluate(
         sizes = [len(problem.latency_s) for problem in problems]
         span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{min(sizes)}"
         notes.append(f"the measured configs of a problem count as its whole space: {span} configs")
-    return Evaluation(parts, score_methods(problems), regime_coverage(problems), problems, notes)
-
-
-def regime_coverage(problems: Sequence[HeldOutProblem]) -> list[RegimeCoverage]:
-    """Return the coverage of the analytical model's intervals over configs with a profile, per regime that occurs."""
-    errors: dict[str, list[list[Array]]] = {quantity: [[] for _ in REGIMES] for quantity in ("latency", "energy")}
-    apart: dict[str, list[list[Array]]] = {quantity: [[] for _ in REGIMES] for quantity in errors}
-    for problem in problems:
-        if "prior" not in problem.predicted:
-            continue
-        kernels = np.array(problem.kernel)
-        for quantity in errors:
-            error = np.log(problem.measured(quantity) / problem.predicted["prior"][quantity])
-            for number in set(problem.regime.tolist()) - {-1}:
-                bound = (problem.regime == number) & np.isfinite(error)
-                errors[quantity][number].append(error[bound])
-                for kernel in dict.fromkeys(kernels[bound].tolist()):
-                    of_kernel = error[bound & (kernels == kernel)]
-                    first, second = np.triu_indices(len(of_kernel), 1)
-                    apart[quantity][number].append(np.abs(of_kernel[first] - of_kernel[second]))
-    rows = []
-    for number, (name, spread) in enumerate(zip(REGIMES, SPREADS, strict=True)):
-        if errors["latency"][number]:
-            time, times = _inside(errors["latency"][number], spread.time)
-            ratio, pairs = _inside(apart["latency"][number], spread.ratio)
-            energy, energies = _inside(errors["energy"][number], spread.energy)
-            energy_ratio, _ = _inside(apart["energy"][number], spread.energy_ratio)
-            rows.append(
-                RegimeCoverage(
-                    name, times, time, spread.time, pairs, ratio, spread.ratio,
-                    energies, energy, spread.energy, energy_ratio, spread.energy_ratio,
-                )
-            )  # fmt: skip
-    return rows
-
-
-def _inside(errors: Sequence[Array], factor: float) -> tuple[float, int]:
-    every = np.abs(np.concatenate([np.zeros(0), *errors]))
-    return (float((every <= np.log(factor)).mean()) if len(every) else _NAN), len(every)
+    return Evaluation(parts, score_methods(problems), problems, notes)
 
 
 def score_methods(problems: Sequence[HeldOutProblem]) -> list[MethodScore]:

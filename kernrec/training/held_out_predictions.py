@@ -4,8 +4,6 @@
     calibrated   the analytical model with coefficients fitted to the rest, if that helps there
     prior        the analytical model with the data sheet's coefficients
     occupancy    most resident warps; in a tie, the largest block
-    nearest      costs measured on the nearest other problem of the same GPU; the analytical model for other configs
-    other GPU    costs measured on another GPU; the analytical model for other configs
 
 Random choice, the last method that `kernrec evaluate` scores, needs no prediction.
 """
@@ -121,7 +119,7 @@ def held_out_problems(
     for key in sorted({(group.gpu, group.problem) for group in groups}):
         members = [group for group in groups if (group.gpu, group.problem) == key]
         if sum(map(len, members)) >= FEWEST:
-            problems.append(_predict(members, groups, [folds.get(_part(group, split)) for group in members]))
+            problems.append(_predict(members, [folds.get(_part(group, split)) for group in members]))
     return problems, len(parts)
 
 
@@ -136,7 +134,7 @@ def _calibrations(groups: Sequence[RowGroup]) -> dict[str, Calibration]:
         return {}
 
 
-def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
+def _predict(members: list[RowGroup], folds: list[_Fold | None]) -> HeldOutProblem:
     """Predict a problem on a GPU.
 
     Args:
@@ -159,17 +157,6 @@ def _predict(members: list[RowGroup], groups: Sequence[RowGroup], folds: list[_F
     if np.ptp(prior["latency"]) > 0:  # without a source, the roofline is the same for every config
         problem.predicted["prior"] = prior
     problem.predicted["occupancy"] = dict.fromkeys(("latency", "energy"), joined(_occupancy_rank))
-    nearest = {group.kernel: _nearest(group, groups) for group in members}
-    if any(nearest.values()):
-        problem.predicted["nearest"] = _transferred(members, prior, nearest)
-    elsewhere = {
-        group.kernel: [
-            other for other in _of_kernel(group, groups) if other.problem == group.problem and other.gpu != group.gpu
-        ]
-        for group in members
-    }
-    if any(elsewhere.values()):
-        problem.predicted["other GPU"] = _transferred(members, prior, elsewhere)
     models = [fold[0] for fold in folds if fold is not None and fold[0] is not None]
     if len(models) == len(members):
         _add_learned(problem, members, models)
@@ -232,50 +219,3 @@ def _occupancy_rank(group: RowGroup) -> Array:
         return np.full(len(group), np.nan)
     warps = np.ceil(inputs.threads / 32.0)
     return 1.0 / (inputs.resident * warps * 4096.0 + warps + 1.0)
-
-
-def _of_kernel(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
-    return [other for other in groups if (other.kernel, other.kernel_hash) == (group.kernel, group.kernel_hash)]
-
-
-def _nearest(group: RowGroup, groups: Sequence[RowGroup]) -> list[RowGroup]:
-    """Return the group of the same kernel and GPU with the nearest problem in arithmetic and traffic; empty if there is
-    none.
-    """
-    others = [other for other in _of_kernel(group, groups) if other.gpu == group.gpu and other.problem != group.problem]
-
-    def distance(other: RowGroup) -> tuple[float, str]:
-        a, b = group.inputs, other.inputs
-        apart = np.hypot(np.log(np.max(a.flops) / np.max(b.flops)), np.log(np.max(a.bytes) / np.max(b.bytes)))
-        return float(apart), other.problem
-
-    return [min(others, key=distance)] if others else []
-
-
-def _transferred(
-    members: list[RowGroup], prior: dict[str, Array], sources: dict[str, list[RowGroup]]
-) -> dict[str, Array]:
-    """Return costs measured elsewhere, scaled to the predicted level; predictions for configs not measured there."""
-    costs = {quantity: values.copy() for quantity, values in prior.items()}
-    start = 0
-    for group in members:
-        for source in sources[group.kernel][:1]:
-            there = {config: row for row, config in enumerate(_configs(source))}
-            pairs = [(start + row, there[config]) for row, config in enumerate(_configs(group)) if config in there]
-            if not pairs:
-                continue
-            here, place = np.array(pairs).T
-            for quantity, values in (("latency", source.latency_s), ("energy", source.energy_j)):
-                finite = np.isfinite(values[place])
-                if finite.any():
-                    rows, measured = here[finite], values[place][finite]
-                    scale = np.exp(np.median(np.log(prior[quantity][rows] / measured)))
-                    costs[quantity][rows] = measured * scale
-        start += len(group)
-    return costs
-
-
-def _configs(group: RowGroup) -> list[tuple[float, ...]]:
-    tunables = group.inputs.tunables
-    columns = [np.asarray(tunables[name], dtype=np.float64) for name in sorted(tunables)]
-    return [tuple(row) for row in np.stack(columns, axis=1).tolist()] if columns else [()] * len(group)

@@ -26,11 +26,6 @@ def efficiency_at(measured: Array, order: Array, k: int) -> float:
     return float(measured.min() / measured[order[: max(k, 1)]].min())
 
 
-def efficiency_curve(measured: Array, order: Array) -> Array:
-    """Return `efficiency_at` for k = 1, 2, ..., C."""
-    return np.asarray(measured.min() / np.minimum.accumulate(measured[order]))
-
-
 def hit(measured: Array, order: Array, near: float = NEAR) -> bool:
     """Return whether the top recommendation is within `near` of the best. Accuracy is the fraction of problems with a
     hit.

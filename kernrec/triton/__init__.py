@@ -1,13 +1,13 @@
-"""A drop-in for `triton.autotune` that ranks configs first and measures only the best few, once.
+"""Replace `triton.autotune` by a decorator that ranks configs first and measures only the best few, once.
 
 >>> import kernrec.triton >>> @kernrec.triton.autotune(configs=[...], key=["M", "N", "K"]) ... @triton.jit ... def
 matmul(...): ...
 
-The first launch with a new tuning key compiles and emulates all configs in a separate process and ranks them. It
-measures the best `top_k` on the GPU and stores the results in the user's database. From then on, every process uses the
-database. With KERNREC_TRITON=offline nothing is measured, and the top recommendation is used.
+The first launch with a new tuning key compiles and emulates all configs in a separate process and ranks them. It then
+measures the best `top_k` on the GPU and stores the results in the user's database, which every later process uses. With
+KERNREC_TRITON=offline, kernrec measures nothing and uses the top recommendation.
 
-Triton is imported only when a function is decorated.
+kernrec imports Triton only when a function is decorated.
 
 `record` stores what a program's own `@triton.autotune` measures. `capture` writes every launch of a program to a folder
 of call files, without a GPU (`kernrec.triton.calls`).

@@ -1,4 +1,4 @@
-"""`autotune` with the signature of Triton's, and `prune` for Triton's own. Both check their arguments."""
+"""Define `autotune`, with the signature of Triton's, and `prune`, for use in `triton.autotune`."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ def autotune(
     gpu: str | None = None,
     **options: Any,
 ) -> Callable[[Any], Any]:
-    """Tune like `triton.autotune`, but rank the configs first and measure only the best, once for all processes.
+    """Tune like `triton.autotune`, but rank the configs first, and measure only the best ones, once for all processes.
 
     Args:
         configs: List of `triton.Config`.
@@ -33,14 +33,14 @@ def autotune(
         objective: `latency`, `energy`, or `edp`, their product.
         gpu: Common name of the GPU; None for KERNREC_GPU, else the GPU of this process.
         **options: Further arguments of `triton.autotune`. `early_config_prune` of `prune_configs_by` runs before the
-            ranking. `perf_model`, another ranking, is refused. Triton's cache on disk is not used.
+            ranking. `perf_model` is refused, because it is another ranking. Triton's cache on disk is not used.
 
     Returns:
         A decorator for a function with `@triton.jit`, which returns Triton's autotuner.
 
     Raises:
-        UsageError: A value is impossible. When decorating: the function is not `@triton.jit`, or a config has a
-            meta-parameter that the function lacks.
+        UsageError: A value is impossible, the decorated function is not `@triton.jit`, or a config has a meta-parameter
+            that the function lacks.
     """
     pruner = prune(top_k, objective, gpu)
 
@@ -71,9 +71,10 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
     `autotune`.
 
     Args:
-        top_k: Number of configs left to measure; 1 if the database has the best config, or if nothing is measured.
+        top_k: Number of configs left to measure. Only one is left if the database has the best config, or if measuring
+            is off.
         objective: `latency`, `energy` or `edp`.
-        gpu: As for `autotune`.
+        gpu: As in `autotune`.
 
     Raises:
         UsageError: A value is impossible.
@@ -86,7 +87,7 @@ def prune(top_k: int = 3, objective: str = "latency", gpu: str | None = None) ->
 
 
 class Prune:
-    """Pruning function. Triton's autotuner calls it with all configs and the arguments of a launch with a new key."""
+    """Pruning function. For each new key, Triton's autotuner calls it with all configs and the launch's arguments."""
 
     def __init__(self, tuner: Tuner) -> None:
         self.tuner = tuner
@@ -110,7 +111,7 @@ class Prune:
 
 
 class _Then:
-    """A user's `early_config_prune`, followed by ours."""
+    """The user's `early_config_prune`, followed by kernrec's."""
 
     def __init__(self, first: Callable[..., Sequence[Any]], then: Prune) -> None:
         self._first, self._then = first, then
@@ -121,9 +122,9 @@ class _Then:
 
 
 def _calling_autotuner() -> tuple[Any, int]:
-    """Return Triton's autotuner that is pruning its configs, and the number of the launch's positional arguments.
+    """Return (Triton's autotuner that is pruning its configs, number of the launch's positional arguments).
 
-    Triton does not pass them to a pruning function, so they are read from its stack frames.
+    Triton does not pass them to a pruning function, so kernrec reads Triton's stack frames.
     """
     frame = sys._getframe(2)
     while frame is not None:
@@ -136,7 +137,7 @@ def _calling_autotuner() -> tuple[Any, int]:
 
 
 def _check_function(function: Any) -> None:
-    """Raise `UsageError` for a function without `@triton.jit`."""
+    """Raise `UsageError` if a function lacks `@triton.jit`."""
     inner = function
     while hasattr(inner, "fn") and not hasattr(inner, "params"):
         inner = inner.fn

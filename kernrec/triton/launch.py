@@ -21,7 +21,7 @@ _OF_THE_LAUNCH = ("grid", "warmup")
 
 @dataclass(frozen=True, eq=False)
 class AutotunedLaunch:
-    """A launch of a function that Triton is tuning."""
+    """Launch of a function that Triton is tuning."""
 
     tuned: Any
     configs: Sequence[Any]
@@ -46,9 +46,10 @@ class AutotunedLaunch:
             raise UsageError(f"{self.name}: {unknown('parameter', name, self.tuned.arg_names)}")
 
     def tuning_hash(self, compiler: str) -> str:
-        """Return the identity of a tuning key: code, compiler, values of the key's arguments, types of all tensors.
+        """Return a hash that identifies a tuning key: code, compiler, values of the key's arguments, types of all
+        tensors.
 
-        As in Triton, arguments outside the key make no difference.
+        As in Triton, arguments outside the key do not change it.
         """
         arguments = self.arguments
         values = [str(arguments[name]) for name in self.tuned.keys if name in arguments]
@@ -56,8 +57,7 @@ class AutotunedLaunch:
         return content_hash([jit_function(self.tuned).cache_key, compiler, values, types])
 
     def kernel(self) -> tuple[Kernel, Path]:
-        """Return the kernel of this launch, as `kernrec analyze` creates it from the captured call, and its source's
-        folder.
+        """Return (kernel of this launch, as `kernrec analyze` creates it from a captured call; folder of its source).
 
         Raises:
             UsageError: Arguments or configs do not fit the function.
@@ -98,7 +98,7 @@ def same_config(config: Any, stored: Mapping[str, Any]) -> bool:
     wanted = {identifier(name).rstrip("_"): value for name, value in table_of(config).items()}
     present = {name.rstrip("_"): value for name, value in stored.items()}
     for name, value in wanted.items():
-        # A constant that is not a number is the same in all configs, so it is no tunable.
+        # A constant that is not a number is equal in all configs, so it is not a tunable.
         if isinstance(value, int) and present.get(name, DEFAULTS.get(name)) != int(value):
             return False
     return all(present.get(name, default) == wanted.get(name, default) for name, default in DEFAULTS.items())

@@ -1,8 +1,8 @@
-"""`record`: store what a program's own `@triton.autotune` measures in the user's database.
+"""Define `record`, which stores in the user's database what a program's own `@triton.autotune` measures.
 
-Triton's listener (`knobs.autotuning.listener`) is called after the configs of a tuning key were measured. It gets their
-times, and the arguments of the launch are read from the calling autotuner. The rows are marked as Triton's. Its
-benchmark differs from kernrec's protocol, so these rows are only used if nothing was measured by the protocol.
+Triton calls its listener (`knobs.autotuning.listener`) with the times after measuring the configs of a tuning key.
+kernrec reads the launch's arguments from the calling autotuner, and marks the rows as Triton's. Triton's benchmark
+differs from kernrec's protocol, so these rows are used only if there are no rows by the protocol.
 """
 
 import atexit
@@ -21,12 +21,12 @@ from kernrec.triton.records import Result, Trial, keep
 
 _NO_LISTENER = "has no listener for its autotuner; Triton 3.8 or later has"
 _KEYWORDS = {"fn", "key", "best_config", "configs_timings", "duration", "cache_hit"}
-"""Arguments of a listener in all releases that have one."""
+"""Arguments of a listener in all releases of Triton that support listeners."""
 _active: list["Recorder"] = []
 
 
 def record(gpu: str | None = None) -> "Recorder":
-    """Store what Triton's autotuner measures in this process from now on in the user's database.
+    """Store in the user's database what Triton's autotuner measures in this process from now on.
 
     >>> import kernrec.triton
     >>> kernrec.triton.record()  # to the end of the program
@@ -54,17 +54,17 @@ def record(gpu: str | None = None) -> "Recorder":
 
 
 class Recorder:
-    """Listener of Triton's autotuner. It also calls the previous listener. Errors become warnings and never reach the
-    program.
+    """Listener of Triton's autotuner, which also calls the previous listener. Errors become warnings, so the program
+    continues.
     """
 
     def __init__(self, compiler: str, gpu: str | None, knobs: Any) -> None:
         self.rows = 0
         """Number of stored measurements, including failed configs."""
         self.refused: dict[str, str] = {}
-        """Reasons why measurements were not stored, by function."""
+        """For each function whose measurements were not stored, the reason."""
         self.from_cache = 0
-        """Number of tuning keys whose times Triton read from its cache on disk. These are not stored."""
+        """Number of tuning keys whose times Triton read from its cache on disk; these are not stored."""
         self._compiler, self._gpu, self._knobs = compiler, gpu, knobs
         self._before: Callable[..., None] | None = knobs.listener
         self._pending: list[Callable[[], None]] = []
@@ -91,11 +91,11 @@ class Recorder:
         self.stop()
 
     def _heard(self, **event: Any) -> None:
-        """Handle a call of Triton with the arguments of an `AutotuneListener`."""
+        """Handle a call from Triton with the arguments of an `AutotuneListener`."""
         try:
             if self in _active:
                 self._take(event)
-        except Exception as error:  # errors here must not reach the program
+        except Exception as error:  # do not let errors stop the program
             name = getattr(event.get("fn"), "__name__", "a function")
             self._refuse(name, error)
         if self._before is not None:
@@ -108,7 +108,7 @@ class Recorder:
             )
         tuned, named = _calling_autotuner()
         if type(tuned.early_config_prune).__module__.startswith("kernrec.triton."):
-            return  # kernrec's own decorator stores its measurements itself
+            return  # kernrec's decorator stores its measurements itself
         if event["cache_hit"]:
             self.from_cache += 1
             return
@@ -131,7 +131,7 @@ class Recorder:
         self._write()
 
     def _write(self) -> None:
-        """Write pending rows as far as the database can be written, and keep the rest."""
+        """Write pending rows, and keep those that the database does not accept yet."""
         while self._pending:
             try:
                 self._pending[0]()
@@ -149,9 +149,7 @@ class Recorder:
 
 
 def _calling_autotuner() -> tuple[Any, dict[str, Any]]:
-    """Return Triton's autotuner that called its listener, and the arguments of the launch by name, from stack
-    frames.
-    """
+    """Return (Triton's autotuner that called its listener, arguments of the launch by name), read from stack frames."""
     frame = sys._getframe(2)
     while frame is not None:
         tuned: Any = frame.f_locals.get("self")
@@ -163,7 +161,7 @@ def _calling_autotuner() -> tuple[Any, dict[str, Any]]:
 
 
 def _result(times: Any) -> Result:
-    """Return a config's result. Times are milliseconds, the median first, or infinite if it could not run."""
+    """Return a config's result from its times in milliseconds: the median first, or infinite if it could not run."""
     median = times[0] if isinstance(times, Sequence) else times
     value_s = float(median) * 1e-3
     if math.isfinite(value_s) and value_s > 0:

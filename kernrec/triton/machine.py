@@ -1,4 +1,4 @@
-"""The GPU of Triton's driver in kernrec's terms, and the energy of its launches by NVML's counter."""
+"""Identify the GPU of Triton's driver, and measure the energy of launches with NVML's counter."""
 
 import math
 import os
@@ -16,17 +16,17 @@ from kernrec.measure.protocol.energy_counter import LEAST_TICKS, power_from_tick
 from kernrec.store.device_report import EnergyReport
 
 WINDOW_S = 1.0
-"""Minimum length of an energy window in seconds. It is extended until the counter was updated often enough."""
+"""Minimum length of an energy window in seconds; it grows until the counter was updated often enough."""
 LONGEST_WINDOW_S = 5.0
 SETTLE_S = 0.3
-"""Seconds for which the launches run before the window, so that clocks and power settle."""
+"""Seconds of launches before the energy window, so that clocks and power settle."""
 BATCH_S = 0.02
-"""Duration in seconds of the launches submitted before the counter is read again."""
+"""Seconds of launches to submit between two reads of the counter."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU, and whether this process can measure on it."""
+    """GPU, and whether this process can measure on it."""
 
     gpu: GPU
     card: Card | None = None
@@ -41,7 +41,7 @@ class Machine:
 
     @property
     def uuid_hash(self) -> str | None:
-        """Return an identity of the GPU that does not reveal its UUID."""
+        """Return a hash that identifies the GPU without revealing its UUID."""
         return self.card.uuid_hash if self.card else None
 
     @cached_property
@@ -66,7 +66,7 @@ class Machine:
         return "NVML does not know the GPU" if self._sensors is None else self._sensors.why_no_energy()
 
     def energy(self, launch: Callable[[], object], synchronize: Callable[[], object], latency_s: float) -> EnergyReport:
-        """Return the energy of one launch under sustained load: mean power by the counter times the latency.
+        """Return the energy of one launch under sustained load: the counter's mean power times the latency.
 
         Args:
             launch: Submits one launch.
@@ -114,7 +114,7 @@ class Machine:
 
 
 def this_machine(wanted: str | None, present: bool) -> Machine:
-    """Return the GPU given by the argument, by KERNREC_GPU or by the driver, in this order.
+    """Return the GPU named by `wanted`, by KERNREC_GPU or by the driver, in this order.
 
     Args:
         wanted: Common name of the GPU; None if not given.

@@ -1,8 +1,7 @@
-"""Measure the best few configs for an audit's missing files on this machine's GPU, and the engine's default.
+"""Measure the engine's default and the best few configs for an audit's missing files on this machine's GPU.
 
-This takes minutes, instead of hours with an engine's tuner: for each matmul and number of tokens, it measures the
-engine's default and the best three configs. The rows are in the user's database, where the audit that follows finds
-them.
+An engine's tuner takes hours; this takes minutes, because it measures only the default and the best three configs for
+each matmul and number of tokens. The rows go into the user's database, where the next audit finds them.
 """
 
 from collections.abc import Callable
@@ -11,14 +10,14 @@ from kernrec.profile.triton_call import kernel_of_triton
 from kernrec.recommender.serving.audit import ServingAudit
 from kernrec.recommender.serving.compared import Comparison
 from kernrec.recommender.serving.engine_calls import Step, calls
-from kernrec.recommender.serving.engine_defaults import Tiles, launched, stated_tiles
+from kernrec.recommender.serving.engine_defaults import Tiles, launched
 from kernrec.recommender.serving.engines import TunedFile
 from kernrec.recommender.serving.verdict import Verdict, worth
 from kernrec.triton.machine import Machine
 from kernrec.triton.measure_calls import Benchmark, Tensors, measure_call
 
 TOP = 3
-"""Number of configs that are measured besides the engine's default."""
+"""Number of configs to measure besides the engine's default."""
 
 
 def measure_audit(
@@ -34,10 +33,10 @@ def measure_audit(
         audit: Audit with comparisons.
         machine: GPU of this process, which must be the audit's.
         progress: Called before each number of tokens.
-        tensors, benchmark: As for `measure_call`.
+        tensors, benchmark: As in `measure_call`.
 
     Returns:
-        Number of measured launches.
+        number of measured launches.
 
     Raises:
         KernrecError: torch is not installed.
@@ -63,10 +62,10 @@ def _measure(
 ) -> int:
     engine, count = audit.served.engine, 0
     launches = [launched(engine, file, config) for config in (*(c for c, _ in made.ranked[:TOP]), made.own)]
-    for product in range(file.launches):
+    for product in range(len(file.products)):
         step = Step(file, audit.served, made.tokens, product)
-        wanted = [_tiles(stated_tiles(tiles, step.rows)) for tiles in launches]
-        # Use all calls, because a row belongs to the kernel with this list of configs.
+        wanted = [_tiles(tiles) for tiles in launches]
+        # Use all configs of the call, because a row belongs to the kernel with exactly this list.
         for call, _ in calls(step, made.compared):
             chosen = [config for config in call.configs or () if _tiles(config) in wanted]
             if chosen:

@@ -1,7 +1,7 @@
 """Measure configs of a call on this machine's GPU with Triton's benchmark, and store them in the user's database.
 
-A call describes the launch completely. `kernrec audit --measure` measures engines' kernels this way. The function's
-file is executed in this process, as in the program that launches it.
+A call describes a launch completely. `kernrec audit --measure` measures engines' kernels this way. This process
+executes the function's file, like the program that launches the function.
 """
 
 import hashlib
@@ -43,11 +43,11 @@ def measure_call(
 
     Args:
         call: The launch; its grid is a list of extents.
-        kernel: Kernel of this call (`kernel_of_triton`), under whose identity the rows are stored.
+        kernel: Kernel of this call (`kernel_of_triton`); the rows are stored under its name and hash.
         configs: Constants and options of the compiler, as in the call.
         machine: GPU of this process.
         tensors: Creates tensors; None for torch, on its current GPU.
-        benchmark: None for `triton.testing.do_bench`, which empties L2 before each launch.
+        benchmark: None for `triton.testing.do_bench`, which clears L2 before each launch.
 
     Raises:
         KernrecError: torch is not installed, or lacks a type of the call.
@@ -80,7 +80,7 @@ def measure_call(
 
 
 def _failed(error: Exception) -> Result:
-    """Return the result of a config that cannot be compiled or launched. Raise other errors again."""
+    """Return the result of a config that cannot be compiled or launched; raise any other error again."""
     if (message := compile_error(error)) is not None:
         return Result(error=message, compiled=False)
     if type(error).__name__ == "OutOfResources":
@@ -89,6 +89,8 @@ def _failed(error: Exception) -> Result:
 
 
 def _value(value: Any, make: Tensors) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(item, make) for item in value)
     if not isinstance(value, Mapping):
         return value
     if value.keys() == {"python"}:
@@ -102,7 +104,7 @@ def _grid(call: TritonCall, constants: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def torch_tensor(described: Mapping[str, Any]) -> Any:
-    """Return a tensor of torch on its current GPU with the given values, or with normal random numbers.
+    """Return a torch tensor on torch's current GPU, with the given values or normal random numbers.
 
     Raises:
         KernrecError: torch is not installed, or has no such type.
@@ -119,7 +121,7 @@ def torch_tensor(described: Mapping[str, Any]) -> Any:
     shape = tuple(described["shape"])
     if dtype == torch.int8:
         return torch.randint(-127, 127, shape, dtype=dtype, device="cuda")
-    if dtype.itemsize == 1:  # fill it in pieces along the first axis, because an expert's weights are large in 16 bits
+    if dtype.itemsize == 1:  # fill in pieces: a tensor of all experts is large
         tensor = torch.empty(shape, dtype=dtype, device="cuda")
         for place in range(shape[0]):
             tensor[place] = torch.randn(shape[1:], dtype=torch.float16, device="cuda").to(dtype)

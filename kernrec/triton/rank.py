@@ -19,7 +19,7 @@ from kernrec.util.human import config_text
 from kernrec.util.light_dataclass import dataclass
 
 LOADING = "loading"
-"""Value of KERNREC_TRITON in processes that load the user's file, where a launch is a mistake."""
+"""Value of KERNREC_TRITON in processes that load the user's file; a launch there is an error."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Ranking:
     costs: tuple[dict[str, float], ...]
     """Predicted `latency_s` and `energy_j` of each config."""
     failures: tuple[str, ...]
-    """Configs that could not be ranked: config, source line, reason."""
+    """One line per config that could not be ranked: config, source line, reason."""
 
 
 def ranked(kernel: Kernel, folder: Path, gpu: GPU, objective: Objective) -> Ranking:

@@ -1,4 +1,4 @@
-"""Measurements of a tuning key: read from the user's database and pulled ones, and added to the user's.
+"""Read measurements of a tuning key from the user's and pulled databases, and add them to the user's.
 
 A row's session begins with the hash of the tuning key (`AutotunedLaunch.tuning_hash`), which identifies the key on
 every machine.
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from kernrec.triton.machine import Machine
 
 SESSION = "triton"
-"""First part of the session of rows that Triton's autotuner measured for kernrec. The tuning hash, the number of
-configs that were to be measured and a unique name follow.
+"""First part of the session of rows that Triton's autotuner measured for kernrec. It is followed by the tuning hash,
+the number of configs to measure and a unique name.
 """
 
 
@@ -49,7 +49,7 @@ class Result:
     energy: EnergyReport = field(default_factory=EnergyReport)
     error: str | None = None
     compiled: bool = True
-    """Whether it could be compiled."""
+    """Whether the config could be compiled."""
 
     def value(self, objective: Objective) -> float:
         """Return the value of the objective; infinity for a failed config, NaN if it was not measured."""
@@ -62,7 +62,7 @@ class Result:
 
 
 def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int, dict[str, int], Result]]:
-    """Return results of a tuning key from the user's database and from pulled ones.
+    """Return results of a tuning key from the user's database and pulled databases.
 
     Args:
         gpu: Name in the catalog.
@@ -70,7 +70,7 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
         tuning_hash: Hash from `AutotunedLaunch.tuning_hash`.
 
     Returns:
-        For each row: number of configs that its trial was to measure, the config in kernrec's names, and the result.
+        For each row: (number of configs to measure in its trial, config in kernrec's names, result).
 
     Raises:
         UsageError: A database cannot be read.
@@ -89,23 +89,23 @@ def recorded_results(gpu: str, kernel: str, tuning_hash: str) -> list[tuple[int,
 
 
 def middle(results: Sequence[Result], objective: Objective) -> float:
-    """Return the median of one config's results without failures; `Result.value` if all failed."""
+    """Return the median value of one config's results, without failures; infinity if all failed."""
     values = [result.value(objective) for result in results]
     return statistics.median(list(filter(math.isfinite, values)) or [min(values, key=math.isnan)])
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The measurements of one tuning key."""
+    """Measurements of one tuning key."""
 
     kernel: Kernel
     tuning_hash: str
     proposed: int
-    """Number of configs to measure. Fewer have results if some cannot run."""
+    """Number of configs to measure; fewer have results if some cannot run."""
     results: Sequence[tuple[Mapping[str, int], Result]]
     """Configs in kernrec's names, and their costs."""
     hooked: bool = False
-    """Whether the times include what the autotuner does around a launch, such as `reset_to_zero`."""
+    """Whether the times include the autotuner's work around a launch, such as `reset_to_zero`."""
 
 
 def keep(trial: Trial, machine: "Machine", compiler: str) -> None:

@@ -1,4 +1,4 @@
-"""Handle a launch with a new tuning key: look the key up in the database, rank the configs, store measurements."""
+"""Handle a launch with a new tuning key: look up the key in the database, rank the configs, store measurements."""
 
 import math
 import os
@@ -23,13 +23,13 @@ _warned: set[str] = set()
 
 @dataclass(eq=False)
 class _Running:
-    """Configs that are being measured for one tuning key."""
+    """Configs that Triton is measuring for one tuning key."""
 
     launch: AutotunedLaunch
     places: Sequence[int]
     """Indices of the configs in the launch's list."""
     machine: Machine | None
-    """None if measurements cannot be stored."""
+    """Machine that measures; None if measurements cannot be stored."""
     proposed: int
     """Number of configs to measure."""
     results: dict[int, Result] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Tuner:
 
         def measured(*arguments: Any, config: Any, **options: Any) -> list[float]:
             nonlocal do_bench
-            # Create it on demand: without a driver there is none, and a single config is not measured.
+            # Create the benchmarker on demand: it needs a driver, but a single config is not measured.
             if do_bench is None and self._running is not None:
                 do_bench, tuned.do_bench = tuned.do_bench, timed
             return self._measured(config, lambda: bench(*arguments, config=config, **options))
@@ -112,7 +112,7 @@ class Tuner:
         recorder: Machine | None = None
         try:
             kernel, folder = launch.kernel()
-            recorder = machine  # measurements of an identified kernel can be stored, ranked or not
+            recorder = machine  # measurements of a known kernel are stored even without a ranking
             ranking = ranked(kernel, folder, machine.gpu, self._objective)
         except UsageError:
             raise
@@ -126,7 +126,7 @@ class Tuner:
         return self._run(_Running(launch, places[: self._top_k], machine, self._top_k))
 
     def _best_recorded(self, launch: AutotunedLaunch, machine: Machine) -> Any | None:
-        """Return the best measured config; None if fewer configs were measured than needed."""
+        """Return the best measured config; None if too few configs were measured."""
         try:
             rows = recorded_results(machine.gpu.name, identifier(launch.name), launch.tuning_hash(triton_compiler()))
         except KernrecError as error:
@@ -146,7 +146,7 @@ class Tuner:
     def _unranked(
         self, launch: AutotunedLaunch, machine: Machine | None, offline: bool, why: KernrecError
     ) -> list[Any]:
-        """Return the configs to measure if nothing can be predicted: all, as Triton does, or none."""
+        """Return the configs to measure if no prediction is possible: all, like Triton, or none if offline."""
         if offline:
             _warn(f"{launch.name}: its configs are not ranked, the first of the list is taken: {why}")
             return list(launch.configs[:1])
@@ -159,7 +159,7 @@ class Tuner:
         return [running.launch.configs[place] for place in running.places]
 
     def _measured(self, config: Any, measure: Callable[[], Any]) -> list[float]:
-        """Return three times the number by which Triton compares configs: milliseconds, or the value of the
+        """Return, three times, the number by which Triton compares configs: milliseconds, or the value of the
         objective.
         """
         running = self._running
@@ -185,7 +185,7 @@ class Tuner:
         return [math.inf if math.isnan(value) else value] * 3
 
     def _keep(self, running: _Running) -> None:
-        """Add the results to the user's database. A failure is a warning."""
+        """Add the results to the user's database; warn if that fails."""
         self._running = None
         launch, machine = running.launch, running.machine
         if machine is None:
@@ -201,12 +201,12 @@ class Tuner:
 
 
 def compile_error(error: Exception) -> str | None:
-    """Return in one line why Triton could not compile a config, with its source line; None for other errors."""
+    """Return one line with source line and reason why Triton could not compile a config; None for other errors."""
     from triton.compiler.errors import CompilationError
 
     if isinstance(error, CompilationError):
         return compilation_message(error)
-    # Errors of the compiler's passes have no specific type.
+    # Triton's compiler passes raise errors without a specific type.
     return str(error).splitlines()[-1][:200] if "PassManager::run failed" in str(error) else None
 
 

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of kernels: cache, atomic file writes, arrays in files, text for people."""
+"""Provide helpers that do not depend on kernels: cache, atomic file writes, arrays in files, text for people."""

@@ -1,7 +1,7 @@
-"""Store facts and arrays in one file that loads quickly: a checksum, a line of JSON, and the raw bytes of the arrays.
+"""Store facts and arrays in one file that loads fast: a checksum, a line of JSON, and the arrays' raw bytes.
 
-NumPy's `.npz` unpacks a ZIP member and parses Python literals for every array, which takes longer than a query. Nothing
-is unpickled: an array is its name, dtype, shape and offset.
+NumPy's `.npz` would unpack a ZIP member and parse Python literals for every array, which takes longer than a query.
+Nothing is pickled: the JSON has the name, dtype, shape and offset of each array.
 """
 
 import json
@@ -33,7 +33,7 @@ class Digest(Protocol):
 
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the bytes of `facts`, which must be JSON values, and of arrays of numbers or booleans."""
+    """Encode `facts`, which must be JSON values, and arrays of numbers or booleans as bytes."""
     heads, parts, offset = [], [], 0
     for name, array in arrays.items():
         stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -49,11 +49,11 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the facts and the read-only arrays that `pack` stored. Raises `ValueError` for other or damaged bytes.
+    """Return (facts, read-only arrays) that `pack` stored. Raises `ValueError` for other or damaged bytes.
 
     Args:
         data: Content of a file, or the result of `mapped`, of which only used pages are read.
-        intact: Whether the checksum was already verified as part of a larger one.
+        intact: Whether a larger checksum already covered these bytes.
     """
     start = len(_MAGIC) + _DIGEST
     if data[: len(_MAGIC)] != _MAGIC or (end := data.find(b"\n", start) + 1) == 0:
@@ -73,14 +73,14 @@ def unpack(data: bytes | mmap.mmap, intact: bool = False) -> tuple[dict[str, Any
 
 
 def mapped(path: Path, digest: Digest | None = None) -> bytes | mmap.mmap:
-    """Return the content of a file as a memory map that processes share. Raises `OSError` or `ValueError`.
+    """Map a file into memory that processes share. Raises `OSError` or `ValueError`.
 
     The file must only be replaced as a whole, never written in place. On Windows, a mapped file cannot be replaced, so
     it is read instead.
 
     Args:
         path: Path of the file.
-        digest: Hash to update with the content, piece by piece, so that unused pages do not stay in memory.
+        digest: Hash to update with the content, in pieces, so that unused pages do not stay in memory.
     """
     with open_input(path) as file:
         if digest is not None:

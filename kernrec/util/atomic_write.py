@@ -8,8 +8,8 @@ def write_whole(path: Path, data: bytes, *, shared: bool = False) -> None:
     """Write `data` to `path` atomically. Raises `OSError`, and leaves no temporary file behind.
 
     Args:
-        shared: Whether others read the file. Then its mode follows the umask, and it is on disk before it appears. A
-            cache needs neither.
+        shared: Whether others read the file. If so, its mode follows the umask, and its content is on disk before the
+            file appears.
     """
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

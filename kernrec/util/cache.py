@@ -1,7 +1,7 @@
 """Cache results derived from shipped files, in the user's cache folder.
 
-Each entry stores a hash of its inputs and is derived again if the hash differs. Files are written atomically. An
-unreadable file counts as absent, an unwritable folder is not an error, and a missing home directory is not created.
+Each entry stores a hash of its inputs, and is derived again if the hash differs. Files are written atomically, and an
+unreadable file counts as missing. An unwritable folder is not an error, and a missing home directory is not created.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 CacheEntry = tuple[Mapping[str, Any], Mapping[str, "np.ndarray"]]
-"""Facts as JSON values, and arrays, as for `array_file.pack`."""
+"""(facts as JSON values, arrays), as in `array_file.pack`."""
 
 
 def cached(name: str, made_of: bytes, make: Callable[[], CacheEntry]) -> CacheEntry:
-    """Return the result of `make`, from the cache if `name` was stored with the same `made_of`.
+    """Return the result of `make`, or the cached result `name` if it was stored with the same `made_of`.
 
     Args:
-        name: Name of the cache file. An entry with other inputs is replaced.
+        name: Name of the cache file, which is replaced if the inputs changed.
     """
     from kernrec.util.array_file import pack, unpack
 

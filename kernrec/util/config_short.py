@@ -1,7 +1,7 @@
 """Format configs briefly: `128x128x32 w64x32 s3 k4` for block, warp, stages and split of a matmul.
 
-Tunables that are sizes of the same thing are joined by x; others have one or two letters. Neutral values (a split into
-one part, a switch that is off) are omitted. A tunable without a short form is written as name=value.
+Sizes along several axes are joined by x; other tunables have one or two letters. Neutral values, such as a split into
+one part or a switch that is off, are omitted. A tunable without a short form is written as name=value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ SIZES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("t", ("thread_m", "thread_n")),
     ("o", ("out_p", "out_q")),
 )
-"""Letter and the tunables joined behind it, if a config has all of them."""
+"""(letter, tunables joined after it), used if a config has all of them."""
 
 LETTERS: dict[str, tuple[str, int | None]] = {
     "head": ("h", None),
@@ -64,12 +64,12 @@ LETTERS: dict[str, tuple[str, int | None]] = {
     "aligned": ("aligned", 0),
     "unaligned": ("unaligned=", 0),
 }
-"""Prefix of a tunable's value, and the value that is omitted. Switches (0 and 1) have no value."""
+"""(prefix of a tunable's value, value to omit). Switches (0 and 1) print no value."""
 _SWITCHES = {name for name, (_, neutral) in LETTERS.items() if neutral == 0} - {"min_blocks", "unaligned"}
 
 
 def short_config(config: Mapping[str, int]) -> str:
-    """Return a config in short form, its sizes first."""
+    """Return a config in short form, sizes first."""
     parts: list[str] = []
     left = dict(config)
     for letter, names in SIZES:
@@ -84,7 +84,7 @@ def short_config(config: Mapping[str, int]) -> str:
 
 
 def codes_of(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the parts of `short_config` for these tunables in order: the code, and its tunables."""
+    """Return the parts of `short_config` for these tunables, in order, as (code, tunables)."""
     codes: list[tuple[str, str]] = []
     left = list(names)
     for letter, sizes in SIZES:

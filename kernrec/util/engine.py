@@ -1,4 +1,4 @@
-"""Load the compiled engine (`engine/`). There is no Python implementation of its computations."""
+"""Load the compiled engine (`engine/`), which has no Python replacement."""
 
 import importlib.util
 from functools import cache
@@ -12,7 +12,7 @@ _REMEDY = "install kernrec again (`pip install .` in a checkout) to compile it"
 
 @cache
 def module() -> Any:
-    """Return the module `kernrec._engine`. Raises `KernrecError` if there is no engine, or it was compiled from other
+    """Return the module `kernrec._engine`. Raises `KernrecError` if the engine is missing, or was compiled from other
     sources.
     """
     if (path := find()) is None:
@@ -30,7 +30,7 @@ def module() -> Any:
 
 
 def state() -> str:
-    """Describe in one line the compiler of the engine, or why there is no engine."""
+    """Describe in one line the engine's compiler, or why the engine is missing."""
     try:
         version = module().COMPILER
         return f"compiled by {'GCC ' * version[0].isdigit()}{version}"
@@ -39,7 +39,7 @@ def state() -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the part of the engine that computes queries, `query`, loaded on first import."""
+    """Return `query`, the part of the engine that computes queries, and load it on first import."""
     if name == "query":
         return module().query
     raise AttributeError(name)

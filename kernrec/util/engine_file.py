@@ -1,4 +1,4 @@
-"""Name the compiled engine by a hash of its sources, so that an engine of other sources is never loaded.
+"""Name the compiled engine by a hash of its sources, so that kernrec never loads an outdated engine.
 
 `hatch_build.py` runs this file without the package.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 PATTERN = "_engine.*"
-"""Compiled engines in the package folder, from any sources and for any Python."""
+"""Matches compiled engines in the package folder, from any sources and for any Python."""
 
 
 def sources(root: Path) -> list[Path]:
@@ -27,7 +27,7 @@ def file_name(root: Path) -> str:
 
 
 def find() -> Path | None:
-    """Return the engine of the package; None if it was not compiled, or from other sources than the checkout's."""
+    """Return the engine's file; None if the engine was not compiled, or compiled from other sources."""
     root, suffix = PACKAGE.parent, importlib.machinery.EXTENSION_SUFFIXES[0]
     if sources(root):
         path = PACKAGE / file_name(root)

@@ -5,7 +5,7 @@
         ...  # another process holds it
     os.close(descriptor)  # releases the lock
 
-POSIX has `flock`. Windows locks ranges of bytes, so one byte far beyond the end of any file is locked, and others can
+POSIX uses `flock`. Windows locks byte ranges, so kernrec locks one byte far beyond the end of any file; others can
 still read the content.
 """
 
@@ -40,10 +40,10 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
-    """Lock a file, which is created if there is none, and return its descriptor; closing it releases the lock.
+    """Lock a file, creating it if necessary, and return its descriptor; closing the descriptor releases the lock.
 
     Args:
-        path: Path of the file. Its holder may rename or delete it.
+        path: Path of the file; the lock's holder may rename or delete the file.
         wait_s: Seconds to wait for another process.
 
     Returns:
@@ -53,7 +53,7 @@ def lock_path(path: Path, wait_s: float = 0.0) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         locked = try_lock(descriptor)
-        with suppress(FileNotFoundError):  # its holder may have renamed or deleted it before it was locked here
+        with suppress(FileNotFoundError):  # the old holder may have renamed or deleted it
             if locked and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         os.close(descriptor)

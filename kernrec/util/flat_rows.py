@@ -8,14 +8,14 @@ from kernrec.util.human import config_text
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without nesting. Each has the columns of all rows, in order, and None in missing cells."""
+    """Flatten rows; each gets the columns of all rows, in order, with None for missing cells."""
     cells = [flat(row) for row in rows]
     none = dict.fromkeys(name for row in cells for name in row)
     return [none | row for row in cells]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a row without nesting: `outer.inner`, intervals as `_low_` and `_high_`, configs and lists as text."""
+    """Flatten a row: nested keys become `outer.inner`, intervals `_low_` and `_high_`, and configs and lists text."""
     cells: dict[str, Any] = {}
     for name, value in row.items():
         key = prefix + name

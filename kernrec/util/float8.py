@@ -1,4 +1,4 @@
-"""8-bit floating-point numbers: e4m3 (largest 448, no infinity) and e5m2 (the upper byte of an f16)."""
+"""Convert 8-bit floating-point numbers: e4m3 (maximum 448, no infinity) and e5m2 (the upper byte of an f16)."""
 
 from functools import lru_cache
 from typing import Any
@@ -23,12 +23,12 @@ def _table(kind: str) -> Array:
 
 
 def fp8_values(kind: str, codes: Array) -> Array:
-    """Return codes (uint8) of `e4m3` or `e5m2` as float32."""
+    """Decode codes (uint8) of `e4m3` or `e5m2` to float32."""
     return _table(kind)[codes]
 
 
 def fp8_codes(kind: str, values: Array) -> Array:
-    """Return the nearest codes (uint8) of `e4m3` or `e5m2`, saturating. NaN stays NaN."""
+    """Round values to codes (uint8) of `e4m3` or `e5m2`, with saturation; NaN stays NaN."""
     positive = _table(kind)[:127]
     finite = positive[np.isfinite(positive)].astype(np.float64)
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,8 @@
-"""Decide whether child processes may be forked, which inherit all imports at no cost.
+"""Decide whether to fork child processes, which then inherit all imports at no cost.
 
 A fork copies only one thread. A lock that another thread holds at that moment is never released in the child. So a
-process with other threads, of Python or of a library, starts its children with `spawn`, unless these threads declare
-that they hold no lock.
+process with other threads, of Python or of a library, spawns its children, unless these threads declare that they hold
+no lock.
 """
 
 import multiprocessing
@@ -29,12 +29,12 @@ def holds_no_lock(thread: threading.Thread) -> None:
 
 
 def not_inherited(connection: object) -> None:
-    """Close an open connection in children. Otherwise, its other end would not notice when this process closes it."""
+    """Close a connection in children; otherwise the other end would not notice that this process closed it."""
     _not_inherited.add(connection)
 
 
 def can_fork() -> bool:
-    """Return whether a child may be forked now: on Linux, by the main thread, if no other thread may hold a lock."""
+    """Return whether forking is safe now: on Linux, in the main thread, if no other thread may hold a lock."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -48,12 +48,12 @@ def can_fork() -> bool:
 
 
 def start_context() -> "ForkContext | SpawnContext":
-    """Return the start method for children at this moment."""
+    """Return the multiprocessing context with which to start children now."""
     return multiprocessing.get_context("fork") if can_fork() else multiprocessing.get_context("spawn")
 
 
 def settle() -> None:
-    """Prepare a child process. A forked child ends with its parent, and drops its handlers and pipes."""
+    """Prepare a child process: a forked child ends with its parent, and drops inherited handlers and pipes."""
     parent = multiprocessing.parent_process()
     if parent is None or type(multiprocessing.current_process()).__name__ != "ForkProcess":
         return

@@ -12,7 +12,7 @@ PREFIXES = (
     (1e-6, "u"),
     (1e-9, "n"),
 )
-"""Factors and their SI prefixes, the largest first."""
+"""Factors and their SI prefixes, largest first."""
 
 
 def human(value: float, unit: str) -> str:
@@ -50,6 +50,6 @@ def short(value: object) -> str:
     """Format `value` for a message: quoted if it is text, on one line, truncated if it is long."""
     try:
         shown = repr(value)
-    except ValueError:  # an integer with more digits than Python prints
+    except ValueError:  # Python refuses to print integers with thousands of digits
         return "a number of thousands of digits"
     return shown if len(shown) <= 40 else shown[:36] + "..."

@@ -1,7 +1,7 @@
-"""Open untrusted files: only regular files, without blocking, and of limited size.
+"""Open untrusted files: only regular files of limited size, without blocking.
 
-A named pipe or a device may block or never end. The kind is checked on the open file, so that the file cannot be
-replaced between the check and the read.
+Reading a named pipe or a device may block or never end. The kind is checked on the open file, so nobody can replace the
+file between the check and the read.
 """
 
 import os
@@ -36,7 +36,7 @@ def open_input(path: Path, title: object = None) -> BufferedReader:
 
 
 def read_input(path: Path, most_bytes: int, title: object = None) -> bytes:
-    """Return the content of a regular file. Raises the errors of `open_input`, and for more than `most_bytes`."""
+    """Return the content of a regular file. Raises the errors of `open_input`, and `UsageError` above `most_bytes`."""
     with open_input(path, title) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

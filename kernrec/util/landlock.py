@@ -1,7 +1,7 @@
 """Permanently deny a thread access to files and the network, with Linux's Landlock.
 
-The thread and everything that it starts can then open only the permitted files:
-https://docs.kernel.org/userspace-api/landlock.html. Other systems, and Linux before 5.13, have no Landlock.
+The thread and everything that it starts can then open only permitted files
+(https://docs.kernel.org/userspace-api/landlock.html). Other systems, and Linux before 5.13, have no Landlock.
 """
 
 import ctypes
@@ -20,19 +20,20 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 """Rights that a rule for a file, not a folder, may grant."""
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
-"""Supported rights on files, by version of Landlock. Version 5 adds control of devices."""
+"""Supported rights on files by Landlock version; version 5 adds control of devices."""
 _NETWORK = 0b11  # bind and connect TCP, from version 4
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system call numbers, which are the same on x86-64 and aarch64
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system call numbers, equal on x86-64 and aarch64
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Deny this thread TCP and all files except these (folders include their content). Return whether it worked.
+    """Deny this thread TCP and all files except the given ones (folders include their content); return whether it
+    worked.
 
     Args:
         readable: Files and folders that stay readable.
         writable: Files and folders that stay readable and writable.
-        listed: Folders of which only the file names stay readable.
+        listed: Folders whose file names, but not contents, stay readable.
     """
     if sys.platform != "linux":
         return False
@@ -67,9 +68,9 @@ def _allow(libc: ctypes.CDLL, ruleset: int, place: Path, rights: int) -> None:
 
 
 def run_confined(work: Callable[[], _Result], readable: Iterable[Path], writable: Iterable[Path] = ()) -> _Result:
-    """Return the result of `work` in a thread that can read and write only these files.
+    """Run `work` in a thread that can read and write only the given files, and return its result.
 
-    Without Landlock, the work runs without limits. An exception of the work is raised here.
+    Without Landlock, `work` runs without limits. Exceptions of `work` are raised here.
     """
     if sys.platform != "linux":
         return work()

@@ -1,9 +1,9 @@
 """Provide `dataclass(frozen=True)` without the code that the standard library generates.
 
-The standard decorator compiles six functions for each class, which is slow at the start of a command. Here, classes
-share their methods. `fields`, `replace` and `asdict` work, and type checkers see the standard decorator, which
-processes a class only if somebody requests its fields. There are no slots, and no annotations such as `ClassVar`. A
-class with many instances gets its own `__init__`.
+The standard decorator compiles six functions for each class, which slows down the start of a command. Here, classes
+share their methods. `fields`, `replace` and `asdict` work, and type checkers see the standard decorator. The standard
+decorator processes a class only when something requests its fields. Slots, and annotations such as `ClassVar`, are not
+supported. A class with many instances gets its own `__init__`.
 """
 
 import dataclasses
@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 
 _MANY = 64
-"""Number of instances after which a class gets its own `__init__`. Generating it takes as long as about 100 instances
-save.
-"""
+"""Number of instances after which a class gets its own `__init__`; generating it pays off after about 100 instances."""
 
 
 def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
-    """Return the decorator. `frozen` must be True, as readers expect from the standard decorator."""
+    """Return the decorator; `frozen` must be True."""
     assert frozen, "only frozen classes are made without generated code"
 
     def decorate(cls: _Class) -> _Class:
-        cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise, the standard decorator inspects a signature for it
-        # From Python 3.14 on, annotations are created on request, with all names.
+        cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise, the standard decorator inspects a signature
+        # Python 3.14 creates annotations on request, when all names exist.
         annotations = cls.__dict__.get("__annotations__")  # noqa: RUF063
         if annotations is None or any(hasattr(base, _FIELDS) for base in cls.__bases__):
             fields = {field.name: field for field in dataclasses.fields(_standard(cls))}
@@ -43,7 +41,7 @@ def _light(*, frozen: bool, eq: bool = True) -> Callable[[_Class], _Class]:
             methods["__eq__"] = _equal(compared)
             methods["__hash__"] = _hash([n for n in names if _is_hashed(described.get(n))])
         for name, method in methods.items():
-            if cls.__dict__.get(name) is None:  # a class with its own `__eq__` has None for `__hash__`
+            if cls.__dict__.get(name) is None:  # `__hash__` is None for a class with its own `__eq__`
                 setattr(cls, name, method)
         return cls
 
@@ -55,13 +53,13 @@ _MISSING = dataclasses.MISSING
 
 
 class _LaterFields:
-    """Placeholder for the fields of a class until they are requested. Then the standard decorator creates them."""
+    """Placeholder for the fields of a class; the standard decorator creates them on first use."""
 
     def __init__(self, cls: type, described: Mapping[str, "dataclasses.Field[Any]"]) -> None:
         """Store the fields.
 
         Args:
-            described: Fields given by `field(...)`. Their defaults become attributes of the class.
+            described: Fields given by `field(...)`; their defaults become attributes of the class.
         """
         self.cls, self.described = cls, described
         for name, field in described.items():
@@ -133,7 +131,7 @@ def _own_init(fields: Mapping[str, "dataclasses.Field[Any]"], finish: bool) -> C
             taken.append(name)
         lines.append(f"_fields[{name!r}] = {value}")
     lines += ["self.__post_init__()"] * finish
-    exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), scope)  # names of fields are identifiers
+    exec(f"def __init__({', '.join(taken)}):\n    " + "\n    ".join(lines), scope)  # all are identifiers
     made: Callable[..., None] = scope["__init__"]
     return made
 
@@ -145,7 +143,7 @@ def _defaults(
     args: tuple[Any, ...],
     named: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the values of fields without an argument. Raises `TypeError` for arguments that do not fit."""
+    """Return the default values of fields without an argument. Raises `TypeError` for arguments that do not fit."""
     if len(args) > len(names):
         raise TypeError(f"{cls.__qualname__}() takes {len(names)} arguments but {len(args)} were given")
     if wrong := [name for name in named if name not in names or name in names[: len(args)]]:

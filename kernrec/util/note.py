@@ -1,8 +1,8 @@
-"""Notes under an answer: one line each, with an explanation for `--why`."""
+"""Define notes under an answer: one line each, with an explanation for `--why`."""
 
 
 class Note(str):
-    """A note of one line with its explanation. It equals its text, so repeated notes are recognized."""
+    """One-line note with an explanation; it equals its text, so repeated notes are recognized."""
 
     why: str
     """Sentences that `--why` prints below the note; empty if the note needs none."""

@@ -19,14 +19,14 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of this package in a child process.
 
-    The child imports nothing from the working folder (`-P`), because a `json.py` beside a user's data must not run.
+    The child imports nothing from the working folder (`-P`), because a `json.py` next to a user's data must not run.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Inside the block, prevent new Python processes from importing from the working folder, like `module_command`."""
+    """While the `with` block runs, prevent new Python processes from importing from the working folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -46,9 +46,7 @@ def module_environment() -> dict[str, str]:
 
 
 def own_group() -> dict[str, Any]:
-    """Return arguments of `subprocess.Popen` for a separate process group, which Ctrl-C at the terminal does not
-    reach.
-    """
+    """Return arguments of `subprocess.Popen` for a separate process group, so that Ctrl-C does not reach the child."""
     if os.name == "nt":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
     return {"start_new_session": True}
@@ -64,7 +62,7 @@ def kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when its parent ends, because nobody waits for its answer then (Linux only)."""
+    """Let the system kill this process when its parent ends, because nobody then needs its answer (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -73,7 +71,7 @@ def is_alive(pid: int) -> bool:
     """Return whether a process with this number exists."""
     if pid <= 0:
         return False
-    if os.name == "nt":  # `os.kill` would end the process
+    if os.name == "nt":  # on Windows, `os.kill` would end the process
         kernel32: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
         handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
         if not handle:

@@ -1,7 +1,7 @@
 """Create arrays that repeat a few values without using more memory, such as a tensor of gigabytes that is rarely read.
 
-On Linux, the pages of the values are mapped repeatedly and privately: a written page is copied and then needs memory.
-On other systems, the array is a copy.
+On Linux, the pages of the values are mapped repeatedly; only a page that is written gets its own memory. On other
+systems, the array is a copy.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 
 MAPPED = sys.platform == "linux"
-"""Whether an array needs no more memory than the values that it repeats."""
+"""Whether a repeated array takes no more memory than its values."""
 
 _PRIVATE, _FIXED, _ANONYMOUS, _NO_RESERVE = 0x02, 0x10, 0x20, 0x4000
 _READ_WRITE = 0x3
@@ -24,7 +24,8 @@ def repeated(values: np.ndarray, count: int) -> np.ndarray:
     """Return a writable flat array of `count` elements, equal to `np.resize(values, count)`.
 
     Args:
-        values: Flat array. If its bytes are not whole pages, or very few of the array's, the result is a copy.
+        values: Flat array. The result is a copy if this array does not fill whole pages, or is much smaller than the
+            result.
         count: Number of elements, at least that of `values`.
 
     Raises:

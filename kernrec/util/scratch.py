@@ -1,7 +1,7 @@
-"""Private folders for temporary files, which are soon removed after a program was killed.
+"""Create private folders for temporary files, which later programs remove if this one is killed.
 
-A program locks a file in its folder. The system releases the lock when the program ends. So a later program recognizes
-abandoned folders and removes them (`remove_abandoned`).
+A program locks a file in its folder, and the system releases the lock when the program ends. So a later program
+recognizes abandoned folders and removes them (`remove_abandoned`).
 """
 
 import os
@@ -17,7 +17,7 @@ _IN_USE = ".in-use"
 
 def new_scratch_path() -> Path:
     """Return a path for temporary files that does not exist and that nobody can guess."""
-    from tempfile import gettempdir  # queries need not wait for this import
+    from tempfile import gettempdir  # imported late, to keep queries fast
 
     return Path(gettempdir(), f"{_PREFIX}{os.urandom(16).hex()}")
 
@@ -28,14 +28,14 @@ def scratch_folder(path: Path | None = None, beside: Path | None = None) -> Iter
 
     Args:
         path: Path of the folder, from `new_scratch_path`; by default, a new one.
-        beside: Another such path, which is deleted with the folder if this program is killed.
+        beside: Another such path, to delete together with the folder if this program is killed.
     """
     folder = path or new_scratch_path()
     folder.mkdir(mode=0o700)
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Write after locking. If the file is empty, its owner may still be about to lock it.
-        with suppress(OSError):  # a full disk is reported by whatever writes to the folder
+        # Write after locking: an empty file tells others that its owner may not have locked it yet.
+        with suppress(OSError):  # a full disk is reported by later writes to the folder
             try_lock(descriptor)
             os.write(descriptor, (beside.name if beside else "-").encode())
         yield folder
@@ -50,7 +50,7 @@ def remove_abandoned() -> None:
 
     temporary = Path(gettempdir())
     for folder in temporary.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # the owner has just deleted it, or we may not read it
+        with suppress(OSError):  # the owner just deleted the folder, or we may not read it
             if not _is_own(folder) or not (folder / _IN_USE).stat().st_size:
                 continue
             descriptor = os.open(folder / _IN_USE, os.O_RDWR)
@@ -67,7 +67,7 @@ def remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether this is a folder of this user, not a link. Anybody can write to the folder of temporary files."""
+    """Return whether a path is a folder of this user, not a link: anybody can write to the temporary folder."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()

@@ -1,6 +1,6 @@
-"""Tune the memory of a process that repeats one kind of work: collect garbage rarely, and never return freed memory.
+"""Tune the memory of a process that repeats one kind of work: collect garbage rarely, and keep freed memory.
 
-Both would waste time: modules live as long as the process, and its next task needs the memory that the last one freed.
+This saves time, because modules live as long as the process, and each task needs the memory that the last one freed.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from functools import cache as once
 
-_COLLECT_AFTER = 10_000  # objects created and not freed, instead of Python's 700; larger values gain no more
+_COLLECT_AFTER = 10_000  # objects between collections, instead of Python's 700; larger values gain nothing
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _KEPT_BYTES = 2**30
 
@@ -18,9 +18,9 @@ _KEPT_BYTES = 2**30
 def collect_rarely() -> None:
     """Reduce garbage collection in this process.
 
-    Modules and decoders live as long as the process, so they are never searched. Reference counts free most objects of
-    a task, and the threshold bounds the few cycles. `gc` is not asked whether it froze, because that walks all frozen
-    objects.
+    Modules and decoders live as long as the process, so the collector skips them. Reference counts free most objects of
+    a task, and the threshold bounds the few cycles. The function does not ask `gc` for its frozen objects, because `gc`
+    would count them one by one.
     """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 10, 10)
@@ -28,9 +28,9 @@ def collect_rarely() -> None:
 
 @once
 def keep_freed() -> None:
-    """Let the C library keep freed memory. Otherwise, NVRTC returns and requests the same pages for every config.
+    """Let the C library keep freed memory; otherwise NVRTC returns and requests the same pages for every config.
 
-    Nothing happens without the GNU C library.
+    Without the GNU C library, this does nothing.
     """
     if sys.platform != "linux":
         return

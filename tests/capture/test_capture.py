@@ -100,24 +100,6 @@ def test_equal_launches_become_one_call(program, tmp_path):
     assert file.read_text() == "# edited"
 
 
-def test_call_has_allocations_of_the_shared_range(program, tmp_path):
-    _, recorder = run(program, "shared range", tmp_path)
-    first, second = (tomllib.loads(file.read_text())["arguments"] for file in recorder.write(tmp_path))
-    assert first == ["b1=f32[200]", "b2=f32[200]", "u32:200"]
-    assert second[0] == "b1=f32[200]"
-    assert second[1].startswith("u64:")
-
-
-def test_call_stores_the_bytes_of_a_buffer_smaller_than_an_element():
-    module = LoadedModule(1, [], [KERNELS.read_text()], 1 << 50)
-    address = (1 << 40).to_bytes(8, "little")
-    recorder = Recorder()
-    arguments = [address, address, bytes(4), bytes(16)]
-    recorder.add(module, KernelLaunch("scale", (1, 1, 1), (32, 1, 1), arguments, {"b1": np.zeros(2, np.uint8)}))
-    ((call,),) = (calls.values() for calls in recorder._calls.values())
-    assert 'arguments = ["b1=u8[2]"' in call.lines[-1]
-
-
 def test_recorded_buffer_contents_are_freed_from_memory(tmp_path):
     ptx = """.version 7.0
 .target sm_80
@@ -198,15 +180,6 @@ def test_texture_larger_than_its_memory_is_refused(refuses):
     textures.add(memory, (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0))
     assert textures.added_to({})[0]["image 0"].nbytes == 4 * 64
     refuses(lambda: textures.add(memory[1:], (64, 4, 0), (8, 1, 1), (512, 0), (1, 0, 0, 0)))
-
-
-def test_call_accepts_a_long_mangled_kernel_name(tmp_path: Path) -> None:
-    name = "_Z300" + 300 * "k" + "v"
-    (tmp_path / "k.ptx").write_text(KERNELS.read_text().replace("entry count()", f"entry {name}()"))
-    (path := tmp_path / "call.toml").write_text(
-        f'ptx = "k.ptx"\nentry = "{name}"\ngrid = [1]\nblock = [32]\narguments = []\n'
-    )
-    assert read_cuda_call(path).kernel()[0].launches[0].entry == name
 
 
 def test_call_is_written_to_a_folder_with_a_backslash(tmp_path):

@@ -6,10 +6,8 @@ import struct
 
 import pytest
 
-from kernrec.capture.device import properties
 from kernrec.capture.fat_binary import Image, best_ptx, images_of
 from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n" + "// nothing\n" * 40
 
@@ -72,15 +70,3 @@ def test_newest_ptx_that_the_gpu_runs_is_chosen():
     assert best_ptx(images, 86) == texts[80]
     assert best_ptx(images, 70) == texts[75]
     assert best_ptx(images[:1], 86) is None
-
-
-@pytest.mark.parametrize(
-    ("version", "size", "multiprocessors", "cluster"), [(12, 1032, 388, 772), (13, 1008, 384, 748)]
-)
-def test_device_properties_are_at_the_offsets_that_programs_read(version, size, multiprocessors, cluster):
-    gpu = find_gpu("h100")
-    data = properties(gpu, version)
-    assert len(data) == size
-    assert int.from_bytes(data[cluster : cluster + 4], "little") == 1
-    assert data.startswith(gpu.title.encode())
-    assert int.from_bytes(data[multiprocessors : multiprocessors + 4], "little") == gpu.sms

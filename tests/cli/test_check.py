@@ -79,29 +79,6 @@ def test_finding_is_printed_and_written_as_json(scale, tmp_path):
     assert (finding["memory"], finding["byte"], finding["line"]) == ("x", 252, line)
 
 
-def test_missing_arguments_are_named_as_in_the_source(nvrtc, tmp_path):
-    source = tmp_path / "axpy.cu"
-    source.write_text(
-        "struct Pair { float a[2]; };\n"
-        "__global__ void axpy(float4* y, const short* __restrict__ x, Pair pair, double d, unsigned char c) {\n"
-        "    y[threadIdx.x].x = pair.a[0] * x[threadIdx.x] + pair.a[c] + d;\n}\n"
-    )
-    done = run(source)
-    assert done.returncode == 2
-    assert "takes 5 arguments, not 0; expected" in done.stderr
-    assert done.stderr.endswith("y=f32[4096] x=i16[4096] pair (8 bytes) f64:1 u8:1\n")
-
-
-def test_unknown_instruction_is_named(tmp_path):
-    path = tmp_path / "strange.ptx"
-    text = SCALE.replace("mul.f32 %f3, %f2, %f1;", "\n    frobnicate.f32 %f3, %f2, %f1;\n")
-    path.write_text(text)
-    done = run(path, "x=f32[64]", "f32:2", "u32:64")
-    assert done.returncode == 1
-    assert "frobnicate.f32" in done.stderr
-    assert f"line {text[: text.index('frobnicate')].count(chr(10)) + 1}," in done.stderr
-
-
 def test_exponential_macros_stop_at_the_limit(tmp_path, monkeypatch):
     pytest.importorskip("cupy", reason="compiling needs CuPy")
     monkeypatch.setattr("kernrec.profile.emulate_file._COMPILE_LIMIT_S", 1.0)
@@ -112,24 +89,6 @@ def test_exponential_macros_stop_at_the_limit(tmp_path, monkeypatch):
     done = run(path, "a=f32[64]")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "kernrec: bomb.cu: compiling took longer than 1 s\n"
-
-
-GATHER = """
-extern "C" __global__ void gather(const int* index, const float* x, float* y) {
-    y[blockIdx.x * blockDim.x + threadIdx.x] = x[index[blockIdx.x * blockDim.x + threadIdx.x]];
-}
-"""
-
-
-@pytest.mark.parametrize(("elements", "sectors"), [(8, (32, 32)), (1 << 20, (900, 1024))])
-def test_random_indexes_cover_the_indexed_buffer(tmp_path, elements, sectors):
-    pytest.importorskip("cupy", reason="compiling needs CuPy")
-    (path := tmp_path / "gather.cu").write_text(GATHER)
-    buffers = ("index=i32[1024]", f"x=f32[{elements}]", "y=f32[1024]")
-    done = run(f"{path}:gather", *buffers, "--grid", "4", "--block", "256", "--json")
-    assert done.returncode == 0, done.stderr
-    least, most = sectors
-    assert least <= json.loads(done.stdout)["global.x.read_sectors"] <= most
 
 
 COPY = """
@@ -149,23 +108,6 @@ COPY = """
     st.global.f32 [%rd2], %f4; ret;
 }
 """
-
-
-def test_textures_accept_a_shape_or_a_file(tmp_path):
-    path, image, row, result = (tmp_path / name for name in ("copy.ptx", "image.npy", "row.npy", "y.npy"))
-    path.write_text(COPY)
-    texels, legacy = np.random.default_rng(0).standard_normal((2, 32, 2)), np.arange(32, dtype=np.float32)
-    np.save(image, texels.astype(np.float32))
-    np.save(row, legacy)
-    done = run(
-        path, f"t=texture(channels=2,point):@{image}", f"legacy=texture:@{row}", "y=zeros:f32[32]",
-        "--save", f"y={result}", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_array_equal(np.load(result), texels[1, :, 1].astype(np.float32) + legacy)
-    assert json.loads(done.stdout)["global.t.read_requests"] == 1
-    drawn = run(path, "t=texture(linear,axes=2,normalized):f32[8x16]", "legacy=texture:zeros:f32[32]", "y=f32[32]")
-    assert drawn.returncode == 0, drawn.stderr
 
 
 BOX = """

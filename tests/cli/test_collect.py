@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.measure.campaign.journal import Journal, journal_path
+from kernrec.measure.campaign.journal import journal_path
 from kernrec.store import Database
 from tests.helpers.command import run_here
 from tests.helpers.needs import needs
 from tests.helpers.recording import make_recording
-from tests.helpers.sharing import measurement
 
 HERE = {k: v for k, v in os.environ.items() if not k.startswith(("KERNREC_", "XDG_"))}
 
@@ -117,17 +116,3 @@ def test_doctor_without_a_gpu_fails_and_lists_missing_parts(tmp_path, has_gpu):
     assert diagnosis["measures"] == diagnosis["cards"] == []
     assert len(diagnosis["problems"]) >= 1
     assert "does not exist yet" in diagnosis["database"]
-
-
-def test_doctor_reports_measurements_left_by_a_killed_collector(tmp_path):
-    database = tmp_path / "k.duckdb"
-    with Journal(journal_path(database)) as journal:
-        journal.append({"row": measurement().as_json()})
-        holding = run("doctor", home=tmp_path, KERNREC_DB=str(database))
-        refused = run("collect", "--replay", "shipped", "--db", str(database), home=tmp_path)
-    left = run("doctor", home=tmp_path, KERNREC_DB=str(database))
-    assert f"PID {os.getpid()} since 20" in " ".join(holding.stdout.split())
-    assert refused.returncode == 2
-    line = refused.stderr.splitlines()[-1]
-    assert line.startswith(f"kernrec: k.duckdb is being filled by PID {os.getpid()} since 20")
-    assert "1 measurement of a killed collector will be added by the next one" in " ".join(left.stdout.split())

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrec.compile.compiled import CompileJob
-from kernrec.kernel.compile_flags import CompileFlags, compile_flags
+from kernrec.kernel.compile_flags import compile_flags
 from tests.helpers.command import run_here
 
 # Without -D and -std=c++20 neither of the first two lines compiles.
@@ -70,28 +69,12 @@ def test_compilation_database_in_a_parent_folder_supplies_flags(source, tmp_path
     assert "what to do" in done.stdout, done.stderr
 
 
-def test_command_line_flags_precede_database_flags(tmp_path):
-    write_database(tmp_path, tmp_path / "k.cu", "nvcc -I inc -D SIZE=2 -DN -std=c++14 --use_fast_math -c k.cu")
-    flags = compile_flags(tmp_path / "k.cu", ["SIZE=4", "--std=c++20"], [tmp_path])
-    assert flags.defines == {"SIZE": "4", "N": "1"}
-    assert flags.options == ("-std=c++20", "-use_fast_math")
-    assert flags.include == (str(tmp_path), str(tmp_path / "inc"))
-    assert compile_flags(tmp_path / "other.cu", [], []) == CompileFlags()
-    (tmp_path / "compile_commands.json").write_text("{")
-    assert compile_flags(tmp_path / "k.cu", [], []) == CompileFlags()
-
-
 @pytest.mark.parametrize("word", ["-Dé=1", "-DA=1\n2", "-DA=\x01", "-Iinc\n[launch]", "-Iinc\x00", "-I\ud800"])
 def test_database_flag_with_unusual_characters_is_skipped(word, tmp_path):
     entry = {"directory": str(tmp_path), "file": "k.cu", "arguments": ["nvcc", word, "-DB=2", "-c", "k.cu"]}
     (tmp_path / "compile_commands.json").write_text(json.dumps([entry]))
     flags = compile_flags(tmp_path / "k.cu", [], [])
     assert (flags.defines, flags.include) == ({"B": "2"}, ())
-
-
-def test_command_line_standard_replaces_the_default():
-    assert CompileJob("", 80).language == ["-std=c++17"]
-    assert CompileJob("", 80, options=("-std=c++20",)).language == []
 
 
 def test_macros_select_the_launch_in_host_code(source, tmp_path):

@@ -10,9 +10,7 @@ import duckdb
 import pytest
 
 from kernrec import paths
-from kernrec.gpu import find_gpu
 from kernrec.kernel.fixed_part import fixed_part
-from kernrec.measure.card_plan import asked_problems, fixed_problems
 from kernrec.store import Database
 from kernrec.store.share import place_at, read_bundle
 from kernrec.store.share.contribution import pending_sessions
@@ -85,7 +83,7 @@ def test_second_run_shares_only_new_rows(contributed):
     home, _ = contributed
     before = bundles(home)
     assert contribute(home, "--budget", "0m")[2].startswith(
-        f"kernrec: {home}/.local/share/kernrec/kernrec.duckdb has no measurements that are in no bundle yet"
+        f"kernrec: {home}/.local/share/kernrec/kernrec.duckdb has no unbundled measurements"
     )
     status, out, err = contribute(home, "--budget", "8configs")
     assert status == 0, err
@@ -120,17 +118,9 @@ def test_interrupted_run_loses_no_rows(tmp_path, monkeypatch):
     assert pending_sessions(database) == ()
 
 
-def test_collect_without_a_subject_measures_the_contribute_plan(tmp_path):
-    with in_this_machine():
-        done = run_here("collect", "--budget", "8configs", home=tmp_path, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "fixed part: tensor cores, L2: matmul[m=4096,n=4096,k=4096]f16,nt" in done.stdout
-    assert not bundles(tmp_path)
-
-
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--out", "bundle.tar"), "--out was removed; use the bundle in contributed/"),
-    (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "has no measurements that are in no bundle yet"),
+    (("--budget", "ten"), "--budget 'ten'"), (("--budget", "0m"), "has no unbundled measurements"),
     (("--budget", "10ms"), "is shorter than one measurement"),
 ])  # fmt: skip
 def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
@@ -138,27 +128,3 @@ def test_misuse_is_refused_in_one_line(tmp_path, arguments, message):
     assert status == 2
     assert message in err.splitlines()[-1]
     assert not bundles(tmp_path)
-
-
-def test_unusable_signing_key_is_reported_before_measuring(tmp_path):
-    key = tmp_path / ".config/kernrec/key"
-    key.parent.mkdir(parents=True)
-    key.write_text("not a key")
-    status, _, err = contribute(tmp_path)
-    assert status == 2
-    assert "is not a private key" in err.splitlines()[-1]
-    assert not (tmp_path / ".local").exists()
-
-
-@pytest.mark.parametrize("gpu", ["t4", "rtx3090", "h200-sxm", "rtx5090"])
-def test_every_gpu_has_a_fixed_part_and_common_problems(gpu):
-    card = find_gpu(gpu)
-    bounds = {each.bound for each in fixed_part() if each.kernel_on(card)}
-    assert bounds >= {"launch", "DRAM", "FMA", "L2"}
-    assert sum(len(planned.tasks) for planned in fixed_problems(card)) == len(bounds)
-    wanted = asked_problems(card)
-    weights: dict[str, float] = {}
-    for each in wanted:
-        weights[each.problem.op] = weights.get(each.problem.op, 0.0) + each.count
-    assert len(weights) >= 9
-    assert all(weight == pytest.approx(1.0) for weight in weights.values())

@@ -7,8 +7,6 @@ import pytest
 
 from kernrec.cli.app import run
 from kernrec.measure.campaign.journal import Journal, journal_path
-from kernrec.store import Database
-from kernrec.store.schema import migrations
 from tests.helpers.sharing import measurement
 
 CACHE = """{"device_name": "NVIDIA GeForce RTX 3090", "kernel_name": "theirs", "problem_size": [64],
@@ -42,61 +40,6 @@ def test_import_stores_another_tuners_results_and_reports_them(own, cache, capsy
     assert seen.err == f"note: {cache} is cut short: 1 incomplete entry at its end was skipped\n"
     assert run(["db", "import", str(cache), *SHAPE, "--gpu", "3090"]) == 0
     assert "note: 2 of them were there already" in capsys.readouterr().err
-
-
-def test_info_counts_by_gpu_op_kernel_and_outcome(own, cache, capsys):
-    run(["db", "import", str(cache), *SHAPE])
-    capsys.readouterr()
-    assert run(["db", "info", "--json"]) == 0
-    about = json.loads(capsys.readouterr().out)
-    with Database.open(own) as database:
-        assert (about["schema"], about["content_hash"]) == (database.schema, database.content_hash())
-    assert (about["rows"]["measurement"], about["rows"]["gpu"]) == (2, 1)
-    assert about["pulled"] == []
-    usual = {"gpu": "rtx3090", "op": "matmul", "kernel": "theirs", "measurements": 1, "configs": 1, "problems": 1}
-    usual |= {"replayed": 0, "mig": 0}
-    assert about["measurements"] == [usual | {"outcome": "compile"}, usual | {"outcome": "ok"}]
-    assert run(["db", "info"]) == 0
-    shown = capsys.readouterr().out
-    assert about["content_hash"] in shown
-    assert "rtx3090" in shown
-
-
-def test_export_prints_only_the_file(own, cache, capsys):
-    run(["db", "import", str(cache), *SHAPE])
-    capsys.readouterr()
-    assert run(["db", "export", "--gpu", "3090", "--op", "mm"]) == 0
-    seen = capsys.readouterr()
-    assert [result["invalidity"] for result in json.loads(seen.out)["results"]] == ["correct", "compile"]
-    assert seen.err == ""
-
-
-def test_merge_adds_only_new_rows(own, cache, tmp_path, capsys):
-    team = tmp_path / "team.duckdb"
-    run(["db", "import", str(cache), *SHAPE, "--db", str(team)])
-    before = team.read_bytes()
-    capsys.readouterr()
-    assert run(["db", "merge", str(team), str(team)]) == 0
-    assert capsys.readouterr().out == f"{team}: 5 new rows\n{team}: 0 new rows\n"
-    assert team.read_bytes() == before
-    assert run(["db", "merge", str(tmp_path / "none"), "--db", str(tmp_path / "new")]) == 2
-    assert not (tmp_path / "new").exists()
-    capsys.readouterr()
-    assert run(["db", "merge", str(team), "--db", str(team)]) == 2
-    assert capsys.readouterr().err == f"kernrec: {team} is the database that rows are added to; name other databases\n"
-
-
-def test_old_database_is_migrated(own, capsys, monkeypatch):
-    latest = migrations()
-    with monkeypatch.context() as patch:
-        patch.setattr("kernrec.store.schema.migrations", lambda: latest[:1])
-        with Database.open(own, read_only=False, create=True) as database:
-            database.add("config", [{"kernel": "k", "tunables": {"x": 1}}])
-            assert database.schema == 1
-    assert run(["db", "info", "--json"]) == 0
-    about = json.loads(capsys.readouterr().out)
-    assert (about["schema"], about["rows"]["config"], about["rows"]["retraction"]) == (len(latest), 1, 0)
-    assert run(["db", "verify"]) == 0
 
 
 def test_refused_import_creates_no_database(own, tmp_path, capsys):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from kernrec.cli.app import run
-from kernrec.store import Database
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_here")]
 
@@ -89,22 +88,6 @@ def test_bound_rows_get_the_source_measured(kernel, capsys):
     assert choices[0]["latency_s"] == pytest.approx(160e-6)
 
 
-def test_analyze_and_explain_use_bound_rows(kernel, capsys):
-    own = ("--db", str(kernel / "own.duckdb"))
-    source = (str(kernel / "smooth.cu"), "--spec", str(kernel / "smooth.toml"))
-    assert run(["analyze", *source, "--gpu", "rtx4080", "--objective", "latency", "--top", "1", *own]) == 0
-    shown = capsys.readouterr()
-    assert "measured" in shown.out
-    assert "smooth: 12 configs measured by table, a test, with another protocol" in shown.err
-    assert run(["explain", "--kernel", "smooth", "--gpu", "rtx4080", "--config", "bx=128,taps=1", *own]) == 0
-    assert "measured" in capsys.readouterr().out
-
-
-def test_bound_rows_keep_who_measured_them(kernel):
-    with Database.open(kernel / "own.duckdb") as database:
-        assert {row["measured_by"] for row in database.rows("measurement")} == {"table, a test"}
-
-
 def test_model_trained_on_bound_rows_predicts_an_unmeasured_gpu(kernel, capsys):
     pytest.importorskip("xgboost")
     assert run(["train", "--kernel", "smooth", "--db", str(kernel / "own.duckdb")]) == 0
@@ -113,11 +96,6 @@ def test_model_trained_on_bound_rows_predicts_an_unmeasured_gpu(kernel, capsys):
     assert {choice["config"]["taps"] for choice in choices[:6]} == {1}
     assert run(["evaluate", "--kernel", "smooth", "--split", "gpu", "--db", str(kernel / "own.duckdb"), "--json"]) == 0
     capsys.readouterr()
-
-
-def test_train_refuses_a_kernel_without_measurements(kernel, capsys):
-    assert run(["train", "--kernel", "smoth", "--db", str(kernel / "own.duckdb")]) == 2
-    assert "no measurement of smoth to learn from" in capsys.readouterr().err
 
 
 def test_import_refuses_a_tunable_that_the_source_lacks(kernel, tmp_path, capsys):

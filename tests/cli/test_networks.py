@@ -1,7 +1,5 @@
 """`recommend` on whole networks, as a user types them: tables, forms, and one line for what is wrong."""
 
-import csv
-import io
 import json
 import shlex
 
@@ -50,42 +48,6 @@ def test_suggested_next_command_works(capsys):
     assert json.loads(capsys.readouterr().out)["problem"].startswith("matvec[m=14336,k=4096")
 
 
-def test_top_shows_more_layers(capsys):
-    shown = {}
-    for layers in ("2", "9"):
-        assert run(["recommend", *DECODE, "--gpu", "h200", "--top", layers]) == 0
-        shown[layers] = capsys.readouterr().out
-    assert "the 2 of 9 distinct layers that take" in shown["2"]
-    assert "softmax of the logits" in shown["9"]
-    assert "softmax of the logits" not in shown["2"]
-
-
-def test_batch_size_changes_the_layers(capsys):
-    network = ("--workload", "resnet50", "--op", "conv", "--dtype", "f16")
-    assert run(["recommend", *network, "--gpu", "l4", "--batch", "1,32", "--json"]) == 0
-    single, many = (row["energy_per_unit_j"] / row["batch"] for row in json.loads(capsys.readouterr().out)["gpus"])
-    assert 0.3 * single < many < single  # an image of a batch is cheaper, and not 32 times
-    assert run(["recommend", *DECODE, "--gpu", "h200", "--batch", "32", "--backend", "vllm", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["batch"], answer["stacks"]) == (32, ["vLLM"])
-    assert {layer["shape"]["m"] for layer in answer["layers"] if layer["op"] == "matmul"} == {32}
-
-
-def test_json_csv_and_markdown_have_the_same_layers(capsys):
-    printed = {}
-    for form in ("--json", "--format csv", "--format markdown"):
-        assert run(["recommend", *DECODE, "--gpu", "l4", *form.split()]) == 0
-        printed[form.split()[-1].lstrip("-")] = capsys.readouterr().out
-    layers = json.loads(printed["json"])["layers"]
-    rows = list(csv.DictReader(io.StringIO(printed["csv"])))
-    assert [row["layer"] for row in rows] == [layer["name"] for layer in layers]
-    for row, layer in zip(rows, layers, strict=True):
-        assert float(row["latency_s"]) == layer["choices"][0]["latency_s"]
-        assert float(row["latency_low_s"]) == layer["choices"][0]["latency_interval_s"][0]
-        assert f"| {layer['name']} |" in printed["markdown"]
-        assert row["pays"] == ("" if layer["pays"] is None else str(layer["pays"]))
-
-
 def test_sweep_marks_its_knee_and_explains_it_in_one_sentence(capsys):
     assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--max-slowdown", "3%"]) == 0
     out = capsys.readouterr().out
@@ -113,16 +75,6 @@ def test_bill_has_energy_cost_and_carbon_per_year(capsys):
     assert bill["currency"] == "EUR"
 
 
-def test_bill_of_a_sweep_uses_its_knee(capsys):
-    assert run(["recommend", *DECODE, "--gpu", "h200", "--power-limit", "sweep", "--bill", "calls=1e9", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    first, (knee,) = answer["rows"][0], [row for row in answer["rows"] if row["knee"]]
-    year, default = answer["bills"]
-    assert year["energy_kwh"] == pytest.approx(knee["energy_j"] * 1e9 / 3.6e6)
-    assert year["versus"] == default["name"] == f"{first['power_limit_w']:g} W"
-    assert year["more_kwh"] == pytest.approx((knee["energy_j"] - first["energy_j"]) * 1e9 / 3.6e6)
-
-
 def test_gpus_are_compared_in_one_table(capsys):
     prices = ("--bill", "h200=30000EUR,l40s=8000EUR")
     assert run(["recommend", *DECODE, "--gpu", "h200,l40s", *prices]) == 0
@@ -137,13 +89,6 @@ def test_gpus_are_compared_in_one_table(capsys):
     assert "The fastest is expected to be h200-sxm with" in out
     assert run([*problem, "--bill", "h200=3EUR/h,l40s=1EUR/h", "--json"]) == 0
     assert all(row["price_per_million"] > 0 for row in json.loads(capsys.readouterr().out)["gpus"])
-
-
-def test_one_call_accepts_several_gpus_and_shapes(capsys):
-    shapes = ("--shape", "m=64,n=64,k=64", "--shape", "m=128,n=64,k=64")
-    assert run(["recommend", "--op", "mm", "--gpu", "l4,t4", *shapes, "--json"]) == 0
-    answered = [(answer["gpu"], answer["shape"]["m"]) for answer in json.loads(capsys.readouterr().out)]
-    assert answered == [("l4", 64), ("l4", 128), ("t4", 64), ("t4", 128)]
 
 
 @pytest.mark.parametrize("words", [

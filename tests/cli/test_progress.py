@@ -32,12 +32,6 @@ def test_progress_shows_share_done_best_time_and_temperature():
     assert (figures["power"], figures["temperature"]) == ("412 W", "61 C")
 
 
-def test_progress_prefers_the_remaining_budget_to_an_estimate():
-    state = State()
-    state.take(Progress("card", "layer", "screen", 5, 10, 540.0, measurement(latency_s=1.0)))
-    assert dict(state.figures("card"))["left"] == "9 min of the budget"
-
-
 def test_log_has_a_line_per_tier_and_note_but_not_per_row(capsys):
     lines = Lines(every_s=3600.0)
     for done in range(1, 6):

@@ -1,6 +1,6 @@
 """Quantities as people type and read them."""
 
-from kernrec.cli.quantity import fraction, hertz, percent, watts
+from kernrec.cli.quantity import fraction, hertz, watts
 
 
 def test_quantity_accepts_its_unit():
@@ -11,7 +11,3 @@ def test_quantity_accepts_its_unit():
 
 def test_quantity_without_a_unit_is_refused_with_an_example(refuses):
     refuses(lambda text: watts("--max-power", text), ["250", "W", "", "-3W", "3 %", "1e3e3W", "nanW"])
-
-
-def test_percent_is_shown_with_its_sign():
-    assert [percent(x) for x in (0.123, -0.5, 0.004, 0.0)] == ["+12 %", "-50 %", "+0.4 %", "0.0 %"]

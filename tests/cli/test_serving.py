@@ -78,18 +78,6 @@ def test_every_command_gives_the_same_backend_totals(question, capsys):
         assert other["energy_j"] == pytest.approx(total["energy_j"])
 
 
-def test_prefill_phase_reports_time_per_prompt(question, capsys):
-    words = [
-        "--workload", question[2], "--phase", "prefill", "--gpu", "h100,l40s", "--context", "1024", "--dtype", "fp8",
-    ]  # fmt: skip
-    assert run(["recommend", *words]) == 0
-    assert "ms/prompt" in capsys.readouterr().out
-    assert run(["recommend", *words, "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)["gpus"][0]
-    assert row["rate_per_s"] == pytest.approx(1024 / row["latency_s"])
-    assert row["dtypes"] == ["bf16", "f8e4m3"]
-
-
 def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     seventy = ("--workload", "llama-3-70b-decode")
     assert run(["recommend", *seventy, "--gpu", "rtx4090"]) == 1
@@ -104,52 +92,6 @@ def test_gpu_with_too_little_memory_gets_a_row_without_a_time(capsys):
     shown = capsys.readouterr()
     assert "needs 143 GB, has 25.8 GB; fits with --tp 8" in shown.out
     assert "is expected to be" not in shown.out  # nothing to rank beside the only one that fits
-
-
-def test_rows_are_sorted_by_the_objective_and_name_the_backend(capsys):
-    for objective, quantity in (("latency", "latency_s"), ("energy", "energy_j")):
-        assert run(["recommend", *DECODE, "--objective", objective, "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        costs = [total[quantity] for total in answer["totals"]]
-        assert costs == sorted(costs)
-        names = {total["name"] for total in answer["totals"]}
-        assert {"kernrec", "vLLM today", "mixture: kernrec where it is worth it"} <= names
-        assert not any("fastest" in name or "choice" in name for name in names)
-        stacks = {layer["line"]["stack"] for layer in answer["layers"] if layer["line"]}
-        assert stacks == {"vLLM"}
-    assert run(["recommend", *DECODE, "--format", "csv"]) == 0
-    for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
-        assert row["run"] == ("vLLM" if row["pays"] == "False" else row["kernel"])
-
-
-def test_mixed_backend_is_labelled_as_a_mixture(capsys):
-    assert run(["recommend", *DECODE, "--batch", "32", "--backend", "mixed", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["headline"] == "mixture of backends today"
-    assert len({layer["line"]["stack"] for layer in answer["layers"] if layer["line"]}) > 1
-    mixed = next(total for total in answer["totals"] if total["name"] == answer["headline"])
-    assert run(["recommend", *DECODE, "--batch", "32", "--json"]) == 0
-    single = json.loads(capsys.readouterr().out)
-    vllm = next(total for total in single["totals"] if total["name"] == single["headline"])
-    assert mixed["latency_s"] <= vllm["latency_s"]
-    assert run(["recommend", *DECODE, "--backend", "kernrec", "--bill", "h200=3EUR/h", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["gpus"][0]["name"] == "kernrec"
-
-
-def test_bill_states_more_or_less_energy_in_words(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    fleet = ("--gpus", "200", "--hours", "8760", "--utilization", "60%", "--bill", "carbon=380g/kWh")
-    assert run(["recommend", "--workload", "bert-base", "--gpu", "l4", "--objective", "energy", *fleet]) == 0
-    out = capsys.readouterr().out
-    assert "CO2 [t]" in out
-    assert "Mg" not in out
-    assert "MWh more" in out
-    assert "saved" not in out
-    assert max(map(len, out.splitlines())) <= 80
-    assert run(["recommend", "--workload", "bert-base", "--gpu", "l4,t4", *fleet, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    hours = 200 * 8760 * 0.6
-    assert answer["bills"][0]["energy_kwh"] == pytest.approx(hours * answer["gpus"][0]["power_w"] / 1e3)
 
 
 @pytest.mark.parametrize("objective", ["latency", "energy", "edp"])

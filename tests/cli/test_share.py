@@ -45,14 +45,14 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert (alice.home / "config/kernrec/key").stat().st_mode & 0o077 == 0
     listed = ask(alice, "db", "push", team, "--dry-run")
     assert listed.splitlines()[0] == "1 config, 1 problem, 0 profiles, 1 measurement, 0 retractions"
-    assert "device_uuid_hash leaves in another form in 1 measurement" in listed
+    assert "device_uuid_hash is anonymized in 1 measurement" in listed
     assert f"nothing was pushed to {team}" in listed
     assert f"--licence is missing: what those who pull from {team} may" in ask(alice, "db", "push", team, status=2)
     assert not any(folder.iterdir())
     words = ("--licence", "internal use at ACME")
     pushed = ask(alice, "db", "push", team, *words)
     assert f"1 measurement pushed to {team}, licence internal use at ACME" in pushed
-    assert ask(alice, "db", "push", team) == f"{team} lacks none of these measurements\n"  # the licence is known
+    assert ask(alice, "db", "push", team) == f"{team} already has all of these measurements\n"  # the licence is known
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements\n"
     assert ask(bob, "db", "trust", key, "alice").startswith(f"{key}: trusted as alice")
     assert ask(bob, "db", "pull", team) == f"{team}: 1 new measurement\n"
@@ -65,7 +65,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert [(row["gpu"], row["rows"], row["signers"]) for row in about["pulled"]] == [("h200-sxm", 1, ["alice"])]
     assert about["bundles"][0]["licences"] == ["internal use at ACME"]
     assert "pulled or pushed, by signer" in ask(bob, "db", "info")
-    assert "say which measurements" in ask(alice, "db", "withdraw", status=2)
+    assert "name the measurements" in ask(alice, "db", "withdraw", status=2)
     monday = ("--row", "monday")
     assert f"nothing was withdrawn from {team}" in ask(alice, "db", "withdraw", team, *monday, "--dry-run")
     assert "1 measurement withdrawn" in ask(alice, "db", "withdraw", team, *monday, "--reason", "hot")
@@ -73,7 +73,7 @@ def test_two_users_share_a_folder(tmp_path, ask):
     assert json.loads(ask(alice, "db", "info", "--json"))["withdrawn"] == 1
     assert ask(bob, "db", "pull", team) == f"{team}: 0 new measurements, 1 no longer answer\n"
     assert json.loads(ask(bob, *query, "--json"))["choices"][0]["source"] == "predicted"
-    assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: not trusted any more\n"
+    assert ask(bob, "db", "trust", "alice", "--remove") == f"{key}: no longer trusted\n"
     assert any(folder.iterdir())
 
 

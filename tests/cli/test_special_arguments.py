@@ -1,6 +1,5 @@
 """Null pointers, pointers into a buffer, structures and halves as arguments of `check` and `analyze`."""
 
-import ctypes
 import json
 
 import numpy as np
@@ -9,10 +8,6 @@ import pytest
 from kernrec.checking.launch import described_arguments
 from kernrec.checking.limits import Limits
 from kernrec.compile.nvrtc import compile_source
-from kernrec.emit.project import _launch
-from kernrec.kernel.binding import BoundLaunch, Pointer
-from kernrec.kernel.packed_arguments import PackedArguments
-from kernrec.kernel.spec import BytesArgument
 from kernrec.profile.launch_arguments import read_arguments, structure
 from tests.helpers.command import run_here
 
@@ -62,33 +57,9 @@ def test_analyze_accepts_special_arguments_for_source_and_ptx(source, tmp_path):
     assert json.loads(done.stdout)["choices"]
 
 
-def test_missing_structure_error_states_its_size(source):
-    done = run_here("analyze", source, "x=f16[64]", "tail=x+32", "bias=null", "y=f32[32]", *LAUNCH, "--gpu", "t4")
-    assert "s=struct(FIELDS), for 12 bytes of Scale" in done.stderr
-    assert "'s=struct(f32:1,i32:1)'" in done.stderr
-    done = run_here(
-        "analyze", source, "x=f16[64]", "tail=z+32", "bias=null", FIELDS, "y=f32[32]", *LAUNCH, "--gpu", "t4"
-    )
-    assert "unknown tensor 'z'" in done.stderr
-
-
 def test_structures_have_the_c_layout():
     assert structure("i8:1, f64:1, i16:2").hex() == "01" + "00" * 7 + "000000000000f03f" + "0200" + "00" * 6
     assert read_arguments(["s=bytes:0102ff"]).order == [b"\x01\x02\xff"]
-
-
-def test_device_receives_offsets_and_bytes():
-    arguments = (Pointer("x"), Pointer("x", offset=64), BytesArgument(b"\x01\x02"))
-    launch = BoundLaunch(0, "scale", (1, 1, 1), (32, 1, 1), 0, arguments, {})
-    packed = PackedArguments.bound(launch)
-    packed.set_address("x", 4096)
-    assert [place.value for place in packed.slots["x"]] == [4096, 4160]
-    pointers = ctypes.cast(packed.address, ctypes.POINTER(ctypes.c_void_p))
-    assert ctypes.string_at(pointers[2] or 0, 2) == b"\x01\x02"
-    assert [each.strip() for each in _launch(launch, "scale", {"x": "x"})][2:4] == [
-        "void* p1 = (char*) x + 64;",
-        "alignas(16) unsigned char p2[] = {1, 2};",
-    ]
 
 
 def test_mcp_tools_refuse_special_arguments(refuses):

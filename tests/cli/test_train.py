@@ -97,7 +97,7 @@ def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert run(["evaluate", "--db", str(measured), "--json"]) == 0
     evaluation = json.loads(capsys.readouterr().out)
     by_method = {(s["method"], s["quantity"]): s for s in evaluation["scores"]}
-    assert {method for method, _ in by_method} >= {"learned", "prior", "occupancy", "nearest", "random"}
+    assert {method for method, _ in by_method} >= {"learned", "prior", "occupancy", "random"}
     learned, random = by_method["learned", "latency"], by_method["random", "latency"]
     assert learned["problems"] == 12
     assert learned["efficiency"]["1"] > random["efficiency"]["1"]
@@ -111,11 +111,6 @@ def test_evaluate_scores_every_ranking_method(measured, tmp_path, capsys):
     assert by_method["learned", "edp"]["problems"] == 12
     assert by_method["learned", "energy"]["frugal_saved"] >= -0.05
     assert by_method["learned", "energy"]["frugal_slowdown"] < 0.1
-    assert evaluation["published"]["FlipFlop (arXiv 2601.13345)"] == {"accuracy": 0.83, "reduction": 0.934}
-    regimes = evaluation["prior_intervals"]
-    assert sum(row["configs"] for row in regimes) == 12 * 12
-    assert {row["time"] for row in regimes} == {1.0}
-    assert {row["ratio"] for row in regimes} - {None} == {1.0}  # None: fewer than two configs of a problem are so bound
 
 
 @pytest.fixture(scope="module")

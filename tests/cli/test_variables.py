@@ -8,7 +8,6 @@ import pytest
 
 from kernrec.compile.nvrtc import compile_source
 from kernrec.interop.host_launches import filled_variables
-from kernrec.kernel.cuda_signature import source_name, variable_types
 from tests.helpers.command import run_here
 
 KERNEL = """
@@ -44,11 +43,6 @@ def source(nvrtc, tmp_path):
 
 def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_here("check", *arguments)
-
-
-def test_unset_variables_are_named(source):
-    assert NOTE in check(source, *LAUNCH).stderr
-    assert "no argument sets" not in check(source, *LAUNCH, "coef=f32[4]", "width=i32:8", "hits=zeros:u32[1]").stderr
 
 
 def test_kernel_reads_variables_from_arguments(source, tmp_path):
@@ -88,12 +82,3 @@ def test_analyze_accepts_variables_for_source_and_ptx(source, tmp_path):
     done = run_here(*command, ptx, *launch[1:], *arguments)
     assert json.loads(done.stdout)["choices"], done.stderr
     assert "no argument sets" not in done.stderr
-
-
-def test_variable_types_are_read_from_the_source():
-    text = """
-    static __constant__ __align__(16) float a[3][3]; __device__ unsigned int b = 4; __constant__ const double c = 1;
-    __device__ float f(float x) { return x; } template <typename T> __device__ inline T g(T x) { return x; }
-    """
-    assert variable_types(text) == {"a": "float", "b": "unsigned int", "c": "double"}
-    assert [source_name(each) for each in ("_ZN8counters4hitsE", "_ZL4coef", "width")] == ["hits", "coef", "width"]

@@ -27,7 +27,7 @@ def described(**config: int) -> dict:
 
 
 def test_grid_with_an_unknown_name_is_refused_in_one_line():
-    with pytest.raises(UsageError, match="the grid takes 'BLOCK', which is neither an argument nor in the config"):
+    with pytest.raises(UsageError, match="the grid uses 'BLOCK', which is neither an argument nor in the config"):
         describe(FUNCTION, grid, described(num_warps=4))
 
 

@@ -4,17 +4,15 @@ Without a GPU they cannot run to their end, so three parts are tried alone: the 
 emulator, the values that the program expects against the op's reference, and the whole by the compilers and CMake.
 """
 
-import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kernrec.emit import emit, write_files
-from kernrec.errors import KernrecError, UsageError
+from kernrec.errors import UsageError
 from kernrec.kernel import all_kernels
 from kernrec.kernel.binding import workspaces
 from kernrec.op import Problem, decode_elements, encode_elements, reference
@@ -186,26 +184,6 @@ def test_folder_builds_with_cmake(recommender, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
     printed = subprocess.run([str(build / "check"), "--expected", "1"], capture_output=True, text=True, check=True)
     assert len(expectations(printed.stdout)) == 2
-
-
-def test_header_has_one_function_per_shape(recommender):
-    recommended = [answer(recommender, "softmax", f"rows={rows},columns=512") for rows in (64, 8192, 64)]
-    recommended.append(answer(recommender, "rmsnorm", "rows=64,columns=512"))
-    files = {name: content.decode() for name, content in emit(recommended, "cuda", folder=True).items()}
-    names = ["softmax_f32_row_rows64", "softmax_f32_row_rows8192", "rmsnorm_f32_row_rows64"]
-    for name in names:
-        assert files["kernrec_kernels.h"].count(f"cudaError_t {name}_columns512(void* const* tensors,") == 1
-    sources = [name for name in files if name.startswith("variant_")]
-    assert all(name in files["CMakeLists.txt"] for name in sources)
-    defined = re.findall(r'extern "C" cudaError_t (\w+)_columns512\(', "".join(files[name] for name in sources))
-    assert sorted(defined) == sorted(names)
-
-
-def test_folder_refuses_a_problem_without_a_reference(recommender):
-    recommended = answer(recommender, "reduce", SHAPES["reduce"])
-    own = replace(recommended.problem, op="rows")
-    with pytest.raises(KernrecError, match=r"reduce_rows has a problem of its own: give a file"):
-        emit([replace(recommended, choices=(replace(recommended.best, problem=own),))], "cuda", folder=True)
 
 
 def test_failed_emit_leaves_no_partial_folder(tmp_path, refuses):

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernrec.emit import emit, format_named
-from kernrec.emit.expert_configs import merged
+from kernrec.emit import emit
 from kernrec.interop.inductor_table import TEMPLATE, read_table
 from kernrec.interop.moe_configs import read_moe_configs
 from kernrec.recommender import Query, Recommender, Request
@@ -51,16 +50,6 @@ def test_kernels_other_than_the_template_are_refused(refuses):
     answer = Recommender([]).answer(Request("a100", "matvec", None, "m=512,k=512"))
     refuses(lambda: emit([answer], "inductor"))
     refuses(lambda: emit([answer], "vllm:e=8,n=512,m=1,device=NVIDIA A100-SXM4-80GB"))
-
-
-def test_format_that_needs_another_option_names_it(refuses):
-    refuses(lambda: format_named("vllm"))
-    refuses(lambda: format_named("cuda:x"))
-    refuses(lambda: format_named("vlm:e=8"))
-
-
-def test_device_with_another_name_is_refused(refuses):
-    refuses(lambda: emit(answers()[:1], "sglang:e=8,n=512,m=1,device=NVIDIA L40S"))
 
 
 def test_expert_file_has_the_best_config_per_token_count(refuses):
@@ -132,11 +121,3 @@ class TestAnalyzed:
         done = self.emitted("--emit", f"sglang:{detail}", "--output", str(folder / "moe" / "other.json"))
         assert done.returncode == 2
         assert "other.json is not a file of expert configs" in done.stderr
-
-
-def test_existing_file_entries_are_kept():
-    config = '{"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}'
-    before = f'{{"triton_version": "3.4.0", "1": {config}, "8": {config}}}'.encode()
-    new = f'{{"8": {config.replace("128", "32")}}}'.encode()
-    configs, version = read_moe_configs(merged(before, new, "file").decode(), "merged")
-    assert (version, configs[1]["BLOCK_SIZE_K"], configs[8]["BLOCK_SIZE_K"]) == ("3.4.0", 128, 32)

@@ -4,12 +4,11 @@ import os
 import pickle
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.gpu import UnknownGPU, all_gpus, find_gpu, limits
+from kernrec.gpu import UnknownGPU, all_gpus, find_gpu
 from kernrec.gpu.find import fold_gpu as fold
 
 
@@ -47,12 +46,6 @@ def test_every_name_title_and_alias_finds_only_its_gpu():
     assert {name: gpus for name, gpus in owners.items() if len(gpus) > 1} == {}
 
 
-def test_no_alias_repeats_a_name_that_is_found_without_it():
-    for gpu in all_gpus():
-        repeated = [name for name, count in Counter(map(fold, (gpu.name, *gpu.aliases))).items() if count > 1]
-        assert repeated == [], gpu.name
-
-
 @pytest.mark.parametrize(
     "typed",
     ["rtx4900", "", "rtx", "mi300x", "gtx1080", "gtx 1660 laptop", "rtx 2080 laptop", "rtx3060 max-q", "rtx 4080 d",
@@ -83,10 +76,6 @@ def test_unsupported_gpu_is_refused_with_the_reason(typed, why):
     with pytest.raises(UnknownGPU, match=why) as error:
         find_gpu(typed)
     assert "\n" not in str(error.value)
-
-
-def test_limits_of_an_unknown_architecture_are_refused(refuses):
-    refuses(lambda: limits(81))
 
 
 def test_gpu_can_be_pickled_and_hashed():

@@ -77,11 +77,6 @@ def test_larger_resource_use_never_fits_more_blocks(sm, threads, registers, smem
     assert 0 <= before.fraction <= 1
 
 
-def test_scalar_is_broadcast_against_an_array():
-    result = occupancy(limits(89), np.array([64, 128, 256]), 64, 1024)
-    assert result.blocks.tolist() == [occupancy(limits(89), t, 64, 1024).blocks for t in (64, 128, 256)]
-
-
 HEADER = next(Path(sysconfig.get_path("purelib")).glob("nvidia/**/cuda_occupancy.h"), None)
 
 ORACLE = r"""

@@ -12,8 +12,8 @@ from kernrec.errors import KernrecError, UsageError
 from kernrec.gpu import GPU
 from kernrec.op.workload import Layer
 from kernrec.recommender import Objective, Query, Recommender
+from kernrec.recommender.baselines import baselines_of, predict_baselines
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import lines_of, predict_lines
 from kernrec.recommender.networks.network import CHOICE, NetworkAnswer, NetworkRequest, answer_network, layers_of
 
 NOISE = 1.02
@@ -38,7 +38,7 @@ def baselines_faster_with_more(
 ) -> list[str]:
     """Return a line for each baseline of a layer, of any backend, that is faster with the next batch."""
     layers = [layers for _, layers in _requests(name, batches, dtype)]
-    predict_lines(recommender.context, [layer.problem for some in layers for layer in some], gpu)
+    predict_baselines(recommender.context, [layer.problem for some in layers for layer in some], gpu)
     times = (_baseline_seconds(recommender, gpu, some) for some in layers)
     return _faster(f"{gpu.name}, {name}, {dtype or 'own dtype'}", zip(batches, times, strict=False))
 
@@ -48,7 +48,7 @@ def _baseline_seconds(recommender: Recommender, gpu: GPU, layers: Sequence[Layer
     times: dict[str, float] = {}
     for layer in layers:
         try:
-            lines = lines_of(recommender.context, layer.problem, gpu, OperatingPoint(gpu.tdp_w))
+            lines = baselines_of(recommender.context, layer.problem, gpu, OperatingPoint(gpu.tdp_w))
         except KernrecError:  # the layer is larger than the memory
             continue
         for line in reversed(lines):  # slowest first
@@ -77,7 +77,7 @@ def _answers(
             some = requests[place : place + TOGETHER]
             problems = [layer.problem for _, layers in some for layer in layers]
             recommender.prepare(problems, gpu, (query.point,))
-            predict_lines(recommender.context, problems, gpu)
+            predict_baselines(recommender.context, problems, gpu)
         try:
             yield answer_network(recommender, gpu, request, query)
         except KernrecError:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernrec.errors import UsageError
 from kernrec.gpu import find_gpu
-from kernrec.interop.import_export import Recording, import_bound
+from kernrec.interop.import_results import Recording, import_bound
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import MappedColumn, ReadOptions, StatedProblem
 from kernrec.kernel import Kernel, load_kernel
@@ -97,19 +97,19 @@ def test_tunables_match_in_any_case_and_fixed_macros_are_checked(database, kerne
     assert bind(database, kernel, path, gpu="rtx3090").results == 2
     assert {row["tunables"] for row in database.rows("config")} == {'{"bx":32,"tile":1}', '{"bx":64,"tile":1}'}
     other = write(document(result(configuration={"bx": 32, "tile": 1, "WIDTH": 8})))
-    with pytest.raises(UsageError, match="result 1 has WIDTH=8, and scale defines it as 4"):
+    with pytest.raises(UsageError, match="result 1 has WIDTH=8, but scale defines it as 4"):
         bind(database, kernel, other, gpu="rtx3090")
 
 
 WRONG = {
     "an unknown tunable": (cache(entry(bz=1), tune_params_keys=["bx", "tile", "bz"]), "unknown tunable of scale 'bz'"),
     "a value outside": (cache(entry(bx=48)), "bx is 48; scale accepts 32, 64, 128, 256"),
-    "a config that the spec excludes": (cache(entry(bx=256, tile=2)), "excludes on rtx3090 by 'bx \\* tile <= 256'"),
+    "a config that the spec excludes": (cache(entry(bx=256, tile=2)), "on rtx3090 .constraint 'bx \\* tile <= 256'"),
     "a missing tunable": (cache(entry(), tune_params_keys=["bx"]), "the rows do not say tile"),
     "a time below the floor": (cache(entry(time=0.01, times=[0.01])), "1 of 1 times are below .* wrong unit"),
     "seconds for milliseconds": (cache(entry(time=9e7, times=[9e7])), "in which a single thread does"),
-    "another kernel's shared memory": (cache(entry(smem_bytes=4096)), "4096 bytes .* scale.cu takes 128"),
-    "another kernel's registers": (cache(entry(num_regs=128)), "registers differ by .* not the source"),
+    "another kernel's shared memory": (cache(entry(smem_bytes=4096)), "4096 bytes .* scale.cu uses 128"),
+    "another kernel's registers": (cache(entry(num_regs=128)), "registers differ by .* not the measured source"),
     "a fractional value": (cache(entry(bx=32.5)), "bx is 32.5"),
     "a fraction of a register": (cache(entry(num_regs=12.5)), "num_regs is 12.5"),
 }  # fmt: skip
@@ -126,7 +126,7 @@ def test_rows_of_another_kernel_are_refused_and_not_stored(database, kernel, wri
 
 
 TABLES = {
-    "no unit": ("bx,tile,time\n32,1,5\n", "column time does not say its unit; give --map 'latency_s=time"),
+    "no unit": ("bx,tile,time\n32,1,5\n", "column time has no unit; give --map 'latency_s=time"),
     "no time": ("bx,tile\n32,1\n", "no column is a time"),
     "two times": ("bx,tile,time_ms,latency_s\n32,1,5,5\n", "several columns are times"),
     "an unknown column": ("bx,tlie,time_ms\n32,1,5\n", "column 'tlie' is neither a tunable .* did you mean tile\\?"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernrec.interop.import_export import import_results
+from kernrec.interop.import_results import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import StatedProblem
 from kernrec.store import Database

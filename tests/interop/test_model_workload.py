@@ -55,7 +55,9 @@ def test_model_config_has_the_work_of_the_shipped_workload(tmp_path, fields, shi
 
 def test_parts_without_an_op_are_listed(tmp_path):
     deepseek = find_workload(str(written(tmp_path, DEEPSEEK_V3)))
-    assert deepseek.unknown == ("61 layers of latent attention (MLA) over 2048 cached tokens: no op has them yet",)
+    assert deepseek.unknown == (
+        "61 layers of latent attention (MLA) over 2048 cached tokens: kernrec has no op for them yet",
+    )
     assert deepseek.cache == 61 * 2048 * (512 + 64)
     qwen = {**LLAMA_3_8B, "model_type": "qwen2"}
     (note,) = find_workload(str(written(tmp_path / "qwen", qwen))).notes

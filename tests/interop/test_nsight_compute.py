@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import Recording, import_bound, import_results
+from kernrec.interop.import_results import Recording, import_bound, import_results
 from kernrec.interop.load_spec import load_spec
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import ReadOptions, StatedProblem

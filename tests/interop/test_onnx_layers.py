@@ -97,7 +97,7 @@ def test_convolution_reports_the_fused_parts_it_omits(save):
         ("reduce[rows=8,columns=256]f32,row", 1),
     ]
     unknown = read_onnx(path, {}).unknown
-    assert unknown == ("1 of Conv", "1 of Relu, taken as fused into the convolution before it")
+    assert unknown == ("1 of Conv", "1 of Relu, treated as fused into the preceding convolution")
 
 
 def test_unfused_attention_becomes_batched_matmuls_and_a_transpose(save):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import ImportSummary, Recording, import_bound
+from kernrec.interop.import_results import ImportSummary, Recording, import_bound
 from kernrec.kernel import Kernel, load_kernel
 from kernrec.store import Database
 from tests.interop.test_bind import SOURCE, SPEC
@@ -43,7 +43,7 @@ def test_median_of_repeated_rows_is_stored(kernel, tmp_path):
     done, times = imported(kernel, tmp_path, ignored=("padding",))
     assert times == pytest.approx([0.3e-3, 0.3e-3, 0.4e-3])
     assert (done.results, sum(done.parts[0].outcomes.values()) - done.parts[0].outcomes["ok"]) == (4, 1)
-    note = "1 config had several times, up to 2.50 apart; the median of each is there, 3 rows were skipped"
+    note = "1 config had several times, up to a factor of 2.50 apart; the median of each was kept, 3 rows were skipped"
     assert note in done.notes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernrec.errors import UsageError
-from kernrec.interop.import_export import import_results
+from kernrec.interop.import_results import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.op import find_op
 from kernrec.store import Database
@@ -42,8 +42,8 @@ def test_configs_have_their_meta_parameters_and_median_time(tmp_path):
 
 @pytest.mark.parametrize(("entry", "says"), [
     ((config(cluster_dims=[1, 1, 1]), [1, 1, 1]), "other attributes than those of Triton 3.2 to 3.9: cluster_dims"),
-    ((config(pre_hook="f"), [1, 1, 1]), "a hook or code of its own"),
-    ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or code of its own"),
+    ((config(pre_hook="f"), [1, 1, 1]), "a hook or custom code"),
+    ((config(ir_override="mine.ptx"), [1, 1, 1]), "a hook or custom code"),
     ((config(), [0.4, 0.5, 0.6]), "are not median, 20th and 80th percentile"),
     ((config(), 0.4), "expected three times"), ((config(), [INFINITY, 1, 1]), "time is not finite"),
     ((config(), [0.5, -INFINITY, 0.6]), "-Infinity is not a number"),

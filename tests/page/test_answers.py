@@ -45,17 +45,6 @@ def test_copied_commands_run(answers, capsys):
             assert explained["kernel"] in capsys.readouterr().out
 
 
-def test_copied_command_contains_the_locked_clock(answers, capsys):
-    front = answers.answer("front", ASKED)
-    places = {i for i, point in enumerate(front["operating_points"]) if point["clock_hz"]}
-    number = next(n for n, place in enumerate(front["points"]["point"]) if place in places)
-    explained = answers.answer("explain", {**ASKED, **of_point(front, number)})
-    assert run([*shlex.split(explained["commands"]["explain"])[1:], "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["latency_s"] == pytest.approx(explained["latency_s"], rel=1e-3)
-    assert answer["clock_hz"] == pytest.approx(explained["clock_hz"], rel=1e-3)
-
-
 def test_problem_without_kernels_has_baselines_and_no_points(answers):
     query = {"gpu": "a100", "op": "matmul", "dtype": "f32", "layout": "tt", "shape": "m=64,n=765,k=30521"}
     front, other = answers.answer("front", query), answers.answer("front", ASKED)
@@ -99,17 +88,6 @@ def test_every_offered_option_gets_an_answer(answers):
         assert find_op(op["name"]).name == op["name"]
     problem = find_op("softmax").problem("f16", None, rows=64, columns=128)
     assert Subject(problem).parameters["shape"] == "rows=64,columns=128"
-
-
-def test_request_for_one_kernel_gets_a_front(answers, capsys):
-    query = {"gpu": "rtx4090", "kernel": "matmul_simt", "shape": "m=256,n=512,k=256"}
-    front = answers.answer("front", query)
-    assert front["kernels"] == ["matmul_simt"]
-    assert front["lines"][0]["stack"] == "PyTorch"
-    explained = answers.answer("explain", {**query, **of_point(front, front["front"][0])})
-    assert explained["latency_s"] == front["points"]["latency_s"][front["front"][0]]
-    assert run(shlex.split(explained["commands"]["recommend"])[1:]) == 0
-    assert "matmul_simt" in capsys.readouterr().out
 
 
 def test_database_kernels_are_offered_with_the_shape_of_their_spec(tmp_path):

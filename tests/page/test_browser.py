@@ -146,19 +146,6 @@ def test_networks_and_databases_have_views(page, url):
     assert "rtx4090" in page.inner_text("#view-database table")
 
 
-def test_colors_follow_the_system_or_the_selected_theme(page, url):
-    drawn(page, url)
-
-    def back() -> str:
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    light = back()
-    page.emulate_media(color_scheme="dark")
-    dark = back()
-    page.select_option("#theme", "light")
-    assert back() == light != dark
-
-
 def test_every_control_has_a_label_and_every_plot_a_table(page, url):
     drawn(page, url)
     nameless = page.evaluate("""() => [...document.querySelectorAll('button, input, select, [role]')].filter(
@@ -177,39 +164,6 @@ def test_narrow_window_scrolls_tables_but_not_the_page(page, url):
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     config, energy = (page.locator(f".panel td:nth-child({column})").first.bounding_box() for column in (1, 3))
     assert 0 <= config["x"] < energy["x"] + energy["width"] <= 400  # what matters is in sight without scrolling
-
-
-def test_wide_window_shows_every_column_of_two_fronts(page, url):
-    page.set_viewport_size({"width": 1300, "height": 900})
-    drawn(page, url)
-    hidden = page.evaluate(
-        "() => [...document.querySelectorAll('.panel .scroll')].map((table) => table.scrollWidth - table.clientWidth)"
-    )
-    assert len(hidden) == 2
-    assert max(hidden) <= 8  # a font may be a little wider
-
-
-def test_overlapping_points_are_drawn_once_until_zoomed(page, url):
-    drawn(page, url)
-    drawn_of = re.compile(r"(\d+) of (\d+) points drawn")
-    counts = [int(number) for number in drawn_of.search(page.locator(".legend").first.inner_text()).groups()]
-    assert counts[0] < counts[1]
-    page.evaluate(
-        "() => { const { x_range, y_range } = kernrec.shown[0].plot;"
-        " x_range.end = x_range.start * 1.5; y_range.end = y_range.start * 1.5; }"
-    )
-    page.wait_for_function(
-        f"() => parseInt(document.querySelector('.legend span:last-child').textContent) > {counts[0]}"
-    )
-
-
-def test_custom_kernel_is_shown_like_an_op(page, url):
-    drawn(page, url)
-    page.select_option("#op", "kernel matmul_simt")
-    page.wait_for_selector("body[data-drawn='2']")
-    page.locator(".panel table button").first.click()
-    page.wait_for_selector("#explanation[data-drawn]")
-    assert "recommend --kernel matmul_simt" in page.inner_text("#explanation")
 
 
 def test_report_works_from_a_file(page, tmp_path):

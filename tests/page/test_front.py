@@ -5,14 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.page.front import front_answer
 from kernrec.page.subject import Subject
 from kernrec.recommender import Query, Recommender
 from kernrec.recommender.sweep import op_points
-from tests.helpers.measured_database import make_measured_database
 
 PROBLEM = find_op("matmul").problem("f32", None, m=256, n=512, k=256)
 GPU = find_gpu("rtx4090")
@@ -30,13 +28,6 @@ def test_every_candidate_at_every_operating_point_is_a_point(recommender):
     assert {len(column) for column in front["points"].values()} == {len(front["points"]["latency_s"])}
     assert math.isclose(min(front["points"]["latency_s"]), float(candidates.latency_s.min()), rel_tol=1e-4)
     assert sum(point["default"] for point in front["operating_points"]) == 1
-
-
-def test_short_configs_are_explained(recommender):
-    front = front_answer(recommender, Subject(PROBLEM), GPU)
-    for configs in front["configs"]:
-        explained = " ".join(names.partition(" (")[0] for _, names in configs["codes"])
-        assert set(configs["names"]) <= set(explained.split()) | {code.rstrip("=N") for code, _ in configs["codes"]}
 
 
 def test_front_contains_exactly_the_undominated_points(recommender):
@@ -74,18 +65,3 @@ def test_limit_on_points_keeps_the_front_and_reports_dropped_points(recommender)
     assert on_front(few) == on_front(whole)
     left_out = len(whole["points"]["latency_s"]) - 50
     assert any(note.startswith(f"{left_out} of ") for note in few["notes"])
-
-
-def test_measured_points_state_time_and_place(tmp_path):
-    path = tmp_path / "measured.duckdb"
-    make_measured_database(path, problems=1, configs=3)
-    front = front_answer(Recommender(databases=[path]), Subject(PROBLEM), GPU, most=60)
-    measured = front["sources"].index("measured")
-    assert sorted(map(int, front["measured"])) == [n for n, s in enumerate(front["points"]["source"]) if s == measured]
-    assert len(front["measured"]) == 3
-    assert {row["measured_at"][:10] for row in front["measured"].values()} == {"2026-03-01"}
-
-
-def test_problem_without_kernels_is_an_error(recommender):
-    with pytest.raises(KernrecError):
-        front_answer(recommender, Subject(find_op("matmul").problem("f8e4m3", None, m=8, n=8, k=8)), find_gpu("t4"))

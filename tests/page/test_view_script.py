@@ -61,16 +61,6 @@ def test_power_limit_reduces_the_front_to_undominated_points():
     assert narrowed == list(fronts.values())
 
 
-def test_objective_marks_its_point():
-    best = {"pareto": None, "latency": 0, "energy": 2, "edp": 3}
-    marked = computed("names.map((objective) => kernrec.bestOf(front, objective))", front=FRONT, names=list(best))
-    assert marked == list(best.values())
-
-
-def test_power_limits_of_all_fronts_are_listed_once():
-    assert computed("kernrec.limitsOf([front, front, {}])", front=FRONT) == [300, 450]
-
-
 def test_axis_has_labels_near_every_point():
     ranges = [
         (low, low * ratio) for low in (0.0013, 0.8, 4.1, 97.0, 2.3e6) for ratio in (1.01, 1.3, 2.5, 8, 40, 900, 1e6)

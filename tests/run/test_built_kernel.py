@@ -16,7 +16,6 @@ from kernrec.measure.device.correctness import tolerance
 from kernrec.op import Problem, decode_elements, find_op, inputs, reference
 from kernrec.recommender import Objective, Query, Recommender
 from kernrec.run import BuiltKernel
-from kernrec.run.arrays import stream_address
 from kernrec.run.build import build_kernel
 from kernrec.run.shapes import Shapes
 from tests.helpers.emulating_driver import EmulatingDriver, HostMemory
@@ -134,16 +133,6 @@ def test_workspace_is_reused_per_stream_and_grows(recommender, driver):
     assert {stream: len(remaining) for (_, stream), remaining in pieces.items()} == {1: 2, 2: 1}
 
 
-def test_repeated_shape_is_planned_and_loaded_once(recommender, driver):
-    kernel = build(recommender, driver, "reduce", rows=range(1, 9), columns=64)
-    x, y = cupy_array(driver, np.ones((4, 64), np.float32))[0], cupy_array(driver, np.zeros(4, np.float32))[0]
-    kernel(x, out=y, stream=0)
-    loaded = driver.loaded
-    kernel(x, out=y, stream=0)
-    assert driver.loaded == loaded
-    assert len(kernel._calls) == 1
-
-
 def _wrong(driver: EmulatingDriver, what: str) -> list[Any]:
     x = np.ones((8, 64), np.float32)
     arrays = {
@@ -171,16 +160,6 @@ def test_wrong_array_is_refused_in_one_line(recommender, driver, refuses):
     refuses(refused, [
         "dtype", "shape", "axes", "range", "strides", "transposed", "alignment", "numpy", "object", "number", "device",
     ])  # fmt: skip
-
-
-def test_output_of_the_wrong_size_is_refused(recommender, driver, refuses):
-    kernel = build(recommender, driver, "softmax", rows=range(1, 9), columns=64)
-    x = cupy_array(driver, np.ones((8, 64), np.float32))[0]
-    refuses(lambda: kernel(x, out=x, stream=0))
-    refuses(lambda: kernel(x, out=cupy_array(driver, np.ones((7, 64), np.float32))[0], stream=0))
-    refuses(lambda: kernel(x, out=x, stream="default"))
-    refuses(lambda: kernel(y=x))
-    refuses(lambda: kernel(x, x=x))
 
 
 def test_emulator_refuses_numpy_arrays_of_the_wrong_size(recommender, refuses):
@@ -218,25 +197,6 @@ def test_build_without_a_gpu_suggests_alternatives():
     with pytest.raises(KernrecError, match="no NVIDIA GPU"):
         kernel(HostMemory(np.ones((8, 64), np.float32)))
     assert "kernrec kernel reduce f32,row for l4" in repr(kernel)
-
-
-def test_streams_of_other_libraries_are_accepted():
-    class Protocol:
-        def __cuda_stream__(self) -> tuple[int, int]:
-            return 0, 42
-
-    class OfTorch:
-        cuda_stream = 43
-
-    assert [stream_address(stream) for stream in (7, Protocol(), OfTorch())] == [7, 42, 43]
-
-
-def test_compile_covers_every_combination(recommender):
-    kernel = build(recommender, None, "reduce", rows=range(1, 9), columns=64)
-    kernel.compile(rows=[1, 8])
-    for rows in (1, 8):
-        problem = kernel.target.shapes.problem({"rows": rows})
-        assert "reduce_rows" in kernel.variant(rows=rows).compiled(problem, kernel.target.gpu.sm).ptx
 
 
 def test_build_runs_the_recommended_config(recommender):

@@ -18,7 +18,7 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.store import recorded
-from kernrec.store.recorded import contents, recorded_lines
+from kernrec.store.recorded import contents, recorded_lines, rows_beside
 from tests.helpers.paths import RECORDINGS, ROOT
 
 FOLDER = ROOT / "db/prebuilt/recorded"
@@ -92,7 +92,18 @@ def test_no_two_problems_share_a_key(op: str) -> None:
     dims = [dim.name for dim in find_op(op).dims if dim.name in some_rows(op, 1)[0]]
     identity = ", ".join(f'"{name}"' for name in ("gpu", "dtype", "layout", *dims))
     problems = parquet_dicts(FOLDER / f"{op}.parquet", columns=f"count(DISTINCT ({identity})) AS problems")
-    assert len(np.unique(recorded._table(op).keys)) == problems[0]["problems"]
+    table = recorded._table(op)
+    assert len(np.unique(np.stack([table.keys, table.items]), axis=1).T) == problems[0]["problems"]
+
+
+def test_rows_with_any_number_of_items_are_beside_a_problem() -> None:
+    condition = "gpu = 'h100-sxm' AND dtype = 'f8e4m3' AND layout = 'nt' AND batch = 1 AND n = 768 AND k = 768"
+    numbers = {row["m"] for row in parquet_dicts(FOLDER / "matmul.parquet", condition, "DISTINCT m")}
+    problem = find_op("matmul").problem("f8e4m3", "nt", m=35 * 128, n=768, k=768)
+    items, rows = rows_beside(problem, find_gpu("h100"))
+    assert items == 35 * 128
+    assert {number for _, number, _, _ in rows} == numbers
+    assert 34 * 128 in numbers
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="needs the recordings in ../shared/data")

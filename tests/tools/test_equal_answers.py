@@ -1,5 +1,7 @@
 """`tools/equal_answers.py`: a checkout answers as itself, and another one whose catalog differs does not."""
 
+import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -7,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from equal_answers import Change
+from equal_answers import PINNED, Change
 from json_differences import json_differences
 
+from kernrec.kernel import find_kernel
+from kernrec.op import all_ops
 from tests.helpers.paths import ROOT
 
 
@@ -74,3 +78,18 @@ def test_change_covers_only_its_queries_and_paths():
 ])  # fmt: skip
 def test_differences_are_listed_by_path(before, now, differences):
     assert list(json_differences(before, now, 1e-12, shares=["slowdown"])) == differences
+
+
+@pytest.mark.parametrize(("difference", "covered"), [
+    (".choices[0].latency_s is 1e-05, now 1.4e-05", True), (".choices[0].latency_s is 1e-05, now 6e-06", False),
+    (".choices[0].slowdown is 0.0, now 0.3", True), (".choices[0].latency_s is 1e-05, now None", False),
+])  # fmt: skip
+def test_change_with_bound_covers_only_numbers_within_it(difference, covered):
+    change = Change("baselines scale a lead", r"^\.choices", most=1.5)
+    assert change.covers({"op": "matvec", "gpu": "l4", "dtype": "f16"}, difference) is covered
+
+
+def test_pinned_answers_are_of_every_op():
+    queries = [query for some in json.loads(gzip.decompress(PINNED.read_bytes()))["queries"] for query in some]
+    assert {query.get("op") or find_kernel(query["kernel"]).op for query in queries} == {op.name for op in all_ops()}
+    assert any("shapes" in query for query in queries)

@@ -15,7 +15,7 @@ from kernrec.kernel import load_kernel
 from tests.helpers.paths import RECORDINGS, TOOLS
 
 NEED_DATA = ("counters", "derived", "fit-power", "library", "power", "prior", "refine", "search", "triton")
-NAMES = {*NEED_DATA, "intervals", "vendor-models"}
+NAMES = {*NEED_DATA, "expert-files", "intervals", "vendor-models"}
 
 
 def evidence(*words: object) -> "subprocess.CompletedProcess[str]":

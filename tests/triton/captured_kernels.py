@@ -4,6 +4,8 @@
 
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 import kernrec.triton
 
@@ -44,6 +46,21 @@ def dropped_in(x, y, n, BLOCK: tl.constexpr):
     """y = x"""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + place, tl.load(x + place, mask=place < n), mask=place < n)
+
+
+@triton.jit(repr=lambda specialization: "add_with_another_name")
+def add_tuples(inputs, extents, y, BLOCK: tl.constexpr):
+    """y = inputs[0] + inputs[1]"""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < extents[0] * extents[1]
+    tl.store(y + place, tl.load(inputs[0] + place, mask=inside) + tl.load(inputs[1] + place, mask=inside), mask=inside)
+
+
+@gluon.jit
+def copy_in_layout(x, y, n, layout: gl.constexpr, BLOCK: gl.constexpr):
+    """y = x"""
+    place = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.store(y + place, gl.load(x + place, mask=place < n), mask=place < n)
 
 
 @triton.jit

@@ -32,7 +32,7 @@ def shipped_recording() -> Path:
     Raises:
         UsageError: there is no cache folder to put it in.
     """
-    from kernrec.interop.import_export import import_results
+    from kernrec.interop.import_results import import_results
     from kernrec.op import find_op
     from kernrec.store import Database
 

@@ -13,21 +13,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernrec.op.scaled_workload import items_dimension
+from kernrec.op.scaled_workload import padded_dimension
 from kernrec.util.light_dataclass import dataclass
 
 Array = np.ndarray
 
-_HALVES = 256
-"""Number from which the coarse grid has 3 x 2^k besides 2^k."""
+_HALVES = range(256, 1024)
+"""Numbers between which the coarse grid has 3 x 2^k besides 2^k."""
 _AHEAD = 4
 """Minimum number of points of the coarse grid, beyond the next one, that bound a time."""
 _FAR = {"elementwise": 1 << 20}
-"""Minimum number of items up to which points go on, by op. For elementwise ops, it is more than a launch hides."""
-_FAR_ELSE = 512
-"""Minimum number of items for other ops, which is more than decoding has."""
-_FURTHEST = 1024
-"""Minimum number of items up to which recorded rows count."""
+"""Number of items up to which points go on, by op. For elementwise ops, it is more than a launch hides."""
+_FAR_ELSE = 1 << 14
+"""The same for other ops. All numbers of items share the last point. Otherwise a number could be faster only because a
+far point counts from there on."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,12 @@ def item_place(op: str, layout: str, batched: bool, dims: Sequence[str]) -> int 
 
     Args:
         op: Name of the op.
-        layout: Layout of the problems. Contiguous rows of a matmul are not items.
+        layout: Layout of the problems.
         batched: Whether there are several matmuls, which are the items then.
         dims: Names of the dimensions.
     """
-    name = items_dimension(op, batched)
-    return None if name not in dims or (name == "m" and layout[0] == "t") else dims.index(name)
+    name = padded_dimension(op, layout, batched)
+    return None if name is None or name not in dims else dims.index(name)
 
 
 @lru_cache(maxsize=4096)
@@ -75,13 +74,13 @@ def points(items: int, op: str = "") -> Points:
 def _grid_from(items: int, op: str) -> tuple[int, ...]:
     """Return the points of the coarse grid from the largest that does not exceed `items`: 2^k and some 3 x 2^k."""
     power = 1 << items.bit_length() - 1
-    grid = [power + power // 2 if power >= _HALVES and 3 * power <= 2 * items else power]
+    grid = [power + power // 2 if power in _HALVES and 3 * power <= 2 * items else power]
     while len(grid) < 2 + _AHEAD or grid[-1] < _FAR.get(op, _FAR_ELSE):
         last = grid[-1]
         if last & (last - 1):
             grid.append(last // 3 * 4)
         else:
-            grid.append(last + last // 2 if last >= _HALVES else 2 * last)
+            grid.append(last + last // 2 if last in _HALVES else 2 * last)
     return tuple(grid)
 
 
@@ -97,18 +96,6 @@ def chosen(low: int, high: int) -> list[int]:
         power *= 2
     start, end = bisect_left(quarters, max(low, 18)), bisect_right(quarters, high)
     return [*range(low, min(high, 17) + 1), *quarters[start:end]]
-
-
-@lru_cache(maxsize=4096)
-def often_recorded(items: int) -> tuple[int, ...]:
-    """Return numbers of items that recorders choose, and `items`, ascending.
-
-    They range from 1 (from an eighth of many items) to a number that takes longer. All batches of decoding look at the
-    same numbers. Otherwise a batch could be faster only because a far row counts from there on, or no longer.
-    """
-    first = 1 if items <= _FURTHEST else (1 << items.bit_length() - 1) // 8
-    numbers = chosen(first, max(16 * items, _FURTHEST))
-    return tuple(sorted({items, *numbers}))
 
 
 def ordered_seconds(own_points: Points, own_s: float, bounds_s: Array, seconds: Array) -> Array:

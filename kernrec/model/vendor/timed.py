@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import exp, hypot, inf
 from operator import itemgetter
 from typing import Any
@@ -21,7 +22,6 @@ from kernrec.model.vendor.single_calls import NORMAL_S
 from kernrec.op import Problem
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 

@@ -14,13 +14,10 @@ class DefUse:
     """Writers and readers of a function's registers, as instruction indices."""
 
     instructions: list[Instruction]
-
     block_of: list[int]
     """Basic block of each instruction."""
-
     writers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Instructions that write each register."""
-
     readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Instructions that read each register, as an operand, an address or a predicate."""
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from kernrec.ptx.analysis.def_use import DefUse
-from kernrec.ptx.ir.program import BasicBlock, Function, Instruction
+from kernrec.ptx.ir.program import Function, Instruction
 from kernrec.util.light_dataclass import dataclass
 
 COMPUTES = frozenset(
@@ -32,9 +32,7 @@ class Dependence:
 
     line: int
     """Line of the instruction in the PTX."""
-
     text: str
-
     kind: str
     """Kind of instruction: `branch`, `load` or `store`."""
 
@@ -60,11 +58,6 @@ def stores_global(ins: Instruction) -> bool:
         return "global" in ins.modifiers
     spaces = [mark for mark in ins.modifiers if mark in ("global", "shared")]
     return ins.opcode == "cp" and spaces[:1] == ["global"] and "prefetch" not in ins.modifiers
-
-
-def load_chain(block: BasicBlock) -> int:
-    """Return the length of the longest chain of dependent loads from global memory; 1 if they are independent."""
-    return max((depth for _, depth in load_depths(block.instructions)), default=0)
 
 
 def load_depths(instructions: Iterable[Instruction]) -> Iterator[tuple[int, int]]:

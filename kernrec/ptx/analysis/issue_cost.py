@@ -200,8 +200,8 @@ and an SM does 2,048 f16 multiply-adds per clock (H100 data sheet).
 def chain_clk(block: BasicBlock) -> int:
     """Return the minimum clocks of a warp in a basic block: its longest dependency chain, or one per instruction.
 
-    Loads from global memory count as 0 clocks, because their time depends on caches; `dependence.load_chain` counts
-    them.
+    Loads from global memory count as 0 clocks, because their time depends on caches; `dependence.load_depths`
+    counts them.
     """
     ready: dict[str, int] = {}  # register -> clock at which its value is ready
     last, issued = 0, 0

@@ -47,13 +47,10 @@ class _Access:
 
     position: int
     """Index of the instruction in the function."""
-
     offset: int
     """Offset in bytes from the register in its address."""
-
     unit: int
     """Bytes per element."""
-
     items: tuple[Operand, ...]
     """Registers that are loaded, or values that are stored."""
 

@@ -28,29 +28,22 @@ class EmulationOptions:
 
     most_blocks: int = 1
     """Maximum number of thread blocks of one `Emulation.run`."""
-
     batch_lanes: int = 1024
     """Approximate number of threads that run together."""
-
     count: bool = True
     budget: int = BUDGET
     """Maximum number of PTX instructions of a batch of blocks before the kernel counts as an endless loop."""
-
     check_races: bool = False
     """Whether a data race is an error, in shared memory or in global memory that blocks hand over."""
-
     checked: CheckedMemory | None = None
     """Checks beyond fatal errors (`Emulation.findings`); None for none."""
-
     watched: Sequence[int] = ()
     """Linear numbers of blocks whose global memory accesses are recorded (`Emulation.accesses`). If there are any, the
     engine also counts `global.<buffer>.{read,write,atomic}_passes` (L1 clocks) and `global.<buffer>.atomic_turns`
     (turns of lanes in one sector). Both depend on where tiles start.
     """
-
     lanes_by_class: bool = False
     """Whether to count active lanes by instruction class."""
-
     lowering: Lowering | None = None
     """Function that returns the machine instructions of each basic block by class (`kernrec.ptx.analysis.lowering`),
     which `issue` and `lanes` count. None counts each PTX instruction separately (`kernrec.ptx.analysis.issue_cost`).

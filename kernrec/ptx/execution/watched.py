@@ -5,13 +5,13 @@ L1 still holds a sector on a repeated request, and whether DRAM reads long runs 
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from kernrec.ptx.state.types import Array
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 SECTOR = 32
 """Bytes of a sector, the unit that moves between caches and memory."""
@@ -25,7 +25,6 @@ class Touched:
 
     words: Array
     """Word numbers in ascending order; only the first word of each sector unless `fine`."""
-
     fine: bool
     """Whether `words` lists every word; for buffers above 1 GiB it lists sectors only."""
 

@@ -19,7 +19,6 @@ class Immediate:
 
     value: int | float
     """Value, or its bits if the kind is `f32` or `f64`."""
-
     kind: str
     """`int`, `f32` or `f64` (written as bits), or `float` (written as a decimal number)."""
 
@@ -29,7 +28,6 @@ class Symbol:
     """Address of a variable, parameter, function or label."""
 
     name: str
-
     offset: int = 0
     """Offset in bytes."""
 
@@ -39,7 +37,6 @@ class Address:
     """Address `[base + offset]`."""
 
     base: "Register | Symbol | Immediate"
-
     offset: int
     """Offset in bytes."""
 
@@ -57,7 +54,6 @@ class Pair:
     """Pair `p|q`, the two destinations of `setp` and `shfl.sync`."""
 
     first: "Operand"
-
     second: "Operand"
 
 
@@ -74,10 +70,8 @@ class Texel:
 
     image: "Register | Symbol"
     """Texture or surface: a handle, or a variable."""
-
     coordinates: tuple["Operand", ...]
     """Coordinates, layer first."""
-
     sampler: "Register | Symbol | None" = None
     """Sampler, or None if the instruction names none."""
 

@@ -1,11 +1,11 @@
 """Represent PTX modules, functions, variables, instructions and basic blocks; operands are in `operand`."""
 
 from dataclasses import field, fields
+from functools import cached_property
 from typing import Any
 
 from kernrec.ptx.ir.operand import Address, Immediate, Operand, Register, Symbol, Texel, leaves, registers_of
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 _WIDEST = 16  # bytes per access
 
@@ -15,19 +15,14 @@ class Instruction:
     """Instruction."""
 
     opcode: str
-
     modifiers: tuple[str, ...]
     """Modifiers in order, including types: `shared`, `v4`, `b32`."""
-
     operands: tuple[Operand, ...]
     """Operands in order, usually destination first."""
-
     predicate: tuple[str, bool] | None
     """Name of the guard's predicate register, and whether it is negated."""
-
     line: int
     """Line in the PTX, from 1."""
-
     text: str
     """Text of the source."""
 
@@ -60,24 +55,17 @@ class Variable:
     """Variable or parameter."""
 
     name: str
-
     space: str
     """State space: `global`, `const`, `shared`, `local` or `param`."""
-
     type: str
     """PTX type of an element."""
-
     align: int
     """Alignment in bytes."""
-
     size: int
     """Size in bytes; 0 for the unsized `extern .shared` array."""
-
     data: bytes | None = None
-
     external: bool = False
     """Whether the variable is declared `.extern`."""
-
     pointers: tuple[tuple[int, str, int], ...] = ()
     """Initial values that are addresses: (byte offset, symbol, bytes to add to its address)."""
 
@@ -93,9 +81,7 @@ class BasicBlock:
 
     index: int
     """Index in the function."""
-
     instructions: tuple[Instruction, ...]
-
     labels: tuple[str, ...]
     """Labels before the first instruction."""
 
@@ -165,38 +151,26 @@ class Function:
     """Kernel or device function."""
 
     name: str
-
     entry: bool
     """Whether the function is a kernel."""
-
     parameters: tuple[Variable, ...]
-
     line: int
     """Line of its header, from 1."""
-
     registers: dict[str, str] = field(default_factory=dict)
     """PTX type by name, for registers declared individually."""
-
     ranges: dict[str, tuple[str, int]] = field(default_factory=dict)
     """PTX type and count by prefix, for registers declared as a range (`%r<20>`)."""
-
     variables: dict[str, Variable] = field(default_factory=dict)
     """Variables of the body by name."""
-
     instructions: list[Instruction] = field(default_factory=list)
-
     labels: dict[str, int] = field(default_factory=dict)
     """Index of the next instruction by label."""
-
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels of `.branchtargets` tables by name."""
-
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Performance directives such as `maxntid`, with their numbers."""
-
     immediates: set[Immediate] = field(default_factory=set)
     """Literals among the operands."""
-
     returns: tuple[Variable, ...] = ()
     """Result variables of a device function."""
 
@@ -275,13 +249,10 @@ class Module:
 
     version: str
     """PTX ISA version: `8.0`."""
-
     target: str
     """Architecture: `sm_86`."""
-
     functions: dict[str, Function]
     """Functions with a body, by name."""
-
     variables: dict[str, Variable]
     """Variables of module scope, by name."""
 

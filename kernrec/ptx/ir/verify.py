@@ -234,7 +234,9 @@ def _check_literal(literal: Immediate, kind: str) -> None:
     if literal.kind == "int":
         if is_float:
             raise ValueError(f"the integer {literal.value} where a .{kind} is expected")
-        if bits > 1 and not -(1 << bits - 1) <= literal.value < 1 << bits:
+        # Triton 3.8 writes a negative number as 64 bits, of which ptxas takes the lower ones.
+        value = literal.value - (1 << 64 if bits < 64 and literal.value >= (1 << 64) - (1 << bits - 1) else 0)
+        if bits > 1 and not -(1 << bits - 1) <= value < 1 << bits:
             raise ValueError(f"the literal {literal.value} does not fit .{kind}")
     elif kind[0] in "us" or kind == "pred":
         raise ValueError(f"a floating-point literal where a .{kind} is expected")

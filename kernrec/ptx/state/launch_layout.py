@@ -53,41 +53,31 @@ class KernelLaunch:
 
     entry: str
     """Name of the kernel."""
-
     grid: Sequence[int]
     """Thread blocks: one to three extents, x first."""
-
     block: Sequence[int]
     """Threads per block: one to three extents, x first."""
-
     arguments: Sequence[Any]
     """Arguments in the order of the parameters. A pointer is the name of a buffer, a `BufferPlace` inside a buffer, or
     0 for null. Other arguments are NumPy scalars of the parameter's size, ints for integer parameters, a `TensorMap`
     for 128 bytes, or `bytes`.
     """
-
     buffers: Mapping[str, np.ndarray[Any, Any]]
     """Global memory: C-contiguous arrays by name, changed in place. An array that is not writeable is read-only for the
     kernel too. The name of a `.global` variable of the module refers to that variable.
     """
-
     shared_bytes: int = 0
     """Dynamic shared memory per block in bytes."""
-
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     """Contents of `__constant__` variables by name; a missing variable has its initial value."""
-
     images: Mapping[str, Image] = field(default_factory=dict)
     """Textures and surfaces by name. As an argument, the name stands for the handle. A `.texref` or `.surfref` variable
     refers to the image with its name.
     """
-
     cluster: Sequence[int] = ()
     """Thread blocks per cluster: one to three extents, x first. If empty, the size compiled into the kernel, or 1."""
-
     addresses: Mapping[str, int] = field(default_factory=dict)
     """Fixed addresses of `.global` variables in `buffers`; pointers in their contents are already resolved."""
-
     grid_barrier: int = 0
     """Address of the grid barrier of a cooperative launch: eight bytes in `buffers`."""
 
@@ -98,30 +88,21 @@ class LaunchLayout:
 
     symbols: dict[str, int]
     """Address of every variable and parameter in its state space."""
-
     buffers: dict[str, Array]
     """Global memory by name, as bytes."""
-
     images: dict[int, Image]
     """Textures and surfaces by handle."""
-
     constants: bytes
-
     parameters: bytes
     """Parameter space: the packed arguments."""
-
     shared_bytes: int
     """Shared memory per block: static, dynamic, and the system's reserved part if the kernel requests it."""
-
     reserved_offset: int
     """Start of the reserved part."""
-
     local_bytes: int
     """Local memory per thread in bytes."""
-
     argument_bytes: int
     """Bytes of arguments and results of device functions, per thread."""
-
     shared_arrays: tuple[tuple[str, int, int], ...] = ()
     """Variables of shared memory: name, start and bytes."""
 

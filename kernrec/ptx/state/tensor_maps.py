@@ -35,28 +35,20 @@ class TensorMap:
 
     address: int | str
     """Start of the tensor, a multiple of 16 bytes; the name of a buffer in a launch argument."""
-
     type: str
     """Element type, one of `ELEMENT_TYPES`."""
-
     extents: tuple[int, ...]
     """Elements along each of one to five dimensions."""
-
     strides: tuple[int, ...]
     """Bytes between elements along dimensions 1 and higher, multiples of 16."""
-
     box: tuple[int, ...]
     """Elements of the box along each dimension, at most 256."""
-
     swizzle: int = 0
     """Span in bytes in which 16-byte pieces of shared memory are permuted: 0 (none), 32, 64 or 128."""
-
     element_strides: tuple[int, ...] = ()
     """Element stride along each dimension; empty for 1 everywhere."""
-
     fill_nan: bool = False
     """Whether elements outside of the tensor read as NaN instead of zero."""
-
     interleave: int = 0
     """Bytes of interleaved channels: 0 (none); a copy rejects 16 and 32."""
 

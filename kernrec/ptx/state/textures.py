@@ -31,13 +31,10 @@ class Sampler:
 
     filter: str = "point"
     """Filter, `point` or `linear`."""
-
     address: str = "clamp"
     """Handling of coordinates outside the image: `wrap`, `clamp`, `mirror` or `border` (zeros)."""
-
     normalized: bool = False
     """Whether coordinates from 0 to 1 span the image."""
-
     unit_range: bool = False
     """Whether integers are read as fractions from 0 (signed: -1) to 1."""
 
@@ -53,21 +50,15 @@ class Image:
 
     buffer: str
     """Buffer of the image."""
-
     extents: tuple[int, ...]
     """Texels along x, y and z: one to three extents."""
-
     element: str = "f32"
     """Type of a channel, a key of `ELEMENTS`."""
-
     channels: int = 1
     """Number of channels: 1, 2 or 4."""
-
     layers: int = 1
     """Number of images; 6 for a cube, and 6 per layer for layered cubes."""
-
     levels: int = 1
-
     sampler: Sampler = Sampler()
     """How fetches read the texture; unused for surfaces."""
 

@@ -10,6 +10,7 @@ adapted    if configs were measured on this GPU and problem, the model's error o
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -38,7 +39,6 @@ from kernrec.recommender.estimate.model_inputs import ModelCandidates
 from kernrec.recommender.estimate.prediction import Prediction
 from kernrec.store import MeasuredAnswer
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 from kernrec.util.note import Note
 
 Array = np.ndarray

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 Array = np.ndarray
 

@@ -6,7 +6,7 @@
     roof     no time is shorter than the operations need at the peak rate of the row's clock
     watts    no mean power exceeds the limit of its row
 
-`rank` checks candidates with `possible`, `measured_rows` checks measured rows with `impossible`, and `lines.lines_of`
+`rank` checks candidates with `possible`, `measured_rows` checks measured rows with `impossible`, and `baselines_of`
 checks baselines with `is_number` and `operating_point.at_point`. A small violation is corrected: the time is raised to
 the bound, or the launch is slowed to its limit. A large one is rejected, and the analytical model replaces it. Notes
 name the rejected values.

@@ -1,6 +1,7 @@
 """Predict time and energy of configs on one problem with the analytical model, before any power limit."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from kernrec.recommender.estimate.static_table import Array, StaticTable
 from kernrec.store import MeasuredAnswer
 from kernrec.util.engine import query
 from kernrec.util.light_dataclass import dataclass
-from kernrec.util.light_property import cached_property
 
 Part = tuple[Any, list[Any], Array | None, Array | None, Array | None, Array | None]
 """Kernel of an engine's `Costs`: its plan, its problems, the rows to estimate, whether each row could run, rows that

@@ -13,9 +13,16 @@ from kernrec.gpu import GPU
 from kernrec.op import Problem
 from kernrec.op.scaled_workload import with_batch
 from kernrec.op.workload import Layer, Workload
+from kernrec.recommender.baselines import (
+    PREDICTED,
+    Baseline,
+    baselines_of,
+    cold_baselines,
+    predict_baselines,
+    read_cold,
+)
 from kernrec.recommender.context import Context
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import PREDICTED, Line, cold_lines, lines_of, predict_lines, read_cold
 from kernrec.recommender.request import KERNREC, MIXED, Query
 from kernrec.recommender.result import Recommendation
 
@@ -23,14 +30,14 @@ MIXTURE_OF_BACKENDS = "mixture of backends"
 BATCHES = (1, 8, 64)
 """Batch sizes that determine the backend of a network, with equal weight."""
 
-Lines = Mapping[Problem, Sequence[Line]]
+Lines = Mapping[Problem, Sequence[Baseline]]
 Counted = Sequence[tuple[Problem, int]]
 """Problems of a network's layers, and the number of occurrences of each."""
 
 
 def backend_of(
     context: Context, workload: Workload, answered: Sequence[tuple[Layer, Recommendation]], query: Query, wanted: str
-) -> tuple[str, dict[Problem, Line]]:
+) -> tuple[str, dict[Problem, Baseline]]:
     """Return the backend that the totals count (empty for none), and its baseline for each problem.
 
     Among the requested backends, the fastest one with baselines for all layers wins. If none covers all layers, the one
@@ -47,10 +54,12 @@ def backend_of(
     counted = [(answer.problem, layer.count) for layer, answer in answered]
     alone = {answer.problem for layer, answer in answered if layer.alone}
 
-    def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Line]]:
-        predict_lines(context, (problem for problem, _ in layers), gpu)
+    def lines_of_each(layers: Counted) -> dict[Problem, Sequence[Baseline]]:
+        predict_baselines(context, (problem for problem, _ in layers), gpu)
         lines = {
-            problem: (lines_of if problem in alone else cold_lines)(context, problem, gpu, query.point, query.stacks)
+            problem: (baselines_of if problem in alone else cold_baselines)(
+                context, problem, gpu, query.point, query.stacks
+            )
             for problem, _ in layers
         }
         # Totals of a backend count only recorded data, because physics cannot distinguish backends.
@@ -88,7 +97,7 @@ def backend_of(
     return backend, chosen
 
 
-def program_of(line: Line) -> str:
+def program_of(line: Baseline) -> str:
     """Return the backend that runs a baseline, without the variant: `SGLang` for `SGLang (static scales)`.
 
     PyTorch runs the baselines of cuDNN and cuBLAS.
@@ -96,11 +105,13 @@ def program_of(line: Line) -> str:
     return "PyTorch" if _library(line) in ("cuDNN", "cuBLAS") else _library(line)
 
 
-def _library(line: Line) -> str:
+def _library(line: Baseline) -> str:
     return line.stack.partition(" (")[0]
 
 
-def at_point(context: Context, line: Line, problem: Problem, gpu: GPU, point: OperatingPoint, alone: bool) -> Line:
+def at_point(
+    context: Context, line: Baseline, problem: Problem, gpu: GPU, point: OperatingPoint, alone: bool
+) -> Baseline:
     """Return the baseline of the same library at another operating point; unchanged if there is none.
 
     Args:
@@ -111,11 +122,11 @@ def at_point(context: Context, line: Line, problem: Problem, gpu: GPU, point: Op
         point: the other operating point.
         alone: whether the problem is not part of a network, where layers read their weights from DRAM.
     """
-    lines = (lines_of if alone else cold_lines)(context, problem, gpu, point, (_library(line),))
+    lines = (baselines_of if alone else cold_baselines)(context, problem, gpu, point, (_library(line),))
     return next((other for other in lines if other.stack == line.stack), line)
 
 
-def _line_of(program: str, lines: Sequence[Line]) -> Line | None:
+def _line_of(program: str, lines: Sequence[Baseline]) -> Baseline | None:
     """Return the fastest baseline of a backend; None if it has none."""
     return next((line for line in lines if program_of(line) == program), None)
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.estimate.estimates import Source
-from kernrec.recommender.lines import cold_costs
 from kernrec.recommender.request import Objective
 from kernrec.recommender.result import Choice, Estimate, Recommendation
 from kernrec.util.config_short import short_config
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from kernrec.recommender.lines import Line
+    from kernrec.recommender.baselines import Baseline
 
 PAYS = 0.05
 """Minimum fraction of a layer's baseline cost that a custom kernel must save to justify development, testing and
@@ -32,7 +32,7 @@ class LayerAnswer:
     count: int
     answer: Recommendation
     """Answer for the layer's problem; without recommendations if only backends run it."""
-    line: "Line | None" = None
+    line: "Baseline | None" = None
     """Baseline of the reference backend; None if none was recorded."""
     objective: Objective = Objective.LATENCY
     alone: bool = False

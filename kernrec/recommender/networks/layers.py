@@ -113,7 +113,7 @@ def _as_wanted(layer: Layer, wanted: NetworkRequest, some_quantized: bool) -> La
     if wanted.dtype is not None:
         eight_bits = canonical_dtype(wanted.dtype) in EIGHT_BITS
         if not (eight_bits and some_quantized and not layer.quantized):
-            if eight_bits and layer.quantized and op.name == "matvec":
+            if eight_bits and op.name == "matvec":
                 problem = as_matmul(problem)  # a matvec has no 8-bit types
                 op, layout = problem.definition, problem.layout
             dtype = dtype_of(op, wanted.dtype)

@@ -11,12 +11,12 @@ from kernrec.gpu import GPU, find_gpu
 from kernrec.op import Problem
 from kernrec.op.dtype import canonical_dtype, math_dtype
 from kernrec.op.workload import Layer, Workload
+from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.candidates import CandidateSet
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.context import Context
 from kernrec.recommender.instead import EIGHT_BITS
 from kernrec.recommender.layouts import MATTERS, gain_elsewhere
-from kernrec.recommender.lines import cold_costs
 from kernrec.recommender.networks.backend import MIXTURE_OF_BACKENDS, backend_of, program_of
 from kernrec.recommender.networks.exchange import Exchange, exchange_of
 from kernrec.recommender.networks.layer_answer import Costs, LayerAnswer, value_of

@@ -8,9 +8,9 @@ import numpy as np
 
 from kernrec.errors import UsageError
 from kernrec.gpu import GPU
+from kernrec.recommender.baselines import cold_costs
 from kernrec.recommender.choices import costs_at
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import cold_costs
 from kernrec.recommender.networks.backend import at_point
 from kernrec.recommender.networks.result import CHOICE, NetworkAnswer, Total, TotalSum
 from kernrec.recommender.notes import assumed_range

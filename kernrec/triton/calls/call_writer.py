@@ -1,7 +1,7 @@
-"""Write launches as call files: one TOML file for each distinct launch, with .npy files beside it.
+"""Write launches as call files: one TOML file for each distinct launch, with .npy files next to it.
 
-File names are derived from the content, so many processes can write to one folder, and a repeated launch is recognized
-by its name. Existing files are not changed, because somebody may have edited them.
+File names are derived from the content, so many processes can write to one folder, and a repeated launch has an
+existing name. Existing files never change, because somebody may have edited them.
 """
 
 import hashlib
@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from kernrec.errors import UsageError, cannot_be
+from kernrec.kernel.triton_function import item_names
 from kernrec.triton.calls.launch_record import LaunchRecord
 from kernrec.util.atomic_write import write_whole
 
 PER_FUNCTION = 50
-"""Most calls of one function that are written. A program with a growing sequence launches every length."""
+"""Maximum calls written per function, because a program with a growing sequence launches every length."""
 
 
 class CallWriter:
@@ -29,7 +30,7 @@ class CallWriter:
     Args:
         folder: Created when the first call is written.
         about: Comment at the top of each file.
-        per_function: Most calls of one function that are written.
+        per_function: Maximum calls written per function.
     """
 
     def __init__(self, folder: Path, about: str, per_function: int = PER_FUNCTION) -> None:
@@ -37,7 +38,7 @@ class CallWriter:
         self.files: list[Path] = []
         """Call files in the order of their first launch, including files that already existed."""
         self.left_out: Counter[str] = Counter()
-        """Number of launches by function that were not written because of the limit."""
+        """For each function, the number of launches that were not written because of the limit."""
         self._seen: set[str] = set()
         self._of_function: Counter[str] = Counter()
 
@@ -94,8 +95,8 @@ def _digest(content: bytes) -> str:
 
 
 def _key(record: LaunchRecord, contents: Mapping[str, bytes]) -> str:
-    """Return the identity of a call. Floats that are not constants are ignored, because they change neither code nor
-    addresses.
+    """Return a hash that identifies a call. It ignores floats that are not constants, because they affect neither code
+    nor addresses.
     """
     arguments = {name: "float" if type(value) is float else value for name, value in record.arguments.items()}
     digests = {name: _digest(content) for name, content in contents.items()}
@@ -121,10 +122,14 @@ def call_text(record: LaunchRecord, files: Mapping[str, str], about: str) -> str
     if any(tables):
         lines += ["configs = [", *(f"    {_value(table)}," for table in tables), "]"]
     lines += ["", "[arguments]"]
-    for name, value in record.arguments.items():
-        table = {**value, "values": files[name]} if name in files else value
-        lines.append(f"{name} = {_value(table)}")
+    lines += [f"{name} = {_value(_with_file(name, value, files))}" for name, value in record.arguments.items()]
     return "\n".join(lines) + "\n"
+
+
+def _with_file(name: str, value: Any, files: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_with_file(*item, files) for item in zip(item_names(name, len(value)), value, strict=True)]
+    return {**value, "values": files[name]} if name in files else value
 
 
 def _value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Hooks for launches: `JITFunction.run`, `Autotuner.run`, and compiled functions that are launched again."""
+"""Hook into launches: `JITFunction.run`, `Autotuner.run`, and compiled functions that are launched again."""
 
 import functools
 import warnings
@@ -25,9 +25,9 @@ class Captured:
     def __init__(self, writer: CallWriter, card: GPU | None) -> None:
         self._writer = writer
         self.card = card
-        """The GPU that is simulated for the program; None if there is a real one."""
+        """GPU that is simulated for the program; None if there is a real GPU."""
         self.refused: dict[str, str] = {}
-        """Launches that a call file cannot describe: the first reason, by function."""
+        """For each function with launches that a call file cannot describe, the first reason."""
         self._inside = False
 
     @property
@@ -37,7 +37,7 @@ class Captured:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Return the number of launches by function beyond the limit per function."""
+        """Return, for each function, the number of launches beyond the limit per function."""
         return dict(self._writer.left_out)
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Captured:
         configs: Callable[[], Sequence[Any]] | None,
         run: Callable[[], Any],
     ) -> Any:
-        """Record a launch, and run it if there is a GPU. Launches inside a launch are part of it."""
+        """Record a launch, and run it if there is a GPU. A launch inside a launch is not recorded separately."""
         if self._inside:
             return run()
         self._inside = True
@@ -69,7 +69,7 @@ class Captured:
             self._writer.add(record_of(function, args, keywords, grid, listed))
         except UsageError:
             raise
-        # A user's grid, heuristic or pruning function may raise anything, but the program must continue.
+        # A user's grid, heuristic or pruning function may raise any exception, but the program must continue.
         except Exception as error:
             reason = (
                 str(error)
@@ -83,12 +83,12 @@ class Captured:
 
 @contextmanager
 def capture(folder: str | Path, gpu: str = ASSUMED, per_function: int = PER_FUNCTION) -> Iterator[Captured]:
-    """Write every launch of a Triton function inside the block as a call file. Launches run only if there is a GPU.
+    """Write every Triton launch of the `with` block to a call file. Launches run only if there is a GPU.
 
     Args:
         folder: Folder for .toml files, and .npy files of arrays whose contents affect addresses; created if missing.
         gpu: GPU that programs see if there is none, because grids and configs may depend on it.
-        per_function: Most distinct calls of one function that are written.
+        per_function: Maximum distinct calls written per function.
 
     Raises:
         UsageError: The GPU is unknown, the folder cannot be written, or another capture is active.
@@ -129,7 +129,7 @@ def _jit_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warmed(run: Callable[..., Any], function: Any, args: Any, grid: Any, keywords: dict[str, Any]) -> Any:
-    """Compile without a launch. The result keeps its function, because it may be launched itself."""
+    """Compile without a launch. The result keeps a reference to its function, because the program may launch it."""
     kernel = run(function, *args, grid=grid, warmup=True, **keywords)
     if kernel is not None:
         kernel.kernrec_launch = function, keywords
@@ -143,7 +143,7 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
         def configs() -> Sequence[Any]:
             if type(self.early_config_prune).__module__.startswith("kernrec.triton."):
-                return list(self.configs)  # our own pruning only ranks them, which the analysis of the call does
+                return list(self.configs)  # kernrec's pruning only ranks configs, like the analysis of the call
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
                 return list(self.prune_configs(named))
@@ -157,8 +157,8 @@ def _tuner_run(captured: Captured, run: Callable[..., Any]) -> Callable[..., Any
 
 @contextmanager
 def _compiled_functions(captured: Captured) -> Iterator[None]:
-    """Record functions that `warmup` compiled, which are launched as `compiled[grid](*args)` with their constants'
-    values.
+    """Record launches `compiled[grid](*args)` of functions that `warmup` compiled, including the values of their
+    constants.
     """
     from triton.compiler.compiler import CompiledKernel
 

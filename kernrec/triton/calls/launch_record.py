@@ -1,4 +1,4 @@
-"""Convert one launch to plain values: function, arguments, configs and grids. Or report why that is impossible."""
+"""Convert one launch to plain values (function, arguments, configs, grids), or report why that is impossible."""
 
 import importlib.machinery
 import inspect
@@ -12,46 +12,46 @@ from typing import Any
 
 import numpy as np
 
-from kernrec.compile.triton_load import type_text
+from kernrec.compile.triton_load import is_layout, type_text
 from kernrec.errors import KernrecError, unknown
-from kernrec.kernel.triton_function import OPTIONS
+from kernrec.kernel.triton_function import OPTIONS, item_names
 from kernrec.op.dtype import ELEMENT_BYTES, canonical_dtype
 from kernrec.profile.triton_call_file import extent_of, row_major
 
 WIDEST_INDICES = 64 << 20
-"""Largest integer array, in bytes, whose contents are written. Larger arrays are packed weights, not indices."""
+"""Maximum bytes of an integer array to write; larger arrays are packed weights, not indices."""
 _INDICES = ("i16", "u16", "i32", "u32", "i64", "u64", "bool")
-"""Types whose values may determine what a kernel reads. Integers of 8 bits are weights."""
+"""Types whose values may determine what a kernel reads; 8-bit integers are weights."""
 _AS_BYTES = ("float8_e8m0fnu", "float4_e2m1fn_x2")
-"""Types of torch that Triton accepts as bytes."""
+"""torch types that Triton accepts as bytes."""
 _ADDRESSES = 1 << 32
 _LITERALS = (bool, int, float, str, type(None))
 
 
 class NoCallError(KernrecError):
-    """A launch that a call file cannot describe. The message names the argument."""
+    """A call file cannot describe the launch; the message names the argument."""
 
 
 @dataclass
 class LaunchRecord:
-    """A launch."""
+    """Launch as plain values."""
 
     name: str
     """Name of the function."""
     target: str
     """Location of the function: `module:function`, or `/path/kernels.py:function`."""
     arguments: dict[str, Any]
-    """A literal or a table of the call, by parameter."""
+    """Literal or table of the call file, by parameter."""
     configs: list[dict[str, Any]]
     """Constants, options and `grid` of each config."""
     contents: dict[str, np.ndarray] = field(default_factory=dict)
     """Arrays whose values matter, by parameter."""
     notes: list[str] = field(default_factory=list)
-    """Options of the launch that the call omits."""
+    """Notes on options of the launch that the call file omits."""
 
     @property
     def generated(self) -> Path | None:
-        """Return the source file if a compiler such as Helion or Inductor wrote it to torch's cache, which may be
+        """Return the source file if a compiler such as Helion or Inductor wrote it to torch's cache, where it may be
         deleted.
         """
         file = Path(self.target.rpartition(":")[0])
@@ -109,8 +109,8 @@ def record_of(
 
 
 def _blocks_of_hooks(named: Mapping[str, Any], configs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the block of each tensor descriptor that a hook of the configs sets, as numbers and names of constants.
-    Raises `NoCallError` if the block is not a constant of the configs.
+    """Return the block of each tensor descriptor that the configs' hooks set, as numbers and names of constants. Raises
+    `NoCallError` if an extent is not a constant of the configs.
     """
     hooked = [config for config in configs if getattr(config, "pre_hook", None) is not None]
     descriptors = {name: value for name, value in named.items() if hasattr(value, "block_shape")}
@@ -138,7 +138,7 @@ def _named_extent(name: str, extents: Sequence[int], configs: Sequence[Any]) -> 
 
 
 def layers_of(function: Any) -> list[Any]:
-    """Return a decorated function, then what each decorator wraps, down to the result of `@triton.jit`."""
+    """Return a decorated function and what each decorator wraps, down to the result of `@triton.jit`."""
     layers = [function]
     while hasattr(layers[-1], "fn") and not hasattr(layers[-1], "params"):
         layers.append(layers[-1].fn)
@@ -164,7 +164,7 @@ def target_of(jit: Any) -> str:
 def _importable(module: str, file: Path) -> bool:
     """Return whether a process in any folder can import the module by name, because it is installed.
 
-    A module beside the program or in the current folder is named by its file instead.
+    For a module next to the program or in the current folder, use its file instead.
     """
     if "site-packages" in file.parts or "dist-packages" in file.parts:
         return True
@@ -200,7 +200,7 @@ def constant(name: str, value: Any) -> Any:
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
-    if type(value).__module__.startswith("triton.language"):
+    if type(value).__module__.startswith("triton.language") or is_layout(value):
         return {"python": type_text(value)}
     if hasattr(value, "params") and hasattr(value, "fn"):
         return {"python": target_of(value)}
@@ -216,7 +216,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
-    """Return an argument of the kernel. Contents that matter are added to the record."""
+    """Convert an argument of the kernel; add contents that matter to the record."""
     if value is None:
         return {"python": "None"}
     if isinstance(value, bool) or type(value) in (int, float):
@@ -225,6 +225,8 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
         return int(value)
     if isinstance(value, numbers.Real) and not hasattr(value, "data_ptr"):
         return float(value)
+    if type(value) is tuple:
+        return [_argument(record, *item) for item in zip(item_names(name, len(value)), value, strict=True)]
     if hasattr(value, "block_shape") and hasattr(value, "base"):
         return _descriptor(record, name, value)
     if not hasattr(value, "dtype"):
@@ -233,7 +235,7 @@ def _argument(record: LaunchRecord, name: str, value: Any) -> Any:
 
 
 def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Return a tensor descriptor that the program created: the array below it, and the block that a copy moves."""
+    """Convert a tensor descriptor that the program created: its array, and the block that one copy moves."""
     table = _tensor(record, name, value.base)
     table |= {"shape": [int(n) for n in value.shape], "strides": [int(n) for n in value.strides]}
     table["block"] = [int(n) for n in value.block_shape]
@@ -243,7 +245,7 @@ def _descriptor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
 
 
 def _tensor(record: LaunchRecord, name: str, value: Any) -> dict[str, Any]:
-    """Return the table of a tensor: type, shape, strides unless contiguous, and the memory behind it."""
+    """Convert a tensor to a table: type, shape, strides unless contiguous, and size of its memory."""
     value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
     spelled = str(value.dtype).rpartition(".")[2]
     dtype = "u8" if spelled in _AS_BYTES else canonical_dtype(spelled)
@@ -281,19 +283,19 @@ def _elements_behind(value: Any) -> int | None:
     try:
         held = value.untyped_storage().nbytes()
         return int((held - value.storage_offset() * value.element_size()) // value.element_size())
-    except Exception:  # not a tensor of torch, or one without memory, each of which raises differently
+    except Exception:  # not a torch tensor, or a tensor without memory; errors differ
         return None
 
 
 def _address(value: Any) -> int | None:
     try:
         return int(value.data_ptr())
-    except Exception:  # fake and meta tensors have no memory and raise different errors
+    except Exception:  # fake and meta tensors have no memory; errors differ
         return None
 
 
 def _keep_contents(record: LaunchRecord, name: str, value: Any, table: dict[str, Any]) -> None:
-    """Store the values of an array in the record, or the reason why not in its table."""
+    """Store the values of an array in the record, or store in its table why they are missing."""
     count = table.get("elements") or extent_of(table["shape"], table.get("strides"))
     size = ELEMENT_BYTES.get(table["dtype"], 1)
     if count * size > WIDEST_INDICES:

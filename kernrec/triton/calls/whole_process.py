@@ -16,14 +16,14 @@ FOLDER_VARIABLE = "KERNREC_CAPTURE"
 GPU_VARIABLE = "KERNREC_CAPTURE_GPU"
 COUNT_VARIABLE = "KERNREC_CAPTURE_PER_FUNCTION"
 SITE = Path(__file__).resolve().parent / "site"
-"""Folder that comes first on the module path of such a process."""
+"""Folder to put first on the module path of a captured process."""
 
 _stack = ExitStack()
 _running: list[Captured] = []
 
 
 def triton_loaded() -> None:
-    """Start the capture, which lasts until the process ends and then reports the launches that it skipped."""
+    """Start a capture that lasts until the process ends, and then reports the launches that it skipped."""
     if _running:
         return
     count = os.environ.get(COUNT_VARIABLE, "")

@@ -20,5 +20,5 @@ def test_rows_that_a_tensor_map_cannot_describe_are_refused(name, sm, config):
     assert len(space.at(matmul("bf16", "nt", m=300, n=264, k=72)).rows)
     for dims in ({"m": 300, "n": 264, "k": 68}, {"m": 300, "n": 262, "k": 72}):
         assert not len(space.at(matmul("bf16", "nt", **dims)).rows)
-    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; accepted are multiples"):
+    with pytest.raises(UsageError, match=r"map a: strides are 136, 40800 bytes and the box .*; expected multiples"):
         bind_launches(kernel, config, matmul("bf16", "nt", m=300, n=264, k=68), sm)

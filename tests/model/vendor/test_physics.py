@@ -8,9 +8,9 @@ from kernrec.gpu import find_gpu
 from kernrec.model.vendor.physics import derived
 from kernrec.op import find_op
 from kernrec.recommender import Recommender
+from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds
-from kernrec.recommender.lines import lines_of
 
 PROBLEMS = [
     ("rmsnorm", "bf16", {"rows": 4096, "columns": 4096}), ("layernorm", "f16", {"rows": 2, "columns": 1 << 20}),
@@ -29,7 +29,7 @@ def test_every_problem_has_a_baseline_within_physical_limits(op, dtype, sizes):
     for name in random.Random(op).sample(["a100", "h100", "rtx4090", "l4", "t4", "b200", "rtx3060"], 2):
         gpu = find_gpu(name)
         for limit_w in (None, gpu.power_min_w):
-            lines = lines_of(context, problem, gpu, OperatingPoint(limit_w))
+            lines = baselines_of(context, problem, gpu, OperatingPoint(limit_w))
             assert lines
             for line in lines:
                 assert (line.power_w or 0.0) <= line.power_limit_w * 1.001

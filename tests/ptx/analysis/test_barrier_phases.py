@@ -48,11 +48,6 @@ def test_all_waits_overlap_without_barriers():
     assert overlapped(f"LOOP: {LOAD} {WORK} {AGAIN}") == 1.0
 
 
-def test_barrier_after_each_load_leaves_no_overlap():
-    """The loop is one phase, through which warps go together: the first that waits finds the others waiting."""
-    assert overlapped(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {AGAIN}") == pytest.approx(0.0, abs=0.01)
-
-
 def test_three_of_four_waits_between_two_barriers_overlap():
     chase = "ld.global.u64 %rd1, [%rd1];" * 4
     assert overlapped(f"LOOP: {chase} {WORK} {BARRIER} {AGAIN}") == pytest.approx(0.75, abs=0.01)
@@ -69,20 +64,3 @@ def test_two_barriers_divide_a_loop_into_two_phases():
     function = kernel(f"LOOP: {LOAD} {STORE} {BARRIER} {WORK} {BARRIER} {AGAIN}")
     phases = barrier_phases(function)
     assert [[block.index for block in phase] for phase in phases] == [[0, 1, 3, 4], [2]]
-
-
-def test_barrier_arrival_without_waiting_ends_no_phase():
-    assert len(barrier_phases(kernel(f"{LOAD} bar.arrive 1, 64; {WORK}"))) == 1
-
-
-def test_unreachable_barrier_or_code_without_loads_changes_nothing():
-    assert overlapped(f"{WORK} {BARRIER} {WORK}") == 1.0
-    function = kernel(f"{LOAD} {WORK} {BARRIER} {WORK}")
-    assert share_of(function, {}) == 1.0
-
-
-def test_loads_in_blocks_merged_by_the_assembler_wait_together():
-    function = kernel(f"setp.eq.u32 %p1, %r1, 0;\n@%p1 bra NEXT;\n{LOAD}\nNEXT: ld.global.f32 %f3, [%rd1+4];")
-    ran = dict.fromkeys(range(len(function.blocks)), 4)
-    assert waits_for_loads(function.blocks, ran) == 4
-    assert sum(waits_for_loads([block], ran) for block in function.blocks) == 8

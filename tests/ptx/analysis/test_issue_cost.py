@@ -39,9 +39,3 @@ def test_every_known_opcode_has_a_class():
 ])  # fmt: skip
 def test_issue_costs_match_the_recorded_ones(text, want):
     assert cost(text) == want
-
-
-def test_division_costs_its_expansion():
-    assert 15 <= sum(cost("div.u32 %r1, %r2, %r3;").values()) <= 25
-    assert sum(cost("div.u32 %r1, %r2, 7;").values()) < 6
-    assert sum(cost("rem.s64 %rd1, %rd2, %rd3;").values()) > 50

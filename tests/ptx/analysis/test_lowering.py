@@ -3,9 +3,8 @@
 import pytest
 
 from kernrec.ptx.analysis import issue_cost, machine_cost
-from kernrec.ptx.analysis.def_use import DefUse, with_local_names
 from kernrec.ptx.analysis.folding import removed_copies
-from kernrec.ptx.analysis.lowering import divergent_registers, lowered, straightened
+from kernrec.ptx.analysis.lowering import lowered, straightened
 from kernrec.ptx.execution.engine import known_opcodes
 from kernrec.ptx.ir.program import Function
 from tests.helpers.ptx_text import module
@@ -124,12 +123,6 @@ def test_every_known_opcode_has_a_class():
                 assert number > 0
 
 
-def test_threads_reconverge_after_a_division_only_if_they_can_diverge():
-    divided = "div.rn.f32 %f1, %f2, %f3; st.global.f32 [%rd30], %f1;"
-    assert "converge" not in cost(divided)
-    assert cost("ld.global.f32 %f2, [%rd1]; mov.u32 %r1, %tid.x; cvt.rn.f32.u32 %f3, %r1;" + divided)["converge"] == 2
-
-
 BRANCH = (
     "mov.u32 %r1, {}; setp.gt.s32 %p1, %r1, 5; @%p1 bra $END; {} $END: add.s32 %r9, %r9, 1; st.global.b32 [%rd30], %r9;"
 )
@@ -149,10 +142,6 @@ def test_short_code_after_a_branch_is_predicated_and_long_code_is_not(begin, mos
     assert (long[0]["branch"], long[1]["fma32"]) == (1, most - loads + 1)
 
 
-def test_atomic_operation_stays_behind_its_branch():
-    assert blocks(BRANCH.format("%tid.x", "red.global.add.u32 [%rd0], %r1;"))[1] == {"atomic": 1}
-
-
 GUARDED = "@%p1 bra $A; {0} $A: setp.gt.s32 %p2, %r1, 6; @%p2 bra $B; {0} $B: st.global.f32 [%rd30], %f1;"
 
 
@@ -165,24 +154,6 @@ def test_code_around_predicated_branches_is_one_piece(guarded, pieces):
     assert [[block.index for block in piece] for piece in straightened(arguments, lowered(arguments))] == pieces
 
 
-@pytest.mark.parametrize(("used", "pieces"), [("", [17]), ("st.shared.f32 [%r4], %f1;", [12, 5])])
-def test_guards_of_a_piece_are_limited_by_predicates_waiting_for_loads(used, pieces):
-    guarded = "".join(f"@%p1 bra $A{i}; {LOAD} {used} $A{i}: add.s32 %r9, %r9, 1;" for i in range(8))
-    arguments = function("setp.gt.s32 %p1, %r1, 5;" + guarded + "st.global.b32 [%rd30], %r9;")
-    assert [len(piece) for piece in straightened(arguments, lowered(arguments))] == pieces
-
-
-def test_only_a_diverging_branch_needs_reconvergence():
-    long = ARITHMETIC * 9
-    parted = blocks(BRANCH.format("%tid.x", long))
-    assert (parted[0]["converge"], parted[2]["converge"]) == (1, 1)
-    assert not any("converge" in block for block in blocks(BRANCH.format("%ctaid.x", long)))
-
-
-def test_barrier_stays_behind_its_branch():
-    assert blocks(BRANCH.format("%ctaid.x", "bar.sync 0;"))[1] == {"bar": 1}
-
-
 LOOP = """
   mov.u32 %r1, {begin}; mov.u32 %r2, 0;
 $LOOP:
@@ -190,12 +161,6 @@ $LOOP:
   @%p1 bra $LOOP;
   st.global.b32 [%rd30], %r2;
 """
-
-
-def test_value_is_divergent_after_a_loop_with_divergent_exits():
-    for begin, expected in (("0", set()), ("%tid.x", {"%r1", "%p1", "%r2"})):
-        looped = function(LOOP.format(begin=begin))
-        assert divergent_registers(looped, DefUse.of(looped)) & {"%r1", "%r2", "%p1"} == expected
 
 
 def test_copy_is_removed_unless_both_values_stay_alive():
@@ -207,18 +172,3 @@ def test_copy_is_removed_unless_both_values_stay_alive():
     assert removed("") == 1
     assert removed("add.s32 %r2, %r2, 1;") == 1
     assert removed("add.s32 %r2, %r2, 1; st.global.b32 [%rd30], %r1;") == 0
-
-
-def test_reused_name_gets_a_separate_value_per_definition():
-    again = (
-        "mul.wide.s32 %rd1, %r1, 4; add.s64 %rd2, %rd9, %rd1; ld.global.b32 %r2, [%rd2]; st.global.b32 [%rd30], %r2;"
-    )
-    assert cost(again * 3) == {"imad": 3, "ld_global": 3, "st_global": 3}
-    named = with_local_names(function(again * 3))
-    assert all(named.register_type(name) for name in DefUse.of(named).writers)
-
-
-def test_value_that_may_stay_keeps_its_name():
-    named = with_local_names(function("mov.u32 %r1, 0; @%p1 ld.global.b32 %r1, [%rd1]; st.global.b32 [%rd30], %r1;"))
-    zero, loaded, stored = (ins.operands for ins in named.instructions[:3])
-    assert zero[0] == loaded[0] == stored[1]

@@ -32,16 +32,6 @@ def test_barrier_ends_a_stretch():
     assert "fma32" not in second
 
 
-def test_short_code_without_barriers_is_one_stretch():
-    assert len(stretches(FLOATS * 4 + DOUBLES * 2)) == 1
-
-
-def test_distant_parts_of_long_code_are_in_different_stretches():
-    parts = stretches(FLOATS * 48 + DOUBLES * 48)
-    assert parts[0].get("f64", 0) == 0
-    assert parts[-1].get("fma32", 0) == 0
-
-
 def test_stretches_contain_all_instructions_of_all_warps():
     for length in (10, 100, 3000):
         parts = stretches(FLOATS * length + DOUBLES * 7, warps=3)

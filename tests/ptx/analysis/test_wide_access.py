@@ -10,7 +10,6 @@ from tests.helpers.ptx_text import module
 SHARED = ".shared .align 4 .b8 tile[4096];"
 BASE = "mov.u32 %r1, tile; mov.u32 %r2, %tid.x; "
 BY_16 = BASE + "shl.b32 %r3, %r2, 4; add.s32 %r4, %r1, %r3;"
-BY_4 = BASE + "shl.b32 %r3, %r2, 2; add.s32 %r4, %r1, %r3;"
 FOUR_LOADS = " ".join(f"ld.shared.f32 %f{i}, [%r4+{4 * i}];" for i in range(4))
 FOUR_STORES = " ".join(f"st.shared.f32 [%r4+{4 * i}], %f{i};" for i in range(4))
 SUM = "add.f32 %f4, %f0, %f1; add.f32 %f5, %f2, %f3; add.f32 %f4, %f4, %f5;"
@@ -27,10 +26,6 @@ def test_four_words_per_thread_become_one_access_of_16_bytes():
     assert accesses(BY_16 + FOUR_STORES) == ["st.shared.v4.b32"]
 
 
-def test_words_stay_separate_if_their_alignment_is_unknown():
-    assert accesses(BY_4 + FOUR_LOADS + SUM) == ["ld.shared.f32"] * 4
-
-
 @pytest.mark.parametrize(("place", "elements"), [
     ("add.s32 %r4, %r4, 8;", 2), ("mul.lo.s32 %r4, %r2, 48; add.s32 %r4, %r4, %r1;", 4),
     ("mad.lo.s32 %r4, %r2, 24, %r1;", 2), ("and.b32 %r4, %r2, 48; add.s32 %r4, %r4, %r1;", 4),
@@ -39,12 +34,6 @@ def test_words_stay_separate_if_their_alignment_is_unknown():
 def test_alignment_follows_from_the_address_computation(place, elements):
     start = BASE + "shl.b32 %r3, %r2, 4;" + ("add.s32 %r5, %r1, %r3;" + place.replace("%r4, %r4, 8", "%r4, %r5, 8"))
     assert accesses(start + FOUR_LOADS + SUM) == [f"ld.shared.v{elements}.b32"] * (4 // elements)
-
-
-def test_alignment_of_a_loop_address_follows_from_its_steps():
-    loop = "again: {loads} {sum} add.s32 %r4, %r4, {step}; setp.lt.u32 %p1, %r4, 2048; @%p1 bra again;"
-    assert accesses(BY_16 + loop.format(loads=FOUR_LOADS, sum=SUM, step=64)) == ["ld.shared.v4.b32"]
-    assert accesses(BY_16 + loop.format(loads=FOUR_LOADS, sum=SUM, step=4)) == ["ld.shared.f32"] * 4
 
 
 def test_no_access_moves_past_a_conflicting_one():

@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernrec.errors import UsageError
-from kernrec.profile.sample_profile import sampled_counts
 from kernrec.ptx import EmulationError, KernelLaunch, emulate
 from kernrec.ptx.state.clusters import Clusters
 from tests.helpers.ptx_text import cuda
@@ -61,25 +59,6 @@ def test_blocks_and_clusters_have_ids(clusters, cluster):
             tuple(c // e for c, e in zip((b % x, b // x % y, b // (x * y)), cluster, strict=True)) for b in together
         }
         assert len(corners) == 1
-
-
-def test_sample_of_blocks_includes_their_clusters():
-    program = cuda(RING.replace("CLUSTER", "__cluster_dims__(2, 2, 1)"), "sm_90")
-    buffers = {"o": np.zeros(32 * 96, np.int32), "m": np.zeros(32 * 96, np.int32)}
-    counts = sampled_counts(program, KernelLaunch("k", (8, 12, 1), (32, 1, 1), ["o", "m"], buffers))
-    assert counts["global.o.write_bytes"] == counts["global.m.write_bytes"] == 128
-    assert counts["atomic.shared"] == 32
-
-
-def test_launch_requires_whole_clusters():
-    program = cuda(RING.replace("CLUSTER", "__cluster_dims__(2, 1, 1)"), "sm_90")
-    buffers = {"o": np.zeros(256, np.int32), "m": np.zeros(256, np.int32)}
-    with pytest.raises(UsageError, match="not a multiple of the cluster"):
-        emulate(program, KernelLaunch("k", (3,), (32,), ["o", "m"], buffers))
-    with pytest.raises(UsageError, match="compiled for clusters of"):
-        emulate(program, KernelLaunch("k", (4,), (32,), ["o", "m"], buffers, cluster=(4,)))
-    with pytest.raises(UsageError, match="block 2 runs together with all 2 blocks"):
-        emulate(program, KernelLaunch("k", (4,), (32,), ["o", "m"], buffers), blocks=[0, 1, 2])
 
 
 def test_block_that_misses_its_cluster_barrier_is_reported():

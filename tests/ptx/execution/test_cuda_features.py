@@ -221,12 +221,6 @@ def test_unsupported_instruction_is_named_with_its_line(source, message):
     assert re.search(r"PTX line \d+", str(raised.value))
 
 
-def test_printf_prints_nothing_and_the_kernel_continues():
-    x = np.zeros(N, np.int32)
-    run('extern "C" __global__ void k(int* x) { if (!threadIdx.x) printf("%d", *x); x[threadIdx.x] = 7; }', "sm_86", x)
-    assert (x == 7).all()
-
-
 POINTERS = """
 struct Shape { __device__ virtual int area(int n) const = 0; };
 struct Square : Shape { __device__ int area(int n) const override { return n * n; } };

@@ -74,36 +74,12 @@ def test_only_selected_blocks_run():
     assert y.reshape(4, 32)[:, 0].tolist() == [0, -1, 2, -1]
 
 
-def test_threads_and_blocks_have_their_coordinates():
-    out = np.zeros((2 * 2 * 3, 24, 4), np.uint32)
-    body = """ld.param.u64 %rd1, [out];
-      mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mad.lo.u32 %r4, %r3, 3, %r2;
-      mad.lo.u32 %r4, %r4, 4, %r1;
-      mad.lo.u32 %r5, %ctaid.z, %nctaid.y, %ctaid.y; mad.lo.u32 %r5, %r5, %nctaid.x, %ctaid.x;
-      mad.lo.u32 %r6, %r5, 24, %r4; mul.wide.u32 %rd2, %r6, 16; add.u64 %rd1, %rd1, %rd2;
-      mov.u32 %r7, %laneid; st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r7};"""
-    run(body, "u64 out", ["out"], {"out": out}, grid=(2, 2, 3), block=(4, 3, 2))
-    z, y, x = np.meshgrid(np.arange(2), np.arange(3), np.arange(4), indexing="ij")
-    want = np.stack([x.ravel(), y.ravel(), z.ravel(), np.arange(24)], axis=1)
-    assert (out == want).all()
-
-
 def loop(trips: str) -> str:
     """Counts up; `trips` sets %r5, the number of trips of a thread."""
     return f"""{GLOBAL_THREAD} {trips}
       mov.u32 %r6, 0; mov.u32 %r7, 0; setp.eq.u32 %p1, %r5, 0; @%p1 bra OUT;
       LOOP: add.u32 %r7, %r7, %r6; add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r5; @%p2 bra LOOP;
       OUT: ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r7;"""
-
-
-def test_uniform_loop_is_counted_by_its_trips():
-    y = np.zeros(64, np.uint32)
-    single = run(loop("mov.u32 %r5, 1;"), "u64 y", ["y"], {"y": y}, block=(64,))
-    ten = run(loop("mov.u32 %r5, 10;"), "u64 y", ["y"], {"y": y}, block=(64,))
-    assert (y == 45).all()
-    assert ten["issue"] - single["issue"] == 2 * 9 * 4  # 2 warps, 9 more trips, 4 instructions each
-    assert ten["issue.alu"] - single["issue.alu"] == 2 * 9 * 2
-    assert ten["lanes"] == 32 * ten["issue"]
 
 
 def test_divergent_loop_costs_the_longest_lane_of_each_warp():
@@ -115,33 +91,6 @@ def test_divergent_loop_costs_the_longest_lane_of_each_warp():
     assert counts["issue.setp"] == 2 + 31 + 63
     none = run(loop("mov.u32 %r5, 0;"), "u64 y", ["y"], {"y": y}, block=(64,))
     assert counts["lanes"] - none["lanes"] == 4 * t.sum()
-
-
-def test_divergent_branch_issues_both_sides():
-    body = f"""{GLOBAL_THREAD} ld.param.u32 %r5, [cut]; setp.lt.u32 %p1, %r4, %r5;
-      @%p1 bra LOW; mov.b32 %f1, 0f40000000; mul.f32 %f2, %f1, %f1; bra.uni JOIN;
-      LOW: mov.b32 %f1, 0f40400000; add.f32 %f2, %f1, %f1;
-      JOIN: add.f32 %f3, %f2, %f2; ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r4, 4; add.u64 %rd1, %rd1, %rd2;
-      st.global.f32 [%rd1], %f3;"""
-    y = np.zeros(64, np.float32)
-    for cut, sides in ((0, 2), (32, 2), (40, 3), (64, 2)):
-        counts = run(body, "u32 cut, u64 y", [np.uint32(cut), "y"], {"y": y}, block=(64,))
-        assert counts["issue.fma32"] == sides + 2
-        np.testing.assert_array_equal(y, np.where(np.arange(64) < cut, 12, 8))
-
-
-def test_predicated_off_instructions_issue_without_effect():
-    y = np.zeros(32, np.int32)
-    body = """ld.param.u64 %rd1, [y]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd1, %rd1, %rd2;
-      setp.lt.u32 %p1, %r1, 8; mov.u32 %r2, 5; @%p1 mov.u32 %r2, 7; @!%p1 add.u32 %r2, %r2, %r1;
-      @%p1 st.global.u32 [%rd1], %r2; setp.gt.u32 %p2, %r1, 99; @%p2 st.global.u32 [%rd1], %r2;
-      @!%p1 st.global.u32 [%rd1], %r2;"""
-    counts = run(body, "u64 y", ["y"], {"y": y})
-    assert y.tolist() == [7] * 8 + list(range(13, 37))
-    assert counts["issue.st_global"] == 3
-    assert counts["global.y.write_requests"] == 2
-    assert counts["global.y.write_sectors"] == 4
-    assert counts["global.y.write_bytes"] == 128
 
 
 def test_threads_that_return_early_do_not_block_a_barrier():
@@ -351,14 +300,3 @@ def test_environment_registers_hold_the_grid_barrier_address():
     buffers = {"out": np.zeros(1, np.uint32), "barrier": np.array([8, 0], np.uint32)}
     emulate(parse(ptx), KernelLaunch("k", (1,), (1,), ["out"], buffers, grid_barrier=2 << 40))
     assert buffers["barrier"].tolist() == [8, 7]
-
-
-def test_lanes_load_their_own_local_memory_at_equal_addresses():
-    body = """
-    .local .align 4 .b8 own[8];
-    mov.u32 %r1, %tid.x; st.local.u32 [own], %r1; ld.local.u32 %r2, [own];
-    ld.param.u64 %rd1, [y]; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;
-    """
-    y = np.zeros(32, np.uint32)
-    run(body, "u64 y", ["y"], {"y": y}, block=(32,))
-    assert y.tolist() == list(range(32))

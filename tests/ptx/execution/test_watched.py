@@ -74,15 +74,6 @@ NEXT: setp.gt.u32 %p1, %r0, 39; @%p1 st.global.u32 [%d2+64], %r3;"""
     assert watched[1].written["x"].words.tolist() == list(range(1024 + 40 + 16, 1024 + 64 + 16))
 
 
-def test_trace_keeps_the_beginning_of_a_long_block():
-    body = f"""{AT.format(lane="%r2", step=4096)} mov.u32 %r4, 0;
-LOOP: ld.global.u32 %r3, [%d2]; add.u32 %r4, %r4, 1; setp.lt.u32 %p1, %r4, 9000; @%p1 bra LOOP;"""
-    watched, counts = accesses(body, 1, size=1 << 17)
-    assert counts["global.x.read_sectors"] == 9000 * 32
-    assert len(watched[0].trace.step) == 1 << 18
-    assert watched[0].read["x"].sectors == 32
-
-
 def bytes_of(first: int, size: int, rows: int = 1, pitch: int = 1 << 16) -> Touched:
     """Return what a block touches that accesses `rows` rows of `size` bytes from byte `first` on."""
     starts = first + pitch * np.arange(rows)
@@ -94,13 +85,3 @@ def test_tile_moves_its_own_bytes_at_any_sector_offset(place):
     first, following = bytes_of(24 * place, 24, 8), bytes_of(24 * (place + 1), 24, 8)
     assert first.new_bytes(following) == 24 * 8
     assert following.new_bytes(first) == 24 * 8
-
-
-def test_other_bytes_move_with_their_sectors():
-    assert bytes_of(0, 8).new_bytes(bytes_of(4096, 8)) == 32
-    assert bytes_of(0, 64, 16).new_bytes(bytes_of(64, 64, 16)) == 64 * 16
-
-
-def test_halo_adds_the_bytes_beyond_the_tile():
-    assert bytes_of(0, 160).new_bytes(bytes_of(128, 160)) == 128
-    assert bytes_of(0, 160).new_bytes(bytes_of(0, 160)) == 0

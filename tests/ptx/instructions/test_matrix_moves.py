@@ -96,15 +96,6 @@ def test_matrix_store_is_the_inverse_of_the_load(number, trans):
     assert (counts["issue.st_shared"], counts["issue.ld_shared"]) == (2, 2)
 
 
-def test_matrix_moved_across_a_warp_is_transposed():
-    x = np.arange(128, dtype=np.uint16).reshape(2, 8, 8)
-    out = np.zeros_like(x)
-    move = "movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1;"
-    body = f"{LANE_POINTERS} ld.global.b32 %r1, [%rd0]; {move} st.global.b32 [%rd1], %r2;"
-    run(body, "u64 x, u64 o", ["x", "o"], {"x": x, "o": out}, block=(64,))
-    np.testing.assert_array_equal(out, x.transpose(0, 2, 1))
-
-
 def test_matrix_row_accesses_are_checked_for_races():
     body = """mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; shl.b32 %r2, %r2, 2; setp.lt.u32 %p1, %r1, 32;
       @%p1 st.shared.u32 [%r2], %r1; SYNC and.b32 %r3, %r1, 7; shl.b32 %r3, %r3, 4;

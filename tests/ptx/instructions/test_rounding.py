@@ -299,17 +299,6 @@ def test_atomic_half_sums_round_after_every_addition(text, dtype, values):
     assert counts["global.w.atomic_bytes"] == 512 * 2 * parts
 
 
-def test_vector_of_floats_is_added_in_one_request():
-    word, out = np.arange(4, dtype=np.float32), np.zeros((32, 4), np.float32)
-    body = """mov.u32 %r1, %tid.x; mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; ld.param.u64 %rd1, [w];
-      atom.global.add.v4.f32 {%f3, %f4, %f5, %f6}, [%rd1], {%f1, %f2, %f1, %f2};
-      ld.param.u64 %rd2, [o]; mad.wide.u32 %rd2, %r1, 16, %rd2; st.global.v4.f32 [%rd2], {%f3, %f4, %f5, %f6};"""
-    counts = run(body, "u64 w, u64 o", ["w", "o"], {"w": word, "o": out})
-    assert word.tolist() == [32, 65, 34, 67]
-    np.testing.assert_array_equal(out, np.arange(4) + np.arange(32)[:, None] * np.array([1, 2, 1, 2]))
-    assert counts["global.w.atomic_requests"] == 1
-
-
 @few_examples(6)
 @given(pairs=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), min_size=32, max_size=32))
 @example(pairs=[(5e-324, 0.3), (1e308, 1e308), (1.0, 3.0), (-2.0, 7.0)] * 8)

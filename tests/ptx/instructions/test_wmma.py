@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from kernrec.ptx import EmulationError, KernelLaunch, emulate, parse
-from kernrec.ptx.analysis.issue_cost import classify
 from tests.helpers.narrow_floats import bf16_bits, bf16_values, tf32_bits
 from tests.helpers.ptx_text import cuda
 
@@ -159,19 +158,6 @@ def test_wmma_api_kernel_computes_a_product_with_an_epilogue():
     assert counts["issue.mma"] == 2 * (n // 16) ** 3
     # A row of 16 halves of A is a sector, and is read once for each of its tiles' four blocks along the columns.
     assert counts["global.a.read_bytes"] == 4 * a.nbytes
-
-
-def test_wmma_product_costs_as_much_as_mma_sync():
-    def cost(name: str) -> dict[str, int]:
-        module = parse(f".version 8.0\n.target sm_80\n.entry k() {{ .reg .b32 %r; {name} %r; }}")
-        return dict(classify(module.functions["k"].instructions[0]))
-
-    assert cost("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32") == {"mma": 2}
-    assert cost("wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32") == {"mma": 2}
-    assert cost("wmma.mma.sync.aligned.row.col.m8n32k16.s32.s8.s8.s32") == {"mma": 1}
-    assert cost("wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64.rn") == {"mma": 1}
-    assert cost("wmma.load.a.sync.aligned.row.m16n16k16.shared.f16") == {"ld_shared": 4}
-    assert cost("wmma.store.d.sync.aligned.row.m16n16k16.f32") == {"st_global": 8}
 
 
 def test_unknown_forms_are_refused():

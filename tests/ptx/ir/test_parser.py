@@ -27,17 +27,6 @@ def test_operands_have_their_documented_meaning(text, operand):
     assert module(f"foo.b32 %r1, {text};").functions["k"].instructions[0].operands[1] == operand
 
 
-def test_statements_may_share_or_span_lines():
-    function = module("mov.b32 %r1, 1; mov.b32 %r2,\n   2\n;\nL: add.s32 %r1, %r1, 1;").functions["k"]
-    assert [i.opcode for i in function.instructions] == ["mov", "mov", "add", "ret"]
-    assert function.labels == {"L": 2}
-
-
-def test_comments_keep_the_line_numbers():
-    parsed = parse(HEAD + ".entry k()\n{ /* two\nlines */ .reg .b32 %r<3>; // more\n mov.b32 %r1, 0;\nret;}")
-    assert [i.line for i in parsed.functions["k"].instructions] == [7, 8]
-
-
 def test_inner_registers_hide_outer_ones():
     body = "{ .reg .b64 %r1; mov.b64 %r1, 5; }\n mov.b32 %r1, 1;"
     function = module(body).functions["k"]
@@ -93,13 +82,6 @@ def test_unreadable_text_is_named_with_its_line(refuses):
         HEAD + ".entry k()\n{\nret;\n", HEAD + ".entry k()\n{\n.nonsense 3;\n}", HEAD + "nonsense;",
         HEAD + ".entry k()\n{\nL: ret; L: ret;\n}", HEAD + ".entry k()\n{\nld.b32 %r1, [%r2*4];\n}",
     ])  # fmt: skip
-
-
-def test_registers_may_be_declared_without_a_space():
-    body = "{.reg.b32 f, g;\n .reg .pred p;\n mov.b32 f, 5; mov.b32 g, f; }"
-    module = parse(f".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ .reg.b32 %r<3>; {body} ret; }}")
-    assert sorted(module.functions["k"].registers.values()) == ["b32", "b32", "pred"]
-    assert module.functions["k"].ranges == {"%r": ("b32", 3)}
 
 
 def test_unfinished_instruction_takes_linear_time():

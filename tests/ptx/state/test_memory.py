@@ -42,11 +42,6 @@ def test_request_counts_its_sectors(stride, base, load, sectors):
     assert counts["issue.ld_global"] == 1
 
 
-def test_sectors_are_counted_per_warp():
-    counts = read(strided(0), "ld.global.b32 %r2, [%rd2];", block=(96,))
-    assert (counts["global.x.read_sectors"], counts["global.x.read_requests"]) == (3, 3)
-
-
 @given(
     words=st.lists(st.integers(0, 999), min_size=32, max_size=32), on=st.lists(st.booleans(), min_size=32, max_size=32)
 )
@@ -236,15 +231,6 @@ def test_missing_wait_leaves_stale_data():
     assert (out == 0xFFFFFFFF).all()  # never committed
 
 
-def test_newest_copy_groups_stay_in_flight():
-    first = "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;"
-    second = "cp.async.ca.shared.global [%r2], [%rd1+512], 16; cp.async.commit_group;"
-    x, out, _ = copied(first + second + "cp.async.wait_group 1;")
-    np.testing.assert_array_equal(out, x)
-    x, out, _ = copied(first + second + "cp.async.wait_group 0;")
-    np.testing.assert_array_equal(out, x + 128)
-
-
 @pytest.mark.parametrize("taken", [0, 4, 8, 12, 16])
 def test_short_source_is_padded_with_zeros(taken):
     body = f"mov.u32 %r9, {taken}; cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"
@@ -253,21 +239,6 @@ def test_short_source_is_padded_with_zeros(taken):
     want[:, taken // 4 :] = 0
     np.testing.assert_array_equal(out, want.ravel())
     assert counts["global.x.read_bytes"] == 32 * taken
-
-
-def test_ignored_source_may_lie_outside_its_buffer():
-    body = """setp.ge.u32 %p1, %r1, 20; @%p1 add.u64 %rd1, %rd1, 1000000; selp.u32 %r9, 0, 16, %p1;
-      cp.async.cg.shared.global [%r2], [%rd1], 16, %r9; cp.async.wait_all;"""
-    x, out, _ = copied(body)
-    np.testing.assert_array_equal(out, np.where(np.arange(128) < 80, x, 0))
-
-
-def test_each_thread_waits_for_its_own_copies():
-    body = """cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.commit_group;
-      setp.lt.u32 %p1, %r1, 10; @%p1 cp.async.wait_group 0;"""
-    x, out, _ = copied(body)
-    np.testing.assert_array_equal(out[:40], x[:40])
-    assert (out[40:] == 0xFFFFFFFF).all()
 
 
 # Refusals
@@ -320,29 +291,8 @@ def test_local_memory_is_interleaved_by_lane(access, sectors, size):
     assert counts["local.read_requests"] == 0
 
 
-def test_negative_base_may_return_into_bounds_by_its_offset():
-    out = np.zeros(32, np.uint32)
-    body = (
-        THREAD
-        + strided(4)
-        + """.local .align 4 .b8 l[8]; st.local.u32 [l+4], %r1; mov.u64 %rd5, l; add.s64 %rd5, %rd5, -8;
-      ld.local.u32 %r2, [%rd5+12]; mov.u32 %r3, -16; st.shared.u32 [%r3+16], 1; ld.shared.u32 %r4, [%r3+16];
-      mul.lo.u32 %r2, %r2, %r4; add.s64 %rd2, %rd2, -64; st.global.u32 [%rd2+64], %r2;"""
-    )
-    run(body, "u64 x", ["x"], {"x": out}, shared_bytes=4)
-    np.testing.assert_array_equal(out, np.arange(32))
-
-
 def test_inactive_lanes_may_hold_any_address():
     body = strided(65536) + "setp.eq.u32 %p1, %r1, 0; @%p1 ld.global.b32 %r2, [%rd2];"
     assert read(body, "")["global.x.read_bytes"] == 4
     with pytest.raises(EmulationError, match=r"thread \(31, 0, 0\)"):
         read(strided(65536) + "setp.eq.u32 %p1, %r1, 31; @%p1 ld.global.b32 %r2, [%rd2];", "")
-
-
-def test_error_names_the_block():
-    body = (
-        """mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r2, 30000; add.u64 %rd2, %rd2, %rd1; ld.global.u8 %r3, [%rd2];"""
-    )
-    with pytest.raises(EmulationError, match=r"block \(3, 0, 0\) thread \(0, 0, 0\)"):
-        read(body, "", grid=(5,))

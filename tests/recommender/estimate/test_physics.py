@@ -9,10 +9,10 @@ from kernrec.errors import KernrecError
 from kernrec.gpu import find_gpu
 from kernrec.op import find_op
 from kernrec.recommender import Query, Recommender
+from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.correction import Correction
 from kernrec.recommender.estimate.costs import Costs
 from kernrec.recommender.estimate.operating_point import OperatingPoint
-from kernrec.recommender.lines import lines_of
 from kernrec.recommender.networks.network import NetworkRequest, answer_network
 from kernrec.recommender.request import Objective
 from tests.helpers.depth import DEEP
@@ -88,7 +88,7 @@ def test_model_above_the_power_limit_is_slowed_down(monkeypatch):
 def test_baseline_without_recorded_power_uses_the_power_model(recommender):
     problem, gpu = find_op("conv2d").problem("f32", "nchw", n=8, c=64, h=56, w=56, k=64, r=3, s=3, padding=1), "v100"
     for limit_w in (None, 200.0):
-        lines = lines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
+        lines = baselines_of(recommender.context, problem, find_gpu(gpu), OperatingPoint(limit_w))
         assert lines
         for line in lines:
             assert line.power_w is not None

@@ -55,13 +55,16 @@ def test_decode_is_not_faster_when_its_kernels_change(recommender, gpu):
         ("gb200", "llama-3-8b-decode", "f8block"),
         ("l40s", "vgg16", None),
         ("l40s", "llama-3-8b-decode", "f8block"),
+        ("h100", "mixtures-of-experts", "f8e4m3"),
+        ("h100", "vgg16", "f8e4m3"),
+        ("h100", "bert-base", "f8e4m3"),
     ],
 )
 def test_larger_batch_is_not_faster_with_mixed_recordings(
     recommender: Recommender, gpu: str, name: str, dtype: str | None
 ) -> None:
     """Static scales were recorded at other batches, a row of far more or fewer items counted, or only 16 rows had a
-    model."""
+    model or 16 bits."""
     assert not baselines_faster_with_more(recommender, find_gpu(gpu), name, range(1, LARGEST + 1), dtype)
 
 

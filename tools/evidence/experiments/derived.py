@@ -23,9 +23,9 @@ from kernrec.model.vendor.physics import FACTOR, derived
 from kernrec.model.vendor.precision import rate_of
 from kernrec.op import Problem, all_ops, find_op
 from kernrec.recommender import Recommender
+from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT
 from kernrec.recommender.estimate.physics import fits
-from kernrec.recommender.lines import lines_of
 
 
 def run(data: Data = DATA, problems: int = 405) -> int:
@@ -35,7 +35,7 @@ def run(data: Data = DATA, problems: int = 405) -> int:
     missing = wrong = 0
     context = Recommender([]).context
     for problem, gpu in _random(problems):
-        lines = lines_of(context, problem, gpu, DEFAULT_POINT)
+        lines = baselines_of(context, problem, gpu, DEFAULT_POINT)
         missing += not lines
         (roof_s,) = roofs_s([problem], gpu)
         wrong += sum(

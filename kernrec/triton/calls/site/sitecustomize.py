@@ -1,8 +1,8 @@
-"""Start a capture in a program. Python loads this file first, and then the environment's own `sitecustomize`.
+"""Start a capture in a program. Python loads this file, which then loads the environment's own `sitecustomize`.
 
 `kernrec capture` puts this folder on the module path of the command and its child processes, and sets KERNREC_CAPTURE
-to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). Nothing else of kernrec is imported before the
-program imports Triton.
+to the folder of the calls (and KERNREC_CAPTURE_GPU, _PER_FUNCTION). This file imports nothing else of kernrec before
+the program imports Triton.
 """
 
 import importlib.abc
@@ -19,7 +19,7 @@ _WATCHED = ("triton", "torch")
 
 
 class LibraryWatcher(importlib.abc.MetaPathFinder):
-    """Starts the capture when the program has imported Triton, and reacts to torch."""
+    """Starts the capture after the program imports Triton, and simulates a GPU for torch."""
 
     def __init__(self) -> None:
         self._looking = False
@@ -48,7 +48,7 @@ class LibraryWatcher(importlib.abc.MetaPathFinder):
 
 
 def _loaded(name: str) -> None:
-    """Start the capture after Triton is loaded. If torch comes later, simulate its GPU."""
+    """Start the capture after Triton is loaded; simulate torch's GPU if torch is loaded later."""
     try:
         from kernrec.triton.calls.whole_process import torch_loaded, triton_loaded
     except ImportError as error:

@@ -13,9 +13,9 @@ from kernrec.gpu import find_gpu
 from kernrec.op import Problem, find_op
 from kernrec.paths import shipped
 from kernrec.recommender import Recommender
+from kernrec.recommender.baselines import Baseline, baselines_of
 from kernrec.recommender.estimate.model_store import ModelStore
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.lines import Line, lines_of
 from kernrec.recommender.request import Objective, Query
 from kernrec.store import Stack
 
@@ -36,8 +36,10 @@ def product(dtype: str = "bf16", layout: str = "nt", **sizes: int) -> Problem:
     return find_op("matmul").problem(dtype, layout, **PRODUCT | sizes)
 
 
-def of(recommender: Recommender, problem: Problem, gpu: str, point: OperatingPoint = DEFAULT_POINT) -> tuple[Line, ...]:
-    return lines_of(recommender.context, problem, find_gpu(gpu), point)
+def of(
+    recommender: Recommender, problem: Problem, gpu: str, point: OperatingPoint = DEFAULT_POINT
+) -> tuple[Baseline, ...]:
+    return baselines_of(recommender.context, problem, find_gpu(gpu), point)
 
 
 @pytest.mark.parametrize("op", ["matmul", "attention"])

@@ -1,4 +1,4 @@
-"""Import files of results into a database, and export them."""
+"""Import files of results into a database."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from kernrec.errors import KernrecError, UsageError, unknown
+from kernrec.errors import UsageError, unknown
 from kernrec.gpu import GPU, find_gpu
 from kernrec.gpu.find import UnknownGPU
 from kernrec.interop.bind_rows import bind_rows, names_of
@@ -24,13 +24,11 @@ from kernrec.interop.results import (
 )
 from kernrec.interop.same_code import other_code
 from kernrec.interop.stated_problem import by_problem
-from kernrec.interop.t4 import write_t4
 from kernrec.kernel import Kernel, find_kernel
 from kernrec.kernel.library import kernel_names
 from kernrec.op import Problem, find_op
 from kernrec.store import Database
 from kernrec.store.intake.plausible_times import implausible
-from kernrec.store.measurement import Measurement, Outcome
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,8 @@ def import_results(
                 mine = [row for row in rows if row.kernel == name]
                 if name in kernel_names():
                     raise UsageError(
-                        f"{name} is a kernel of the library, and these results may be of another source;"
-                        " choose another name with --kernel"
+                        f"{name} is a library kernel, but these results may come from another source; choose "
+                        "another name with --kernel"
                     )
                 if wrong := implausible(_times(mine), problem, card):
                     raise UsageError(wrong)
@@ -157,7 +155,7 @@ def import_bound(
     """
     path = recording.path
     if kernel.name in kernel_names() and find_kernel(kernel.name).hash != kernel.hash:
-        raise UsageError(f"{kernel.name} is the name of another kernel, of the library; choose another in the spec")
+        raise UsageError(f"{kernel.name} is the name of a library kernel; choose another name in the spec")
     tunables = names_of(kernel)
     dims = tuple(dim.name for dim in kernel.definition.dims if dim.name not in tunables)
     entries = (kernel.name, *(launch.entry for launch in kernel.launches))
@@ -238,7 +236,7 @@ def _at_clock(file: ForeignResults, name: str | None) -> ForeignResults:
     if base_hz is None or abs(clock_hz / base_hz - 1.0) > _SAME_CLOCK:
         return replace(file, notes=(*file.notes, f"the SMs ran at {clock_hz / 1e6:.0f} MHz"))
     locked = [replace(result, locked_sm_clock_hz=base_hz) for result in file.results]
-    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows are of that operating point"
+    note = f"the SMs were held at the base clock, {base_hz / 1e6:.0f} MHz: the rows apply to that clock"
     return replace(file, results=locked, notes=(*file.notes, note))
 
 
@@ -255,55 +253,3 @@ def _card(file: ForeignResults, name: str | None, path: Path) -> GPU:
     if card_of_file != card:
         raise UsageError(f"{path} was measured on {file.device}, not on {card.title}")
     return card
-
-
-def export_t4(
-    database: Database, gpu: GPU, problems: list[Problem] | None, op: str, kernel: str | None
-) -> tuple[str, int]:
-    """Return measurements of one kernel, problem and GPU as a T4 document.
-
-    If several versions of the source were measured, the most recent one is exported.
-
-    Args:
-        problems: problems to consider; None for all of the op.
-        op: name of the op.
-        kernel: name of the kernel; None for the only one that was measured.
-
-    Returns:
-        (document, number of skipped measurements: quarantined, which T4 cannot express, or of older sources).
-
-    Raises:
-        KernrecError: there is nothing to export.
-        UsageError: several pairs of kernel and problem were measured.
-    """
-    keys = None if problems is None else {problem.key for problem in problems}
-    measured: dict[tuple[str, str], list[Measurement]] = {}
-    replayed = 0
-    for problem in database.rows("problem", op=op):
-        if keys is not None and problem["key"] not in keys:
-            continue
-        for measurement in database.measurements(gpu=gpu.name, problem_id=problem["problem_id"]):
-            if measurement.device.mig:  # a MIG instance does not represent the GPU
-                continue
-            if measurement.origin.replayed:  # another tuner would take a prediction for a measurement
-                replayed += 1
-            elif kernel is None or measurement.identity.kernel == kernel:
-                measured.setdefault((measurement.identity.kernel, str(problem["key"])), []).append(measurement)
-    if not measured and replayed:
-        raise KernrecError(f"{database.path} holds only replayed rows of that: export the recording they came from")
-    if not measured:
-        raise KernrecError(f"{database.path} holds no such measurement on {gpu.name} (`kernrec db info` lists them)")
-    if len(measured) > 1:
-        some = "; ".join(f"{name} on {key}" for name, key in sorted(measured)[:3])
-        raise UsageError(
-            f"{len(measured)} pairs of kernel and problem were measured, but a file holds one: choose with --shape and"
-            f" --kernel ({some} ...)"
-        )
-    (((name, key), measurements),) = measured.items()
-    last = max(measurements, key=lambda measurement: measurement.origin.measured_at).identity.kernel_hash
-    chosen = [measurement for measurement in measurements if measurement.identity.kernel_hash == last]
-    device = next((measurement.device.device for measurement in chosen if measurement.device.device), gpu.title)
-    metadata = {"device_name": device, "kernel_name": name, "problem": key, "tool": "kernrec"}
-    written = [measurement for measurement in chosen if measurement.outcome != Outcome.QUARANTINED]
-    written.sort(key=lambda measurement: (measurement.origin.measured_at, str(measurement.identity.config)))
-    return write_t4(written, metadata), len(measurements) - len(written)

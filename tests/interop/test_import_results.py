@@ -1,20 +1,16 @@
-"""Results into a database and out of it."""
+"""Import results of other tools into a database."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kernrec.errors import KernrecError
-from kernrec.gpu import find_gpu
-from kernrec.interop.import_export import export_t4, import_results
+from kernrec.interop.import_results import import_results
 from kernrec.interop.read_results import read_results
 from kernrec.interop.results import external_hash
 from kernrec.kernel import all_kernels
 from kernrec.op import find_op
 from kernrec.store import Database
-from kernrec.store.measurement import Measurement
 from tests.helpers.foreign_files import cache, document, entry, result
 from tests.helpers.paths import SPACES
 
@@ -81,41 +77,10 @@ def test_imported_results_cannot_use_a_library_kernel_name(database, write, refu
     assert external_hash("k", ["a"], "T4") != external_hash("k", ["a", "b"], "T4")
 
 
-def test_export_can_be_imported(database, write):
-    import_results(database, write(cache(entry(), entry(bx=64, time="InvalidConfig"))), PROBLEM)
-    text, left_out = export_t4(database, find_gpu("3090"), None, "matmul", None)
-    document = json.loads(text)
-    assert (len(document["results"]), left_out) == (2, 0)
-    assert document["metadata"]["problem"] == PROBLEM.key
-    with Database.memory() as other:
-        done = import_results(other, write(text), PROBLEM)
-        assert (done.gpu.name, done.parts[0].kernel, done.parts[0].outcomes) == (
-            "rtx3090",
-            "vector_add",
-            {"ok": 1, "constraint": 1},
-        )
-        assert done.parts[0].best_s == pytest.approx(0.5e-3)
-
-
-def exported(database: Database, kernel: str | None) -> int:
-    """How many results an export has."""
-    text, _ = export_t4(database, find_gpu("3090"), [PROBLEM], "matmul", kernel)
-    return len(json.loads(text)["results"])
-
-
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [({"replayed": True}, "holds only replayed rows"), ({"mig": True}, "holds no such measurement")],
-)
-def test_export_excludes_replayed_and_mig_rows(database, made, message):
-    row = {"gpu": "rtx3090", "kernel": "theirs", "kernel_hash": "external:0", "config": {"x": 1}, "problem": PROBLEM,
-           "protocol_version": 0, "tier": "final", "session": "s", "measured_at": "2026-01-01", "latency_s": 1e-3,
-           "outcome": "ok"}  # fmt: skip
-    database.add_measurements(map(Measurement.from_columns, [row | made]))
-    with pytest.raises(KernrecError, match=message):
-        export_t4(database, find_gpu("3090"), None, "matmul", None)
-    database.add_measurements(map(Measurement.from_columns, [row]))
-    assert exported(database, None) == 1
+def test_one_bad_entry_among_thousands_and_nothing_is_added(database, write, refuses):
+    entries = [entry(bx=i) for i in range(2500)]
+    refuses(lambda: import_results(database, write(cache(*entries, entry(bx=7, tile=9, time=-1))), PROBLEM))
+    assert set(database.counts().values()) == {0}
 
 
 @needs_spaces

@@ -21,7 +21,7 @@ from kernrec.op.equivalent import as_matmul
 from kernrec.recommender.estimate.estimates import Estimate
 from kernrec.recommender.estimate.operating_point import OperatingPoint
 from kernrec.recommender.estimate.physics import cold_seconds, is_number, refuse_too_large
-from kernrec.recommender.recorded_lines import Recordings, recorded_predictions, version_of
+from kernrec.recommender.published_baselines import Recordings, published_predictions, version_of
 from kernrec.store.recorded import RecordedLine, contents, recorded_lines
 from kernrec.util.light_dataclass import dataclass
 from kernrec.util.note import Note
@@ -47,7 +47,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Line:
+class Baseline:
     """Baseline: estimated cost of a backend for a problem at an operating point, in SI units with 90 % intervals."""
 
     stack: str
@@ -160,9 +160,9 @@ def short_title(name: str) -> str:
     return first if any(c.isdigit() for c in first) else title
 
 
-def lines_of(
+def baselines_of(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
-) -> tuple[Line, ...]:
+) -> tuple[Baseline, ...]:
     """Return the baselines of a problem on a GPU at an operating point, fastest first.
 
     Without recordings of similar problems, return a baseline predicted by physics. Return nothing if the GPU lacks the
@@ -189,7 +189,7 @@ def lines_of(
     old = superseded(context, problem, gpu)
     recordings = Recordings.of(problem, gpu, old)
     predictions = recordings.ordered([each for each in _predictions(context, problem, gpu) if is_number(each)])
-    recorded = list(recorded_predictions(recordings, predictions, stacks))
+    recorded = list(published_predictions(recordings, predictions, stacks))
     # A recorded variant, such as static scales, does not stand for the backend as the model has it.
     exact = {(row.stack, version_of(row) if row.variant else None) for row, _ in recorded if default or predictions}
     wanted = [
@@ -249,7 +249,7 @@ def _of_versions(
 ) -> "tuple[list[StackPrediction], list[tuple[RecordedLine, StackPrediction]]]":
     """Return predictions and recordings of superseded versions, without those in `others`."""
     recordings = Recordings.of(problem, gpu, others)
-    recorded = list(recorded_predictions(recordings, (), tuple(versions)))
+    recorded = list(published_predictions(recordings, (), tuple(versions)))
     there = {f"{row.stack}{AT}{row.version}" for row, _ in recorded}
     model = _model(context, problem)
     names = [name for name in versions if name not in there and model is not None]
@@ -257,15 +257,15 @@ def _of_versions(
     return [each for each in predictions if each is not None], recorded
 
 
-def cold_lines(
+def cold_baselines(
     context: "Context", problem: Problem, gpu: GPU, point: OperatingPoint, stacks: Sequence[str] = ()
-) -> "list[Line]":
-    """Return the baselines of a network's layer, fastest first; arguments and errors are those of `lines_of`."""
-    lines = [read_cold(line, problem, gpu) for line in lines_of(context, problem, gpu, point, stacks)]
+) -> "list[Baseline]":
+    """Return the baselines of a network's layer, fastest first; arguments and errors are those of `baselines_of`."""
+    lines = [read_cold(line, problem, gpu) for line in baselines_of(context, problem, gpu, point, stacks)]
     return sorted(lines, key=lambda line: line.latency_s)
 
 
-def read_cold(line: Line, problem: Problem, gpu: GPU) -> Line:
+def read_cold(line: Baseline, problem: Problem, gpu: GPU) -> Baseline:
     """Return a baseline as it runs in a network, where no layer finds its weights in L2.
 
     The time is at least that of the compulsory bytes at the achievable DRAM bandwidth. Power stays constant, so energy
@@ -293,8 +293,8 @@ def cold_costs(latency: Estimate, energy: Estimate, problem: Problem, gpu: GPU) 
 
 
 def beside(
-    lines: Iterable[Line], latency_s: float, energy_j: float, interval_s: Interval | None = None
-) -> tuple[Line, ...]:
+    lines: Iterable[Baseline], latency_s: float, energy_j: float, interval_s: Interval | None = None
+) -> tuple[Baseline, ...]:
     """Return the baselines compared with the top recommendation.
 
     Args:
@@ -316,8 +316,8 @@ def beside(
     )
 
 
-def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
-    """Predict the baselines of many problems together for `lines_of`, because single predictions take far longer."""
+def predict_baselines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> None:
+    """Predict the baselines of many problems together for `baselines_of`; single predictions take far longer."""
     together: dict[str, list[Problem]] = {}
     for problem in map(as_recorded, problems):
         together.setdefault(problem.op, []).append(problem)
@@ -326,7 +326,7 @@ def predict_lines(context: "Context", problems: Iterable[Problem], gpu: GPU) -> 
             model.predict_many(alike, gpu)
 
 
-def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
+def baseline_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str] = ()) -> Iterator[str]:
     """Yield notes on backends that cannot run a problem, on backends without data, and on padded sizes."""
     from kernrec.model.vendor.physics import derived
 
@@ -334,7 +334,7 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
     if (model := _model(context, problem)) is None:
         there = [row.stack for row in recorded_lines(as_recorded(problem), gpu)]
         there += [] if by_physics is None else [by_physics.stack]
-        yield from (_no_baseline(stack, no_lines(context, problem)) for stack in stacks if stack not in there)
+        yield from (_no_baseline(stack, no_baselines(context, problem)) for stack in stacks if stack not in there)
         return
     problem = as_recorded(problem)
     for each in model.predict(problem, gpu):
@@ -357,7 +357,7 @@ def line_notes(context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[
                 if names:
                     yield Note(f"no {stack} data for this problem; available: {', '.join(versions)}", ", ".join(names))
                 else:
-                    yield _no_baseline(stack, no_lines(context, problem))
+                    yield _no_baseline(stack, no_baselines(context, problem))
     yield from _padding(model, problem, gpu, stacks)
 
 
@@ -366,7 +366,7 @@ def _no_baseline(stack: str, instead: str) -> Note:
     return Note(f"{text}; {instead}") if len(instead) < 60 else Note(text, f"{instead[0].upper()}{instead[1:]}.")
 
 
-def no_lines(context: "Context", problem: Problem) -> str:
+def no_baselines(context: "Context", problem: Problem) -> str:
     """Return a description of the problems that have baselines, for a problem that has none."""
     if (model := _model(context, problem)) is None:
         if (shipped := contents().get(as_recorded(problem).op)) is not None:
@@ -388,7 +388,7 @@ def recorded_dtypes(models: "ModelStore", op: Op) -> list[str]:
     return [dtype for dtype in op.dtypes if dtype in recorded]
 
 
-def without_line(
+def without_baseline(
     reason: KernrecError, context: "Context", problem: Problem, gpu: GPU, stacks: Sequence[str]
 ) -> KernrecError:
     """Return the error for a problem without kernels and baselines, of the type of `reason`."""
@@ -398,7 +398,7 @@ def without_line(
         refused = {stack: why for stack, why in refused.items() if is_wanted(stack, stacks)}
     there = "; ".join(f"{stack} does not run it: {why}" for stack, why in refused.items())
     if not there:
-        there = f"nor is there a baseline of {' or '.join(stacks) or 'any backend'} ({no_lines(context, problem)})"
+        there = f"nor is there a baseline of {' or '.join(stacks) or 'any backend'} ({no_baselines(context, problem)})"
     return type(reason)(f"{reason}; {there}")
 
 
@@ -417,7 +417,7 @@ def _line(
     gpu: GPU,
     point: OperatingPoint,
     recorded: RecordedLine | None = None,
-) -> Line:
+) -> Baseline:
     latency, power = predicted.latency_s, predicted.power_w
     source = "transferred" if latency.transferred else "learned" if recorded is None else "published"
     source = PREDICTED if predicted.derived else source
@@ -426,7 +426,7 @@ def _line(
         energy_source = "predicted" if predicted.power_predicted else "transferred" if power.transferred else source
         ends = latency.low * power.low, latency.high * power.high
         energy = Estimate(latency.value * power.value, *ends, energy_source)
-    return Line(
+    return Baseline(
         stack=predicted.stack,
         version=predicted.version,
         source=source,

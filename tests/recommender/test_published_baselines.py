@@ -6,8 +6,8 @@ from kernrec.gpu import find_gpu
 from kernrec.model.vendor.releases import released
 from kernrec.op import Problem, find_op
 from kernrec.recommender import Recommender
+from kernrec.recommender.baselines import baselines_of
 from kernrec.recommender.estimate.operating_point import DEFAULT_POINT, OperatingPoint
-from kernrec.recommender.lines import lines_of
 from kernrec.store.recorded import recorded_lines
 
 H200 = find_gpu("h200")
@@ -24,7 +24,7 @@ def product(m: int = 1024) -> Problem:
 
 def test_recorded_backends_use_their_rows_and_others_predictions(recommender):
     rows = {row.stack: row for row in recorded_lines(product(), H200)}
-    lines = lines_of(recommender.context, product(), H200, DEFAULT_POINT)
+    lines = baselines_of(recommender.context, product(), H200, DEFAULT_POINT)
     assert rows
     assert [line.stack for line in lines if line.source == "published"] == list(rows)
     assert len({line.stack for line in lines}) == len(lines)
@@ -45,7 +45,7 @@ def test_recorded_backends_use_their_rows_and_others_predictions(recommender):
 def test_every_baseline_has_a_version_and_date(recommender):
     named = {}
     for gpu in ("h200", "rtx4090"):
-        for line in lines_of(recommender.context, product(1024), find_gpu(gpu), DEFAULT_POINT):
+        for line in baselines_of(recommender.context, product(1024), find_gpu(gpu), DEFAULT_POINT):
             named[gpu, line.stack] = line.dated_name
             assert line.as_dict()["released"] == line.released
             assert line.version or "version unknown" in line.name
@@ -55,8 +55,8 @@ def test_every_baseline_has_a_version_and_date(recommender):
 
 
 def test_another_limit_gives_a_learned_time_that_is_no_faster(recommender):
-    at_default = lines_of(recommender.context, product(), H200, DEFAULT_POINT)
-    at_half = lines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w / 2, None))
+    at_default = baselines_of(recommender.context, product(), H200, DEFAULT_POINT)
+    at_half = baselines_of(recommender.context, product(), H200, OperatingPoint(H200.tdp_w / 2, None))
     assert {line.source for line in at_half} <= {"learned", "transferred"}
     assert all(line.provenance is None for line in at_half)
     slower = {line.stack: line.latency_s for line in at_half}
@@ -64,7 +64,7 @@ def test_another_limit_gives_a_learned_time_that_is_no_faster(recommender):
 
 
 def test_zero_inputs_have_no_published_baselines(recommender):
-    assert lines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
+    assert baselines_of(recommender.for_inputs("zeros").context, product(), H200, DEFAULT_POINT) == ()
 
 
 @pytest.mark.parametrize("gpu", ["h100", "l40s", "b200"])
@@ -74,7 +74,7 @@ def test_backend_time_never_falls_with_more_rows(recommender, gpu, n, k):
     sources = set()
     for m in (*range(1, 36), 47, 48, 49, 63, 64, 65, 100, 128, 129, 500, 512, 1000):
         problem = find_op("matmul").problem("bf16", "nt", m=m, n=n, k=k)
-        lines = lines_of(recommender.context, problem, find_gpu(gpu), DEFAULT_POINT)
+        lines = baselines_of(recommender.context, problem, find_gpu(gpu), DEFAULT_POINT)
         times = {line.stack: line.latency_s for line in lines}
         assert all(time_s <= times[stack] * 1.02 for stack, time_s in before.items()), m
         before, sources = times, sources | {line.source for line in lines}
@@ -88,6 +88,6 @@ def test_time_for_more_rows_limits_a_recorded_one(recommender):
         next(row for row in recorded_lines(problem, card) if row.stack == "TensorRT-LLM") for problem in (few, more)
     )
     assert recorded.latency_s > 1.02 * faster.latency_s
-    lines = {line.stack: line for line in lines_of(recommender.context, few, card, DEFAULT_POINT)}
+    lines = {line.stack: line for line in baselines_of(recommender.context, few, card, DEFAULT_POINT)}
     assert lines["TensorRT-LLM"].latency_s <= faster.latency_s
     assert lines["TensorRT-LLM"].source == "published"

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from kernrec.gpu import GPU
 from kernrec.model.vendor.epilogue import as_recorded, with_epilogue
-from kernrec.model.vendor.more_items import item_place, often_recorded
 from kernrec.model.vendor.stacks import AT, is_wanted
 from kernrec.op import Problem
-from kernrec.store.recorded import RecordedLine, has_recorded, recorded_line, rows_beside
+from kernrec.store.recorded import RecordedLine, recorded_line, rows_beside
 from kernrec.util.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -47,16 +46,9 @@ class Recordings:
             gpu: the GPU.
             superseded: backends with `@` and a version whose recordings are ignored.
         """
-        plain = as_recorded(problem)
         rows: dict[tuple[str, str, str], list[Row]] = {}
-        if not has_recorded(plain.op, gpu):
-            return cls(problem, gpu, 0, rows)
-        sizes = plain.sizes
-        names = tuple(sizes)
-        place = item_place(plain.op, plain.layout, sizes.get("batch", 1) > 1, names)
-        items = sizes[names[place or 0]]
-        numbers = (items,) if place is None else often_recorded(items)
-        for key, number, seconds, row in rows_beside(plain, gpu, names[place or 0], numbers):
+        items, beside = rows_beside(as_recorded(problem), gpu)
+        for key, number, seconds, row in beside:
             if f"{key[0]}{AT}{key[1]}" not in superseded:
                 rows.setdefault(key, []).append((number, seconds, row))
         return cls(problem, gpu, items, rows)
@@ -121,7 +113,7 @@ def _least(rows: Sequence[Row], items: int) -> Row:
     return min((row for row in rows if row[0] >= items), key=lambda row: row[1])
 
 
-def recorded_predictions(
+def published_predictions(
     recordings: Recordings, predictions: Sequence["StackPrediction"], stacks: Sequence[str] = ()
 ) -> Iterator[tuple[RecordedLine, "StackPrediction"]]:
     """Yield the recorded rows of a problem, each with its backend's prediction at the recorded time and power.

@@ -1,0 +1,176 @@
+"""A measuring campaign on a bare machine with a GPU and no network, in pieces of a few minutes.
+
+    bash tools/fetch_wheels.sh                                     # here, once
+    python3 tools/campaign.py --out "$OUT" --minutes 9 broad       # there, again and again
+
+Each run sets up its packages from `wheels/`, takes in what earlier runs left, measures what is missing until its time
+is over, and leaves in the folder `--out`:
+
+    doctor.json        the probe of the card
+    gpu-tests.txt      what the tests that need a GPU said (of `--tests`)
+    campaign.duckdb    everything measured so far; `kernrec db merge` adds it to a database, `db export` shares it
+    campaign.log       what was done, with times; *.journal.sqlite if the database could not take some rows
+
+Plans: `broad` screens the predicted best of all standard problems, `truth` large random samples of a few problems for
+evaluation, `deep` goes on with `broad`'s problems at normal effort.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernrec.op import Problem
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / ".campaign" / "site"
+
+PROBLEMS = tomllib.loads((ROOT / "tools" / "campaign.toml").read_text(encoding="utf-8"))
+TRUTH_CONFIGS = 600
+
+
+def main() -> int:
+    """Sets up, then runs this file again with the packages in place."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("plan", choices=("broad", "deep", "truth"))
+    parser.add_argument("--out", type=Path, default=ROOT / ".campaign" / "out", help="folder for what is to be kept")
+    parser.add_argument("--list", action="store_true", help="print the problems of the plan, and measure nothing")
+    parser.add_argument("--minutes", type=float, default=9.0, help="when the whole command has to be over")
+    parser.add_argument("--tests", action="store_true", help="run the tests that need a GPU first")
+    parser.add_argument("--gpu", default="auto")
+    parser.add_argument("--database", type=Path, default=ROOT / ".campaign" / "campaign.duckdb", help="measured into")
+    parser.add_argument("--replay", type=Path, help="rehearse without a GPU: measure this database's problems again")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print(*(problem.key for _, problem in (truth() if arguments.plan == "truth" else broad())), sep="\n")
+        return 0
+    started = time.time()
+    if "KERNREC_CAMPAIGN" not in os.environ:
+        return _in_place(started)
+    started = float(os.environ["KERNREC_CAMPAIGN"])
+    return run(arguments, started + 60.0 * arguments.minutes)
+
+
+def _in_place(started: float) -> int:
+    """Install the wheels beside the checkout and start again with them first on the path."""
+    wheels = sorted((ROOT / "wheels").glob("*.whl"))
+    if wheels and not SITE.exists():
+        partial = SITE.with_name("partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+        subprocess.run([*command, "--target", str(partial), *map(str, wheels)], check=True)
+        partial.rename(SITE)
+    path = os.pathsep.join([str(SITE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "KERNREC_CAMPAIGN": str(started), "PYTHONUNBUFFERED": "1"}
+    return subprocess.run([sys.executable, __file__, *sys.argv[1:]], env=environment, check=False).returncode
+
+
+def run(arguments: argparse.Namespace, deadline: float) -> int:
+    """One piece of the campaign; exit status 1 when measuring ended with an error."""
+    from kernrec.errors import KernrecError
+    from kernrec.store.intake import adding_to, merge
+
+    out, database = arguments.out, arguments.database
+    out.mkdir(parents=True, exist_ok=True)
+    database.parent.mkdir(exist_ok=True)
+    if arguments.tests:
+        _log(out, "tests that need a GPU")
+        _keep(out / "gpu-tests.txt", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"])
+    if (earlier := out / database.name).exists():
+        with adding_to(database) as opened:
+            _log(out, f"{merge(opened, earlier)} rows of earlier runs")
+    if not (out / "doctor.json").exists():
+        _keep(out / "doctor.json", [sys.executable, "-m", "kernrec", "doctor", "--json"])
+    _log(out, f"{arguments.plan}, {deadline - time.time():.0f} s left")
+    try:
+        error = measure(arguments, deadline - 20.0)  # what is left is for copying
+    except KernrecError as failure:
+        error = str(failure)
+        _log(out, error)
+    if database.exists():
+        shutil.copy(database, out)
+    for journal in database.parent.glob("*.journal.sqlite"):
+        shutil.copy(journal, out)
+    return 1 if error else 0
+
+
+def measure(arguments: argparse.Namespace, until: float) -> str | None:
+    """Collect what a plan wants; what ended it early, if anything did."""
+    from kernrec.cli.progress import Lines
+    from kernrec.measure.campaign.results import EFFORTS, CampaignBudget, MeasuringEffort
+    from kernrec.measure.collect import collect
+    from kernrec.measure.request import CollectRequest, WantedProblem
+
+    efforts = {"truth": MeasuringEffort(TRUTH_CONFIGS, 8, drawn=True), "deep": EFFORTS["normal"]}
+    planned = truth() if arguments.plan == "truth" else broad()
+    wanted = CollectRequest(
+        problems=None if arguments.replay else [WantedProblem(*each) for each in planned],
+        database=arguments.database,
+        gpu="all" if arguments.replay else arguments.gpu,
+        recording=arguments.replay,
+        effort=efforts.get(arguments.plan, EFFORTS["quick"]),
+        budget=CampaignBudget(seconds=max(1.0, until - time.time())),
+    )
+    collected = collect(wanted, Lines().show)
+    for result in collected.results:
+        best = f"{result.best.latency_s:.3e} s" if result.best else "none"
+        frugal = f"{result.frugal.energy_j:.3e} J" if result.frugal else "no energy"
+        counts = f"{result.measured} rows, {result.earlier} before"
+        _log(arguments.out, f"{result.problem}: {counts}, {best}, {frugal} {result.failures}")
+    ended = f"{collected.leftover} left behind before; {collected.error or 'no error'}"
+    _log(arguments.out, f"{collected.stored} rows stored, {ended}")
+    return collected.error
+
+
+def broad() -> "list[tuple[str, Problem]]":
+    """(name, problem) of the standard workloads, one of each row of `broad` in turn; kernels that are not there yet and
+    layers that occurred already are left out."""
+    from kernrec.kernel import kernels_for
+    from kernrec.op import find_op
+    from kernrec.op.workload import workload
+
+    rows = []
+    for op, name, dtypes in PROBLEMS["broad"]:
+        for dtype in dtypes:
+            if dtype not in find_op(op).dtypes or not kernels_for(op, dtype):
+                continue
+            layers = workload(name).layers_of(op, dtype)
+            rows.append([(f"{name} {dtype} {layer.name}", layer.problem) for layer in layers])
+    by_key: dict[str, tuple[str, Problem]] = {}
+    for place in range(max(map(len, rows))):
+        for row in rows:
+            if place < len(row) and kernels_for(row[place][1].op, row[place][1].dtype, row[place][1].layout):
+                by_key.setdefault(row[place][1].key, row[place])
+    return list(by_key.values())
+
+
+def truth() -> "list[tuple[str, Problem]]":
+    """(name, problem) of `truth`, as far as there are kernels."""
+    from kernrec.kernel import kernels_for
+    from kernrec.op import find_op, parse_shape
+
+    problems = [find_op(op).problem(dtype, None, **parse_shape(shape)) for op, dtype, shape in PROBLEMS["truth"]]
+    return [(p.key, p) for p in problems if kernels_for(p.op, p.dtype, p.layout)]
+
+
+def _keep(path: Path, command: list[str]) -> int:
+    """Run a command with its output in a file."""
+    with path.open("w") as file:
+        return subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def _log(out: Path, text: str) -> None:
+    line = f"{time.strftime('%H:%M:%S')} {text}"
+    print(line, flush=True)
+    with (out / "campaign.log").open("a") as file:
+        file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

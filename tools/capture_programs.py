@@ -1,0 +1,251 @@
+"""Run self-checking CUDA programs under `kernrec capture`, and count those that are right.
+
+    python tools/capture_programs.py --suite HeCBench=FOLDER --suite cuda-samples=FOLDER --built BUILT --report out.csv
+
+capture_programs.csv lists the programs and their arguments, which are small so that each run ends within seconds. The
+suites are not part of kernrec: fetch their repositories first. A program is right if it exits with status 0 and prints
+that its check passed. Some programs have their result only in the exit status. With `--analyze` the tool instead counts
+the launches in the folder of `--calls` that `kernrec analyze` accepts as they are.
+"""
+
+import argparse
+import csv
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from kernrec import paths
+from kernrec.capture.call_file import CudaCall, read_cuda_call, short_name
+from kernrec.capture.native_library import libraries
+from kernrec.compile.nvcc import nvcc_version, required_nvcc
+from kernrec.gpu import find_gpu
+
+LIST = Path(__file__).with_suffix(".csv")
+RIGHT = re.compile(
+    r"\bPASS(?:ED)?\b|test passed|(?:verification|check|sort)\b.*succe|results? (?:are|is) correct|\bOK\b|successful"
+    r"|Error Threshold.*: 0$|misses: 0$|\bsuccess\b|error rate: 0|correct\b|L1 norm.*E-0[6-9]|completed, returned OK"
+    r"|Test Results: 0 Failures|results match\b",
+    re.I | re.M,
+)
+WRONG = re.compile(
+    r"(?<!assertion )(?<!: 0 )\bFAIL(?!(?:ed|ures)?\s*[:=]?\s*0\b|ed as expected)|mismatch|incorrect|wrong|not correct"
+    r"|Error Threshold.*: [1-9]|misses: [1-9]",
+    re.I,
+)
+_FOLDERS = {"HeCBench": "src/{}-cuda", "cuda-samples": "Samples/*/{}", "PolyBench-ACC": "CUDA/**/{}.cu"}
+_OPTIONS = {
+    "cuda-samples": ["-I{root}/Common"],
+    "PolyBench-ACC": [
+        *("-I{root}/CUDA/utilities", "-I{root}/common", "-DMINI_DATASET", "-DRUN_ON_CPU"),
+        "-DcudaThreadSynchronize=cudaDeviceSynchronize",  # CUDA 13 removed the older name
+    ],
+}
+_SUFFIXES = (".cu", ".cpp", ".c", ".cc")
+_BUILD_S = 400.0
+_WALL = 15
+"""Longest run on a busy machine, in multiples of its processor time."""
+_KILLED = (-signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGKILL, 128 + signal.SIGXCPU)
+
+WRAPPER = """#!{python}
+import os, sys
+drop = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "-cudart", "--cudart",
+        "-lcudart", "-lcudadevrt")
+arguments, skip = [], False
+for text in sys.argv[1:]:
+    if skip:
+        skip = False
+    elif text.startswith(drop):
+        skip = text in drop and not text.startswith("-l")
+    else:
+        arguments.append(text)
+links = not {{"-c", "-dc", "-ptx", "-cubin", "-M", "-MM", "-E", "--compile"}} & set(arguments)
+tail = ["-L{folder}", "-l:libcudart.so.{version}", "-l:libcuda.so.1"] if links else []
+os.execv("{nvcc}", ["{nvcc}", "-arch=compute_80", "-cudart", "none", *arguments, *tail])
+"""
+
+
+class Program(NamedTuple):
+    """Program of a suite, with its arguments.
+
+    `check` names what tells a right result: the program's `output`, or only its exit `status`. `verified` is `right`
+    for programs that ran correctly before; the others are candidates.
+    """
+
+    suite: str
+    name: str
+    arguments: str
+    check: str
+    verified: str
+
+
+class Outcome(NamedTuple):
+    """Result of one program: `right`, `wrong`, `too slow`, `not built`, or its exit status."""
+
+    result: str
+    seconds: float = 0.0
+    text: str = ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--suite", action="append", default=[], help="NAME=FOLDER of a suite's repository")
+    parser.add_argument("--only", nargs="*", default=[], help="programs to run; all of the suites by default")
+    parser.add_argument("--built", type=Path, default=Path("built"), help="folder for compiled programs")
+    parser.add_argument("--seconds", type=int, default=20, help="processor time of one run")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--verified", action="store_true", help="run only programs that ran correctly before")
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--report", type=Path, help="CSV with a row for each program")
+    parser.add_argument("--calls", type=Path, help="folder for the calls of each program")
+    parser.add_argument("--analyze", action="store_true", help="analyze the calls of earlier runs")
+    wanted = parser.parse_args()
+    if wanted.analyze:
+        return _analyze(wanted.calls, wanted.only)
+    suites = dict(text.split("=", 1) for text in wanted.suite)
+    with LIST.open(newline="") as file:
+        programs = [Program(*row.values()) for row in csv.DictReader(file) if row["suite"] in suites]
+    programs = [each for each in programs if not wanted.only or each.name in wanted.only]
+    programs = [each for each in programs if each.verified or not wanted.verified]
+    wanted.built.mkdir(parents=True, exist_ok=True)
+    tools = _tools(wanted.built.absolute())
+
+    def outcome(program: Program) -> Outcome:
+        made = wanted.built.absolute() / f"{program.suite}-{program.name}"
+        if problem := _build(program, Path(suites[program.suite]).absolute(), made, tools):
+            return Outcome("not built", text=problem)
+        return Outcome("built") if wanted.build_only else _try(program, made, wanted)
+
+    rows = []
+    with ThreadPoolExecutor(wanted.processes) as pool:
+        for program, result in zip(programs, pool.map(outcome, programs), strict=True):
+            rows.append((*program, result.result, f"{result.seconds:.0f}", result.text))
+            print(*program[:2], *rows[-1][5:7], result.text[:150], sep="\t", flush=True)
+    if wanted.report:
+        with wanted.report.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [("suite", "program", "arguments", "check", "verified", "result", "seconds", "text"), *rows]
+            )
+    for key, count in sorted(Counter((row[0], row[5]) for row in rows).items()):
+        print(*key, count)
+    return 0
+
+
+def _analyze(folder: Path, names: Sequence[str]) -> int:
+    """Predict the time of each kernel's most frequent launch; its result counts for all launches of the kernel."""
+    database, gpu, budget = paths.user_database(), find_gpu("a100"), 20_000_000
+    launches: Counter[bool] = Counter()
+    for program in sorted(path for path in folder.iterdir() if path.name in names or not names):
+        kernels: dict[str, list[CudaCall]] = {}
+        for path in program.glob("*.toml"):
+            kernels.setdefault((call := read_cuda_call(path)).entry, []).append(call)
+        for calls in kernels.values():
+            problem = ""
+            try:
+                max(calls, key=lambda call: call.launches).seconds(gpu, database, budget)
+            except Exception as error:  # a failure of any kind counts
+                problem = f"{type(error).__name__}: {error}"
+            count = sum(call.launches for call in calls)
+            launches[not problem] += count
+            print(program.name, short_name(calls[0].entry), count, problem or "accepted", sep="\t", flush=True)
+    print(f"{launches[True]} of {launches.total()} launches accepted")
+    return 0
+
+
+def _tools(built: Path) -> Path:
+    folder = built / "bin"
+    folder.mkdir(exist_ok=True)
+    version = nvcc_version().removeprefix("nvcc ").partition(".")[0]
+    text = WRAPPER.format(python=sys.executable, folder=libraries(), version=version, nvcc=required_nvcc())
+    (folder / "nvcc").write_text(text)
+    (folder / "nvcc").chmod(0o755)
+    return folder
+
+
+def _build(program: Program, root: Path, made: Path, tools: Path) -> str:
+    """Copy and compile a program unless it is built; return the first error, or nothing."""
+    places = list(root.glob(_FOLDERS[program.suite].format(program.name)))
+    if not places:
+        return "the suite has no such program"
+    folder = places[0] if places[0].is_dir() else places[0].parent
+    copied = made / folder.name
+    if (made / "built").exists():
+        return ""
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(folder, copied)
+    for beside in folder.parent.iterdir():  # data and sources of other programs, by relative paths
+        if beside.name != folder.name:
+            (made / beside.name).symlink_to(beside)
+    if program.suite == "HeCBench":
+        command = ["make", "CC=nvcc", "NVCC=nvcc", "ARCH=sm_80", "EXTRA_CFLAGS=-w"]
+    else:
+        sources = [str(path.relative_to(copied)) for path in sorted(copied.glob("*")) if path.suffix in _SUFFIXES]
+        options = [text.format(root=root) for text in ["-I.", *_OPTIONS[program.suite]]]
+        command = ["nvcc", "-O2", "-std=c++17", "-w", "-Xcompiler", "-fopenmp", *options, *sources, "-o", "main"]
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    try:
+        done = subprocess.run(
+            command, cwd=copied, env=environment, capture_output=True, text=True, timeout=_BUILD_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "the build took too long"
+    if done.returncode == 0:
+        (made / "built").touch()
+        return ""
+    lines = (done.stderr + done.stdout).splitlines()
+    return next((line for line in lines if re.search(r"error|undefined|No such|No rule", line)), "make failed")[:200]
+
+
+def _try(program: Program, made: Path, wanted: argparse.Namespace) -> Outcome:
+    folder = next(path for path in made.iterdir() if path.is_dir() and not path.is_symlink())
+    binary = next(
+        path for path in (folder / "main", *folder.iterdir())
+        if path.is_file() and os.access(path, os.X_OK) and not path.suffix
+    )  # fmt: skip
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        calls = wanted.calls.absolute() / program.name if wanted.calls else Path(scratch, "calls")
+        capture = [sys.executable, "-m", "kernrec", "capture", "-o", str(calls), "--", str(binary)]
+        status, output = _run([*capture, *shlex.split(program.arguments)], folder, wanted.seconds)
+    took = time.monotonic() - start
+    last = " | ".join(line for line in output.splitlines() if line.startswith(("kernrec:", "Usage", "usage")))[:300]
+    if status is None:
+        return Outcome("too slow", took, last)
+    printed = "\n".join(line for line in output.splitlines() if not line.startswith(("note:", "kernrec:")))
+    passed = program.check == "status" or RIGHT.search(printed)
+    if status == 0 and passed and not WRONG.search(printed):
+        return Outcome("right", took)
+    wrong = next((line for line in printed.splitlines() if WRONG.search(line)), "")
+    text = last or wrong or printed[-200:].replace("\n", " | ")
+    return Outcome("wrong" if status == 0 else f"status {status}", took, text)
+
+
+def _run(command: Sequence[str], folder: Path, seconds: int) -> tuple[int | None, str]:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        limit = f"ulimit -t {seconds}; exec {shlex.join(command)}"
+        process = subprocess.Popen(
+            ["bash", "-c", limit], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status: int | None = process.wait(_WALL * seconds)
+            status = None if status in _KILLED else status
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            status = None
+        output.seek(0)
+        return status, output.read(1 << 20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

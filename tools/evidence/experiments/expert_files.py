@@ -1,0 +1,75 @@
+"""Rank of the configs of vLLM's tuned files of experts among the candidates of an audit, as predicted.
+
+The files hold what vLLM's tuner saw as best on the GPU, of hundreds of configs, with older releases of Triton and of
+the kernel. Eight files without quantization, four of an A100 and four of an H100, at 16 and at 1,024 tokens, are read
+from a folder of vLLM's (`model_executor/layers/fused_moe/configs`). They state no times. A config is the file's own
+entry for the nearest number of tokens, as vLLM takes it.
+
+    rank      of the file's config among the candidates, itself and vLLM's default, by predicted time
+    file      predicted time of the file's config over that of the first
+    default   predicted time of vLLM's default, which it runs without a file, over that of the first
+"""
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from front import Table
+
+from kernrec import paths
+from kernrec.gpu import find_gpu
+from kernrec.interop.model_config import Experts, Quantization, ServedModel
+from kernrec.interop.moe_configs import read_moe_configs
+from kernrec.recommender.serving.candidates import candidates
+from kernrec.recommender.serving.compared import comparer
+from kernrec.recommender.serving.engine_defaults import default_config, launched
+from kernrec.recommender.serving.engines import Deployment, tuned_files
+
+FILES = (
+    # (GPU, experts, columns a GPU, hidden size, experts of a token): of the models that have these shapes
+    ("a100-sxm4-80gb", 8, 7168, 4096, 2),  # Mixtral 8x7B on two
+    ("a100-sxm4-80gb", 16, 1344, 6144, 4),  # DBRX on eight
+    ("a100-sxm4-80gb", 64, 640, 3584, 8),  # Qwen2-57B-A14B on four
+    ("a100-sxm4-80gb", 128, 192, 2048, 8),  # Qwen3-30B-A3B on four
+    ("h100-sxm", 8, 3584, 4096, 2),  # Mixtral 8x7B on four
+    ("h100-sxm", 64, 1280, 3584, 8),  # Qwen2-57B-A14B on two
+    ("h100-sxm", 128, 384, 2048, 8),  # Qwen3-30B-A3B on two
+    ("h100-sxm", 512, 128, 2048, 10),  # Qwen3-Next-80B-A3B on four
+)
+TOKENS = (16, 1024)
+_TILES = (*(f"BLOCK_SIZE_{axis}" for axis in "MNK"), "GROUP_SIZE_M", "num_warps", "num_stages")
+
+
+def run(files: Annotated[Path, typer.Option("--files", help="vLLM's folder fused_moe/configs")]) -> None:
+    """Print a row for each file and number of tokens."""
+    table, ranks, ratios = Table(), list[int](), list[float]()
+    with comparer(paths.user_database()) as comparing:
+        for tokens, (gpu, experts, width, hidden, top) in itertools.product(TOKENS, FILES):
+            served = Deployment("vllm", find_gpu(gpu))
+            model = ServedModel("", hidden, "bfloat16", Quantization(None), Experts(experts, top, width), ())
+            file = tuned_files(model, served)[0]
+            entries, _ = read_moe_configs((files / file.name).read_text(), file.name)
+            tuned, default = (
+                entries[min(entries, key=lambda key: abs(key - tokens))],
+                default_config("vllm", file, tokens, served.gpu),
+            )
+            tried = [tuned, default, *candidates(file, tokens, served.gpu)]
+            costs = [(launched("vllm", file, c), cost) for c, cost in comparing.costs(file, served, tokens, tried)]
+            ranked = sorted(costs, key=lambda pair: pair[1].latency_s)
+            keys, times = (
+                [config for config, _ in ranked],
+                [cost.latency_s / ranked[0][1].latency_s for _, cost in ranked],
+            )
+            rank = keys.index(launched("vllm", file, tuned))
+            ranks.append(rank + 1)
+            ratios.append(times[rank])
+            name = file.name.removesuffix(".json").replace("device_name=NVIDIA_", "")
+            cells = {"file": name, "tokens": tokens, "config": "-".join(str(tuned[key]) for key in _TILES)}
+            cells |= {"rank": f"{rank + 1} of {len(ranked)}", "file / first": f"{times[rank]:.3f}"}
+            table.row(cells | {"default / first": f"{times[keys.index(launched('vllm', file, default))]:.3f}"})
+    print(f"in the first three: {sum(rank <= 3 for rank in ranks)} of {len(ranks)}")
+    print(f"file / first: median {np.median(ratios):.3f}, largest {max(ratios):.3f}")
+    for tokens, logs in zip(TOKENS, np.log(ratios).reshape(len(TOKENS), -1), strict=True):
+        print(f"root mean square of its logarithm with {tokens} tokens: {np.sqrt(np.mean(logs**2)):.2f}")
