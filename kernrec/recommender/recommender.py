@@ -206,7 +206,8 @@ class Recommender:
             try:
                 fastest = self.fastest(search.send(fastest), gpu, compared_at)
             except StopIteration as stop:
-                return stop.value
+                best: Problem = stop.value
+                return best
 
     def fastest(self, problem: Problem, gpu: GPU, points: tuple[OperatingPoint, ...]) -> Fastest | None:
         """Return the fastest kernel of a problem at the first operating point; None if no kernel runs it."""
